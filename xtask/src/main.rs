@@ -4,7 +4,6 @@
 //! page tests, the IRC server, and Python.
 
 mod packages;
-mod python;
 mod structure;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,7 +129,6 @@ fn all_tests() -> anyhow::Result<()> {
 
 fn test(filters: &[String]) -> anyhow::Result<()> {
     packages::prepare(filters)?;
-    python::prepare(filters)?;
     let nextest = command_succeeds("cargo", ["nextest", "--version"]);
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
     let mut command = command("cargo", runner);

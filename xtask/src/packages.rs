@@ -1,24 +1,29 @@
-//! Install Debian packages that tests need: Chromium and ngircd. On other systems, print what to install.
+//! Install what some tests need: Debian packages, and tools from PyPI below `target/`. On other systems, print what to
+//! install.
 
 mod daemon_autostart;
+mod python_tools;
 
 use std::env;
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use crate::{command, command_succeeds, run_checked};
 use daemon_autostart::AutostartBlock;
+use python_tools::{PythonTool, SCHEMATHESIS, SYNAPSE};
 
 /// Tests that need the same packages.
 struct PackageGroup {
     /// The subject of the tests, for people.
     test_subject: &'static str,
-    /// The name of each of these tests contains one of these.
+    /// The name of each of these tests contains one of these. Test filters are parts of names, too.
     name_filters: &'static [&'static str],
     /// The environment variable that skips the tests, if they can be skipped.
     skip_variable: Option<&'static str>,
     packages: &'static [DebianPackage],
+    /// A tool from PyPI, which the packages make possible.
+    python_tool: Option<&'static PythonTool>,
 }
 
 /// A Debian package, and a check whether it is installed.
@@ -33,6 +38,8 @@ enum PackageCheck {
     Program(&'static str),
     /// A font file: without it only screenshots look different.
     Font(&'static str),
+    /// A Python 3.10 or newer that can create a virtual environment.
+    PythonVenv,
 }
 
 #[derive(PartialEq, Eq)]
@@ -48,11 +55,15 @@ const GROUPS: &[PackageGroup] = &[
         name_filters: &["page", "browser"],
         skip_variable: Some("QUELL_SKIP_BROWSER"),
         packages: &[
-            program_package("chromium", "chromium"),
-            program_package("chromium-driver", "chromedriver"),
-            font_package("fonts-dejavu-core", "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),
-            font_package("fonts-noto-cjk", "/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc"),
+            file_package("chromium", PackageCheck::Program("chromium")),
+            file_package("chromium-driver", PackageCheck::Program("chromedriver")),
+            file_package("fonts-dejavu-core", PackageCheck::Font("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf")),
+            file_package(
+                "fonts-noto-cjk",
+                PackageCheck::Font("/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc"),
+            ),
         ],
+        python_tool: None,
     },
     PackageGroup {
         test_subject: "IRC",
@@ -63,25 +74,39 @@ const GROUPS: &[PackageGroup] = &[
             detected_by: PackageCheck::Program("ngircd"),
             contents: PackageContents::Daemon,
         }],
+        python_tool: None,
+    },
+    PackageGroup {
+        test_subject: "the Matrix channel",
+        name_filters: &["matrix", "synapse", "channel", "network"],
+        skip_variable: Some("QUELL_SKIP_SYNAPSE"),
+        packages: VENV_PACKAGES,
+        python_tool: Some(&SYNAPSE),
+    },
+    PackageGroup {
+        test_subject: "the OpenAPI document",
+        name_filters: &["openapi", "schemathesis"],
+        skip_variable: Some("QUELL_SKIP_SCHEMATHESIS"),
+        packages: VENV_PACKAGES,
+        python_tool: Some(&SCHEMATHESIS),
     },
 ];
 
-const fn program_package(package: &'static str, program: &'static str) -> DebianPackage {
-    DebianPackage { name: package, detected_by: PackageCheck::Program(program), contents: PackageContents::Files }
-}
+const VENV_PACKAGES: &[DebianPackage] =
+    &[file_package("python3", PackageCheck::PythonVenv), file_package("python3-venv", PackageCheck::PythonVenv)];
 
-const fn font_package(package: &'static str, file: &'static str) -> DebianPackage {
-    DebianPackage { name: package, detected_by: PackageCheck::Font(file), contents: PackageContents::Files }
+const fn file_package(name: &'static str, detected_by: PackageCheck) -> DebianPackage {
+    DebianPackage { name, detected_by, contents: PackageContents::Files }
 }
 
 /// The action before the tests of a group.
 #[derive(Debug, PartialEq, Eq)]
 enum PackagePlan {
-    /// All packages are installed, or no selected test needs them.
+    /// Everything is installed, or no selected test needs it.
     Nothing,
     /// Print that the tests are skipped.
     SkipTests,
-    /// Install these packages.
+    /// Install these packages, then the tool from PyPI.
     Install(Vec<&'static str>),
     /// Ask for an installation of these packages by an administrator.
     AskToInstall(Vec<&'static str>),
@@ -94,6 +119,7 @@ struct PackageState<'a> {
     is_skipped: bool,
     filters: &'a [String],
     missing: Vec<&'static DebianPackage>,
+    is_python_tool_missing: bool,
     can_install: bool,
 }
 
@@ -103,29 +129,39 @@ pub(crate) fn prepare(filters: &[String]) -> anyhow::Result<()> {
 }
 
 fn prepare_group(group: &'static PackageGroup, filters: &[String]) -> anyhow::Result<()> {
+    let is_python_tool_missing = group.python_tool.is_some_and(|tool| !tool.is_installed());
+    // An installed tool needs the packages no more.
+    let needs_packages = group.python_tool.is_none() || is_python_tool_missing;
     let state = PackageState {
         is_skipped: group.skip_variable.is_some_and(|name| env::var_os(name).is_some()),
         filters,
-        missing: group.packages.iter().filter(|package| is_missing(package)).collect(),
+        missing: group.packages.iter().filter(|package| needs_packages && is_missing(package)).collect(),
+        is_python_tool_missing,
         can_install: can_install(),
     };
     let tests = group.test_subject;
+    let skip = group.skip_variable.map(|name| format!("; {name}=1 leaves these tests out")).unwrap_or_default();
+    let python = if group.python_tool.is_some() { " (Python 3.10 or newer, with venv and ensurepip)" } else { "" };
     match plan_group(group, &state) {
         PackagePlan::Nothing => Ok(()),
         PackagePlan::SkipTests => {
             eprintln!("{} is set: the tests of {tests} are left out", group.skip_variable.unwrap_or_default());
             Ok(())
         }
-        PackagePlan::Install(names) => install(group, &names),
-        PackagePlan::AskToInstall(names) => {
-            let skip = group.skip_variable.map(|name| format!("\nor leave these tests out with {name}=1"));
-            bail!(
-                "the tests of {tests} need programs that are missing; install them, on Debian by\n    \
-                 sudo apt-get install {}{}",
-                names.join(" "),
-                skip.unwrap_or_default()
-            )
+        PackagePlan::Install(names) => {
+            install_packages(group, &names)?;
+            let Some(tool) = group.python_tool else { return Ok(()) };
+            if !can_create_venv() {
+                bail!("the first python3 on the PATH is older than 3.10, or lacks venv or ensurepip{skip}")
+            }
+            tool.install().with_context(|| format!("{} cannot be installed from PyPI{skip}", tool.name))
         }
+        PackagePlan::AskToInstall(names) => bail!(
+            "the tests of {tests} need programs that are missing{python}; install them, on Debian by\n    \
+             sudo apt-get install {}\n{}",
+            names.join(" "),
+            skip.trim_start_matches("; ")
+        ),
         PackagePlan::WithoutFonts(names) => {
             eprintln!("without {}: screenshots of {tests} will lack some letters", names.join(", "));
             Ok(())
@@ -140,15 +176,25 @@ fn is_missing(package: &DebianPackage) -> bool {
             !command_succeeds(name, ["--version"]) && !Path::new("/usr/sbin").join(name).exists()
         }
         PackageCheck::Font(path) => !Path::new(path).exists(),
+        PackageCheck::PythonVenv => !can_create_venv(),
     }
 }
 
+fn can_create_venv() -> bool {
+    command_succeeds("python3", ["-c", "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))"])
+}
+
 fn plan_group(group: &PackageGroup, state: &PackageState<'_>) -> PackagePlan {
-    if !is_selected(state.filters, group.name_filters) || state.missing.is_empty() && !state.is_skipped {
+    let is_selected = |filter: &String| group.name_filters.iter().any(|name| filter.contains(name));
+    if !state.filters.is_empty() && !state.filters.iter().any(is_selected) {
         return PackagePlan::Nothing;
     }
     if state.is_skipped {
         return PackagePlan::SkipTests;
+    }
+    if state.missing.is_empty() {
+        // PyPI asks for no rights.
+        return if state.is_python_tool_missing { PackagePlan::Install(Vec::new()) } else { PackagePlan::Nothing };
     }
     let names = state.missing.iter().map(|package| package.name).collect();
     let only_fonts = state.missing.iter().all(|package| matches!(package.detected_by, PackageCheck::Font(_)));
@@ -159,81 +205,86 @@ fn plan_group(group: &PackageGroup, state: &PackageState<'_>) -> PackagePlan {
     }
 }
 
-fn install(group: &PackageGroup, names: &[&str]) -> anyhow::Result<()> {
-    let brings_daemon =
-        |package: &&DebianPackage| package.contents == PackageContents::Daemon && names.contains(&package.name);
-    let daemons: Vec<&str> = group.packages.iter().filter(brings_daemon).map(|package| package.name).collect();
-    let no_start = if daemons.is_empty() { None } else { Some(AutostartBlock::install()?) };
-    install_packages(names, &format!("the tests of {}", group.test_subject))?;
-    drop(no_start);
-    daemons.into_iter().try_for_each(daemon_autostart::disable_daemon)
-}
-
-/// True when one of these tests is selected. Test filters are parts of names.
-pub(crate) fn is_selected(filters: &[String], names: &[&str]) -> bool {
-    filters.is_empty() || filters.iter().any(|filter| names.iter().any(|name| filter.contains(name)))
-}
-
 /// True for root on a system with Debian's packages.
-pub(crate) fn can_install() -> bool {
+fn can_install() -> bool {
     let is_root = || command("id", ["-u"]).output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");
     command_succeeds("apt-get", ["--version"]) && is_root()
 }
 
-/// Installs Debian packages for these tests.
-pub(crate) fn install_packages(names: &[&str], tests: &str) -> anyhow::Result<()> {
-    eprintln!("installing {} for {tests}", names.join(" "));
+fn install_packages(group: &PackageGroup, names: &[&str]) -> anyhow::Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let brings_daemon =
+        |package: &&DebianPackage| package.contents == PackageContents::Daemon && names.contains(&package.name);
+    let daemons: Vec<&str> = group.packages.iter().filter(brings_daemon).map(|package| package.name).collect();
+    let no_start = if daemons.is_empty() { None } else { Some(AutostartBlock::install()?) };
+    eprintln!("installing {} for the tests of {}", names.join(" "), group.test_subject);
     // A new machine has no package lists, or old ones with files that do not exist any more.
     run_checked(&mut command("apt-get", ["update", "--quiet=2"]))?;
     let mut install = command("apt-get", ["install", "--yes", "--quiet=2", "--no-install-recommends"]);
-    run_checked(install.args(names).env("DEBIAN_FRONTEND", "noninteractive"))
+    run_checked(install.args(names).env("DEBIAN_FRONTEND", "noninteractive"))?;
+    drop(no_start);
+    daemons.into_iter().try_for_each(daemon_autostart::disable_daemon)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::PackagePlan::{AskToInstall, Install, Nothing, SkipTests, WithoutFonts};
     use super::*;
 
     const PAGE: &PackageGroup = &GROUPS[0];
     const IRC: &PackageGroup = &GROUPS[1];
+    const MATRIX: &PackageGroup = &GROUPS[2];
+    const OPENAPI: &PackageGroup = &GROUPS[3];
 
     fn package_state<'a>(group: &'static PackageGroup, names: &[&str], filters: &'a [String]) -> PackageState<'a> {
         let missing = group.packages.iter().filter(|package| names.contains(&package.name)).collect();
-        PackageState { is_skipped: false, filters, missing, can_install: true }
+        let is_python_tool_missing = group.python_tool.is_some();
+        PackageState { is_skipped: false, filters, missing, is_python_tool_missing, can_install: true }
     }
 
     #[test]
     fn missing_packages_are_installed_if_permitted() {
         let all = ["chromium", "chromium-driver", "fonts-dejavu-core", "fonts-noto-cjk"];
-        let plan = |names: &[&str]| plan_group(PAGE, &package_state(PAGE, names, &[]));
-        assert_eq!(plan(&all), PackagePlan::Install(all.to_vec()));
-        assert_eq!(plan(&["chromium-driver"]), PackagePlan::Install(vec!["chromium-driver"]));
-        assert_eq!(plan(&["fonts-noto-cjk"]), PackagePlan::Install(vec!["fonts-noto-cjk"]));
-        assert_eq!(plan(&[]), PackagePlan::Nothing);
-    }
-
-    #[test]
-    fn without_rights_the_command_is_shown_and_fonts_are_optional() {
-        let plan = |group, names: &[&str]| {
-            plan_group(group, &PackageState { can_install: false, ..package_state(group, names, &[]) })
-        };
-        assert_eq!(
-            plan(PAGE, &["chromium", "fonts-noto-cjk"]),
-            PackagePlan::AskToInstall(vec!["chromium", "fonts-noto-cjk"])
-        );
-        assert_eq!(plan(PAGE, &["fonts-noto-cjk"]), PackagePlan::WithoutFonts(vec!["fonts-noto-cjk"]));
-        assert_eq!(plan(IRC, &["ngircd"]), PackagePlan::AskToInstall(vec!["ngircd"]));
+        let (python, page_programs) = (["python3", "python3-venv"], ["chromium", "fonts-noto-cjk"]);
+        for (group, missing, with_rights, without) in [
+            (PAGE, &all[..], Install(all.to_vec()), AskToInstall(all.to_vec())),
+            (PAGE, &page_programs, Install(page_programs.to_vec()), AskToInstall(page_programs.to_vec())),
+            (PAGE, &all[3..], Install(all[3..].to_vec()), WithoutFonts(all[3..].to_vec())),
+            (PAGE, &[], Nothing, Nothing),
+            (IRC, &["ngircd"], Install(vec!["ngircd"]), AskToInstall(vec!["ngircd"])),
+            (MATRIX, &python, Install(python.to_vec()), AskToInstall(python.to_vec())),
+            (MATRIX, &[], Install(vec![]), Install(vec![])),
+        ] {
+            for (can_install, plan) in [(true, with_rights), (false, without)] {
+                let state = PackageState { can_install, ..package_state(group, missing, &[]) };
+                assert_eq!(plan_group(group, &state), plan, "{missing:?} {can_install}");
+            }
+        }
+        let installed = PackageState { is_python_tool_missing: false, ..package_state(MATRIX, &[], &[]) };
+        assert_eq!(plan_group(MATRIX, &installed), Nothing);
     }
 
     #[test]
     fn nothing_is_installed_for_tests_that_do_not_need_it() {
-        let plan =
-            |group, names: &[&str], filter: &str| plan_group(group, &package_state(group, names, &[filter.to_owned()]));
-        assert_eq!(plan(PAGE, &["chromium"], "tidy"), PackagePlan::Nothing);
-        assert_eq!(plan(PAGE, &["chromium"], "irc"), PackagePlan::Nothing);
-        assert_eq!(plan(PAGE, &["chromium"], "page::chat"), PackagePlan::Install(vec!["chromium"]));
-        assert_eq!(plan(IRC, &["ngircd"], "tidy"), PackagePlan::Nothing);
-        assert_eq!(plan(IRC, &["ngircd"], "irc::tests"), PackagePlan::Install(vec!["ngircd"]));
-        let skipped = PackageState { is_skipped: true, ..package_state(PAGE, &["chromium"], &[]) };
-        assert_eq!(super::plan_group(PAGE, &skipped), PackagePlan::SkipTests);
+        for (group, missing, filter, plan) in [
+            (PAGE, "chromium", "tidy", Nothing),
+            (PAGE, "chromium", "irc", Nothing),
+            (PAGE, "chromium", "page::chat", Install(vec!["chromium"])),
+            (IRC, "ngircd", "tidy", Nothing),
+            (IRC, "ngircd", "irc::tests", Install(vec!["ngircd"])),
+            (MATRIX, "python3", "openapi", Nothing),
+            (MATRIX, "python3", "channel", Install(vec!["python3"])),
+            (OPENAPI, "python3", "matrix", Nothing),
+            (OPENAPI, "python3", "openapi", Install(vec!["python3"])),
+        ] {
+            let filters = [filter.to_owned()];
+            let skipped = if plan == Nothing { Nothing } else { SkipTests };
+            for (is_skipped, plan) in [(false, plan), (true, skipped)] {
+                let state = PackageState { is_skipped, ..package_state(group, &[missing], &filters) };
+                assert_eq!(plan_group(group, &state), plan, "{missing} {filter} {is_skipped}");
+            }
+        }
     }
 }

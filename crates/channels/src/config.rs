@@ -9,7 +9,6 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quell_kernel::channel::time_budget::TimeBudget;
 use quell_protocol::AgentId;
 use quell_protocol::api::OnBusy;
 use schemars::JsonSchema;
@@ -105,7 +104,6 @@ pub struct ChannelConfig {
     pub app_token: Option<SecretString>,
 }
 
-/// A chat network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChannelKind {
@@ -289,8 +287,8 @@ impl MessageSettings {
     /// The time limit of an answer. After it the run is stopped.
     #[must_use]
     pub fn reply_timeout(&self) -> Duration {
-        let Self { message_timeout_s, max_tool_iterations, timeout_scale_cap, .. } = *self;
-        TimeBudget { message_timeout_s, max_tool_iterations, timeout_scale_cap }.total()
+        let rounds = self.max_tool_iterations.max(1).min(self.timeout_scale_cap);
+        Duration::from_secs(self.message_timeout_s.saturating_mul(u64::from(rounds)))
     }
 
     /// The first key with a value that can never work, and the problem.

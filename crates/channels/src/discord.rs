@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
-    ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
+    ChatAddress, Drafts, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkFeatures, NetworkLimits,
     Reactions, SendError, TypingIndicator, async_trait,
 };
 use super::wire::call_error::CallError;
@@ -56,9 +56,6 @@ pub struct DiscordNetwork {
 
 impl DiscordNetwork {
     /// Checks the keys of `[channels.X]`.
-    ///
-    /// # Errors
-    /// A key is missing, wrong, or not one of Discord's.
     pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         let config_error = |key, problem: &str| ChannelConfigError::new(channel_name, key, problem);
         config.check_network_keys(channel_name, &["api_base", "mention_only"])?;
@@ -105,7 +102,8 @@ impl Network for DiscordNetwork {
     }
 
     async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
-        gateway::listen(self, sink).await
+        let Err(lost) = gateway::connect_and_read(self, sink).await;
+        lost
     }
 
     /// Discord remembers a nonce only for some minutes ("in the past few minutes", without a number). A message that is
@@ -135,20 +133,14 @@ impl Network for DiscordNetwork {
         Ok(format!("{name} ({id}) on Discord"))
     }
 
-    fn drafts(&self) -> Option<&dyn Drafts> {
-        Some(self)
-    }
-
-    fn typing(&self) -> Option<&dyn TypingIndicator> {
-        Some(self)
-    }
-
-    fn reactions(&self) -> Option<&dyn Reactions> {
-        Some(self)
-    }
-
-    fn files(&self) -> Option<&dyn FileTransfer> {
-        Some(self)
+    fn features(&self) -> NetworkFeatures<'_> {
+        NetworkFeatures {
+            drafts: Some(self),
+            typing: Some(self),
+            reactions: Some(self),
+            files: Some(self),
+            ..NetworkFeatures::default()
+        }
     }
 }
 
@@ -168,11 +160,6 @@ impl TypingIndicator for DiscordNetwork {
         let path = ["channels", target_channel_id(address)?, "typing"];
         call_api_repeatable(self.rest_client.request(Method::POST, &path)).await
     }
-
-    /// Only time or a message removes it.
-    async fn hide(&self, _: &ChatAddress) -> Result<(), SendError> {
-        Ok(())
-    }
 }
 
 #[async_trait]
@@ -191,7 +178,6 @@ impl Reactions for DiscordNetwork {
     }
 }
 
-/// Makes an idempotent call.
 async fn call_api_repeatable(request: RequestBuilder) -> Result<(), SendError> {
     let result = rest_client::call_api(request).await;
     result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes))

@@ -13,30 +13,30 @@ mod dispatch;
 mod finished_reply;
 mod inbound;
 mod listeners;
-mod notice_queue;
 mod notice_sender;
+mod notices;
 mod operations;
 mod progress;
 mod reply_delivery;
+mod reply_target;
 mod send_retry;
 mod stale_replies;
-mod status_reactions;
 #[cfg(test)]
 mod tests;
 mod texts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use quell_engine::Engine;
 use quell_engine::access::RequestOrigin;
 use quell_engine::engine::Caller;
 use quell_kernel::Moment;
 use quell_kernel::channel::inbox::{Inbox, InboxLimits};
+use quell_kernel::channel::sanitise::sanitise_partial_reply;
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::channel::ChannelRow;
-use quell_protocol::{Principal, RunId, Surface};
+use quell_protocol::{HookEvent, Principal, RunId, Surface};
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Scope};
 use sha2::{Digest, Sha256};
@@ -60,8 +60,6 @@ struct ChannelsInner {
     /// Reloads a changed configuration; called before a message is routed.
     reload_config: Arc<dyn Fn() + Send + Sync>,
     network_factory: NetworkFactory,
-    /// How long a stopped command is waited for.
-    stopped_command_timeout: Duration,
     /// Owns the tasks of the channels: listeners, progress views, notice queues.
     scope: Scope,
     /// Cancelled at shutdown, to stop commands that are still being executed.
@@ -108,17 +106,6 @@ impl Channels {
         reload_config: Arc<dyn Fn() + Send + Sync>,
         network_factory: NetworkFactory,
     ) -> Self {
-        let timeout = commands::STOPPED_COMMAND_TIMEOUT;
-        Self::start_with_command_timeout(engine, live_settings, reload_config, network_factory, timeout)
-    }
-
-    fn start_with_command_timeout(
-        engine: Engine,
-        live_settings: LiveSettings,
-        reload_config: Arc<dyn Fn() + Send + Sync>,
-        network_factory: NetworkFactory,
-        stopped_command_timeout: Duration,
-    ) -> Self {
         let tools = engine.tool_names();
         let channels = Self(Arc::new(ChannelsInner {
             scope: Scope::new(engine.clock(), PointProbe::default()),
@@ -127,7 +114,6 @@ impl Channels {
             live_settings,
             reload_config,
             network_factory,
-            stopped_command_timeout,
             inbox: Mutex::new(Inbox::new(InboxLimits::default())),
             wake_dispatcher: Notify::new(),
             inbox_changes: watch::Sender::new(0),
@@ -148,7 +134,7 @@ impl Channels {
     /// Safe: the shutdown has been requested, and the tasks go on until the daemon ends.
     pub async fn shut_down(&self, deadline: impl Future<Output = ()>) {
         for channel in std::mem::take(&mut *self.lock_active_channels()).into_values() {
-            channel.request_stop();
+            channel.stop_requested.cancel();
         }
         self.0.scope.cancel();
         self.0.commands_cancelled.cancel();
@@ -189,6 +175,19 @@ impl Channels {
 
     fn find_channel(&self, name: &str) -> Option<Arc<ActiveChannel>> {
         self.lock_active_channels().get(name).cloned()
+    }
+
+    /// The current channel of this name: its configuration may have changed since a message arrived.
+    fn current_channel(&self, channel: &Arc<ActiveChannel>) -> Arc<ActiveChannel> {
+        self.find_channel(&channel.name).unwrap_or_else(|| Arc::clone(channel))
+    }
+
+    /// The part of an unfinished reply that a chat may show: nothing if a hook may still change or withhold the reply.
+    fn visible_draft_text(&self, text: &str) -> String {
+        if self.engine().hooks().has_hooks_for(HookEvent::MessageSending) {
+            return String::new();
+        }
+        sanitise_partial_reply(text, &self.0.tool_names)
     }
 
     fn lock_active_channels(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ActiveChannel>>> {

@@ -10,22 +10,23 @@ mod cjk;
 mod discord;
 mod document;
 mod file_markers;
+mod html;
 mod markdown;
 mod markdown_parser;
 mod markup;
-mod matrix;
 mod plain;
 mod slack;
 mod split;
-mod telegram;
 #[cfg(test)]
 mod tests;
 mod unfinished_markup;
 mod writer;
 
-pub use file_markers::{attachment_sources, extract_attachments};
+pub use file_markers::{attachment_sources, extract_attachments, marker_word};
 
-use self::markdown_parser::{TableStyle, parse_literal, parse_markdown};
+use self::aligned_table::align_tables;
+use self::document::DocumentToken;
+use self::markdown_parser::{parse_literal, parse_markdown};
 use self::markup::MarkupSyntax;
 use self::split::MessageSplitter;
 
@@ -50,7 +51,6 @@ pub enum Markup {
     Markdown,
     /// The HTML subset of the Telegram Bot API.
     TelegramHtml,
-    /// Discord's Markdown dialect.
     Discord,
     Slack,
     /// The HTML subset of Matrix (`org.matrix.custom.html`).
@@ -62,14 +62,13 @@ pub enum Markup {
 pub enum LengthUnit {
     /// Unicode scalar values.
     Chars,
-    /// UTF-16 code units.
     Utf16,
     /// Bytes of UTF-8.
     Bytes,
 }
 
 /// Text of one message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessagePiece {
     pub formatted: String,
     /// The same without markup, for networks that want both or rejected the markup. With [`Markup::MatrixHtml`] it is
@@ -84,7 +83,7 @@ pub fn split_message(markdown: &str, format: &MessageFormat) -> Vec<MessagePiece
     if !has_visible_text(markdown) {
         return Vec::new();
     }
-    let mut pieces = MessageSplitter::new(&parse_markdown(markdown, format.markup.table_style()), format).split();
+    let mut pieces = MessageSplitter::new(&format.markup.parse(markdown), format).split();
     if pieces.is_empty() {
         // Only markup, such as a lone fence: show it literally.
         pieces = MessageSplitter::new(&parse_literal(markdown), format).split();
@@ -105,16 +104,10 @@ pub fn split_message(markdown: &str, format: &MessageFormat) -> Vec<MessagePiece
 pub fn format_draft(markdown: &str, format: &MessageFormat) -> MessagePiece {
     let closed = unfinished_markup::close_open_markup(markdown);
     if !has_visible_text(&closed) {
-        return MessagePiece { formatted: String::new(), plain: String::new() };
+        return MessagePiece::default();
     }
-    let tokens = parse_markdown(&closed, format.markup.table_style());
-    if let Some(piece) = MessageSplitter::new(&tokens, format).last_piece() {
-        return piece;
-    }
-    let tokens = parse_literal(&closed);
-    MessageSplitter::new(&tokens, format)
-        .last_piece()
-        .unwrap_or_else(|| MessagePiece { formatted: String::new(), plain: String::new() })
+    let last_piece = |tokens: &[DocumentToken]| MessageSplitter::new(tokens, format).last_piece();
+    last_piece(&format.markup.parse(&closed)).or_else(|| last_piece(&parse_literal(&closed))).unwrap_or_default()
 }
 
 impl MessageFormat {
@@ -134,17 +127,19 @@ impl Markup {
         match self {
             Self::Plain => (&plain::PlainMarkup, &plain::PlainMarkup),
             Self::Markdown => (&markdown::MARKDOWN_ESCAPED, &plain::PlainMarkup),
-            Self::TelegramHtml => (&telegram::TelegramMarkup, &plain::PlainMarkup),
+            Self::TelegramHtml => (&html::TelegramMarkup, &plain::PlainMarkup),
             Self::Discord => (&discord::DiscordMarkup, &plain::PlainMarkup),
             Self::Slack => (&slack::SlackMarkup, &plain::PlainMarkup),
-            Self::MatrixHtml => (&matrix::MatrixMarkup, &markdown::MARKDOWN_READABLE),
+            Self::MatrixHtml => (&html::MatrixMarkup, &markdown::MARKDOWN_READABLE),
         }
     }
 
-    fn table_style(self) -> TableStyle {
+    /// Tables become aligned code where the network has no tables.
+    fn parse(self, markdown: &str) -> Vec<DocumentToken> {
+        let tokens = parse_markdown(markdown);
         match self {
-            Self::TelegramHtml | Self::Discord | Self::Slack => TableStyle::Aligned,
-            Self::Plain | Self::Markdown | Self::MatrixHtml => TableStyle::Rows,
+            Self::TelegramHtml | Self::Discord | Self::Slack => align_tables(tokens),
+            Self::Plain | Self::Markdown | Self::MatrixHtml => tokens,
         }
     }
 }

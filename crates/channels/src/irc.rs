@@ -9,12 +9,10 @@
 
 mod account;
 mod connection;
-mod flood_control;
 mod line_reader;
 mod message;
 mod outbox;
 mod registration;
-mod sasl;
 mod send_limits;
 mod server_info;
 mod session;
@@ -48,9 +46,6 @@ pub struct IrcNetwork {
 
 impl IrcNetwork {
     /// Checks the keys of `[channels.X]`. It connects when it listens.
-    ///
-    /// # Errors
-    /// A key is missing, wrong, or belongs to another network.
     pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         Ok(Self { account: IrcAccount::new(name, config)?, outbox: IrcOutbox::default() })
     }
@@ -84,10 +79,9 @@ impl Network for IrcNetwork {
     }
 
     async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
-        match self.connect().await {
-            Ok(stream) => connection::listen(&self.account, &self.outbox, stream, sink).await,
-            Err(lost) => lost,
-        }
+        let listening = async { connection::listen(&self.account, &self.outbox, self.connect().await?, sink).await };
+        let Err(lost) = listening.await;
+        lost
     }
 
     async fn send(&self, address: &ChatAddress, piece: &MessagePiece, _key: &str) -> Result<MessageId, SendError> {
@@ -104,7 +98,7 @@ impl Network for IrcNetwork {
     }
 
     async fn probe(&self) -> Result<String, NetworkError> {
-        let stream = self.connect().await.map_err(|lost| NetworkError(lost.to_string()))?;
-        connection::probe_account(&self.account, stream).await
+        let probing = async { connection::probe_account(&self.account, self.connect().await?).await };
+        probing.await.map_err(|lost: ListenError| NetworkError(lost.to_string()))
     }
 }

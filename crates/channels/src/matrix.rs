@@ -6,7 +6,6 @@
 mod api;
 mod attachments;
 mod call_error;
-mod cursor_saver;
 mod events;
 mod known_rooms;
 mod limiter;
@@ -27,8 +26,8 @@ use std::time::Duration;
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
-    ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
-    OwnAccount, Reactions, SendError, TypingIndicator, async_trait,
+    ChatAddress, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkFeatures, NetworkLimits,
+    OwnAccount, SendError, async_trait,
 };
 use super::wire::call_error::CallError;
 use api::MatrixApi;
@@ -58,9 +57,6 @@ pub struct MatrixNetwork {
 
 impl MatrixNetwork {
     /// Checks the keys of `[channels.NAME]`.
-    ///
-    /// # Errors
-    /// The wrong key, and what would be right.
     pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         let settings = MatrixSettings::parse(name, config)?;
         let api = MatrixApi::new(&settings).map_err(|error| ChannelConfigError::new(name, "api_base", error.0))?;
@@ -102,7 +98,8 @@ impl Network for MatrixNetwork {
     }
 
     async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
-        listener::listen(self, sink).await
+        let Err(lost) = listener::listen_until_lost(self, sink).await;
+        lost.into_listen_error()
     }
 
     async fn send(&self, address: &ChatAddress, piece: &MessagePiece, key: &str) -> Result<MessageId, SendError> {
@@ -119,20 +116,14 @@ impl Network for MatrixNetwork {
         Ok(format!("{id}, {rooms}"))
     }
 
-    fn drafts(&self) -> Option<&dyn Drafts> {
-        Some(self)
-    }
-
-    fn typing(&self) -> Option<&dyn TypingIndicator> {
-        Some(self)
-    }
-
-    fn reactions(&self) -> Option<&dyn Reactions> {
-        Some(self)
-    }
-
-    fn files(&self) -> Option<&dyn FileTransfer> {
-        Some(self)
+    fn features(&self) -> NetworkFeatures<'_> {
+        NetworkFeatures {
+            drafts: Some(self),
+            typing: Some(self),
+            reactions: Some(self),
+            files: Some(self),
+            ..NetworkFeatures::default()
+        }
     }
 }
 

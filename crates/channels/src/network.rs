@@ -15,6 +15,7 @@ pub use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use quell_protocol::Attachment;
 use reqwest::header::HeaderMap;
+use serde::{Deserialize, Serialize};
 
 use super::format::{MessageFormat, MessagePiece};
 
@@ -46,35 +47,24 @@ pub trait Network: Send + Sync + 'static {
     /// doctor`. Returns one line for people.
     async fn probe(&self) -> Result<String, NetworkError>;
 
-    /// Editing of sent messages, if the network can do it.
-    fn drafts(&self) -> Option<&dyn Drafts> {
-        None
+    /// What the network can do besides.
+    fn features(&self) -> NetworkFeatures<'_> {
+        NetworkFeatures::default()
     }
+}
 
-    /// The typing indicator, if the network has one.
-    fn typing(&self) -> Option<&dyn TypingIndicator> {
-        None
-    }
-
-    /// Reactions on messages, if the network has them.
-    fn reactions(&self) -> Option<&dyn Reactions> {
-        None
-    }
-
-    /// File transfer, if the network has it.
-    fn files(&self) -> Option<&dyn FileTransfer> {
-        None
-    }
-
-    /// The HTTP endpoint for messages, for a network that calls Quell.
-    fn inbound_endpoint(&self) -> Option<&dyn InboundEndpoint> {
-        None
-    }
+/// What only some networks can do.
+#[derive(Clone, Copy, Default)]
+pub struct NetworkFeatures<'a> {
+    pub drafts: Option<&'a dyn Drafts>,
+    pub typing: Option<&'a dyn TypingIndicator>,
+    pub reactions: Option<&'a dyn Reactions>,
+    pub files: Option<&'a dyn FileTransfer>,
+    pub inbound_endpoint: Option<&'a dyn InboundEndpoint>,
 }
 
 /// HTTP endpoint for a network that calls Quell. Each call is authenticated by itself.
 pub trait InboundEndpoint: Send + Sync {
-    /// Largest accepted body.
     fn max_body_bytes(&self) -> usize;
 
     /// Verifies a call and parses its message. `now` is the time of this machine in seconds since 1970. The same
@@ -99,7 +89,9 @@ pub trait TypingIndicator: Send + Sync {
     async fn show(&self, address: &ChatAddress) -> Result<(), SendError>;
 
     /// Removes it. Does nothing on networks where only time or a message removes it.
-    async fn hide(&self, address: &ChatAddress) -> Result<(), SendError>;
+    async fn hide(&self, _address: &ChatAddress) -> Result<(), SendError> {
+        Ok(())
+    }
 }
 
 /// Reactions on messages. The account has at most one at a time on each message.
@@ -147,7 +139,7 @@ pub trait InboundSink: Send + Sync {
 }
 
 /// The account of the channel itself. Its own messages are ignored.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnAccount {
     /// In the form of [`InboundMessage::sender`].
     pub id: String,
@@ -162,7 +154,6 @@ pub struct InboundMessage {
     /// Identifies the message in a reply, an edit or a reaction.
     pub message_id: MessageId,
     pub sender: String,
-    /// Display name.
     pub sender_name: Option<String>,
     /// Where the message is, and where a reply goes.
     pub address: ChatAddress,
@@ -201,7 +192,6 @@ pub struct NetworkLimits {
     pub typing_interval: Duration,
 }
 
-/// Reason why listening ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
     /// The connection broke, or the server closed it or asked for a reconnect. It is tried again.

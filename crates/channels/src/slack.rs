@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
-    ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
+    ChatAddress, Drafts, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkFeatures, NetworkLimits,
     OwnAccount, Reactions, SendError, async_trait,
 };
 use super::wire::call_error::CallError;
@@ -64,9 +64,6 @@ pub struct SlackNetwork {
 
 impl SlackNetwork {
     /// Checks the keys of `[channels.X]`.
-    ///
-    /// # Errors
-    /// A key is missing, wrong, or not one of Slack's.
     pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         let config_error = |key, problem: &str| ChannelConfigError::new(channel_name, key, problem);
         config.check_network_keys(channel_name, &["api_base", "app_token_env", "mention_only"])?;
@@ -126,7 +123,8 @@ impl Network for SlackNetwork {
     }
 
     async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
-        socket_mode::listen(self, sink).await
+        let Err(lost) = socket_mode::listen_until_lost(self, sink).await;
+        lost
     }
 
     async fn send(&self, address: &ChatAddress, piece: &MessagePiece, _key: &str) -> Result<MessageId, SendError> {
@@ -173,16 +171,8 @@ impl Network for SlackNetwork {
         Ok(line)
     }
 
-    fn drafts(&self) -> Option<&dyn Drafts> {
-        Some(self)
-    }
-
-    fn reactions(&self) -> Option<&dyn Reactions> {
-        Some(self)
-    }
-
-    fn files(&self) -> Option<&dyn FileTransfer> {
-        Some(self)
+    fn features(&self) -> NetworkFeatures<'_> {
+        NetworkFeatures { drafts: Some(self), reactions: Some(self), files: Some(self), ..NetworkFeatures::default() }
     }
 }
 

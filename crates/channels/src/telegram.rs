@@ -11,7 +11,6 @@
 
 mod addressed_text;
 mod api;
-mod bot;
 mod files;
 mod messages;
 mod reactions;
@@ -22,21 +21,20 @@ mod update_parser;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use serde_json::json;
 use tokio::time::timeout;
 
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
-    ChatAddress, Drafts, FileTransfer, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError,
-    NetworkLimits, Reactions, SendError, TypingIndicator, async_trait,
+    ChatAddress, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkFeatures,
+    NetworkLimits, SendError, async_trait,
 };
 use super::wire::call_error::CallError;
+use addressed_text::TelegramBot;
 use api::TelegramApi;
-use bot::TelegramBot;
 use reactions::TelegramReactions;
-use update_parser::{GroupPolicy, TelegramUpdate};
+use update_parser::TelegramUpdate;
 
 /// How long Telegram holds a `getUpdates` call. It is the longest time that its server grants.
 const POLL_WAIT: Duration = Duration::from_secs(50);
@@ -56,15 +54,12 @@ const TYPING_INTERVAL: Duration = Duration::from_secs(4);
 pub struct TelegramNetwork {
     channel_name: String,
     api: TelegramApi,
-    group_policy: GroupPolicy,
+    mention_only: bool,
     reactions: TelegramReactions,
 }
 
 impl TelegramNetwork {
     /// Creates a bot from `[channels.NAME]`.
-    ///
-    /// # Errors
-    /// A key is missing, wrong, or belongs to another network.
     pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         let config_error = |key, problem: &str| ChannelConfigError::new(channel_name, key, problem);
         config.check_network_keys(channel_name, &["api_base", "mention_only"])?;
@@ -74,8 +69,8 @@ impl TelegramNetwork {
         let token = config.token.clone().ok_or_else(|| config_error("token_env", missing))?;
         let api = TelegramApi::new(config.api_base.as_deref(), token)
             .map_err(|(key, problem)| config_error(key, &problem))?;
-        let group_policy = if config.mention_only { GroupPolicy::WhenMentioned } else { GroupPolicy::Always };
-        Ok(Self { channel_name: channel_name.to_owned(), api, group_policy, reactions: TelegramReactions::default() })
+        let (channel_name, mention_only) = (channel_name.to_owned(), config.mention_only);
+        Ok(Self { channel_name, api, mention_only, reactions: TelegramReactions::default() })
     }
 
     async fn poll_until_lost(&self, sink: &dyn InboundSink) -> Result<Infallible, ListenError> {
@@ -132,7 +127,7 @@ impl TelegramNetwork {
         let message = serde_json::from_value(update.message?);
         let message =
             message.map_err(|error| tracing::debug!(channel = self.channel_name, %error, "a message cannot be parsed"));
-        update_parser::parse_message(message.ok()?, account, self.group_policy)
+        update_parser::parse_message(message.ok()?, account, self.mention_only)
     }
 }
 
@@ -148,7 +143,8 @@ impl Network for TelegramNetwork {
     }
 
     async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
-        self.poll_until_lost(sink).map(|Err(lost)| lost).await
+        let Err(lost) = self.poll_until_lost(sink).await;
+        lost
     }
 
     async fn send(&self, address: &ChatAddress, piece: &MessagePiece, _key: &str) -> Result<MessageId, SendError> {
@@ -164,19 +160,13 @@ impl Network for TelegramNetwork {
         }
     }
 
-    fn drafts(&self) -> Option<&dyn Drafts> {
-        Some(self)
-    }
-
-    fn typing(&self) -> Option<&dyn TypingIndicator> {
-        Some(self)
-    }
-
-    fn reactions(&self) -> Option<&dyn Reactions> {
-        Some(self)
-    }
-
-    fn files(&self) -> Option<&dyn FileTransfer> {
-        Some(self)
+    fn features(&self) -> NetworkFeatures<'_> {
+        NetworkFeatures {
+            drafts: Some(self),
+            typing: Some(self),
+            reactions: Some(self),
+            files: Some(self),
+            ..NetworkFeatures::default()
+        }
     }
 }

@@ -1,10 +1,8 @@
-//! Network for any program: receives signed POSTs ([`WebhookNetwork::parse_post`]) and sends signed POSTs to
-//! `reply_url`.
+//! Network for any program: receives signed POSTs and sends signed POSTs to `reply_url`.
 //!
 //! Both are signed like lifecycle hooks; the secret is the token of the channel. There is no listener here: the HTTP
 //! server calls in. docs/channels/webhook.md describes both directions.
 
-mod files;
 mod receive;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -15,23 +13,22 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use quell_engine::hooks::signature::WebhookSigner;
+use quell_protocol::Attachment;
 use quell_protocol::display_text::replace_controls;
 use quell_scope::clock::Clock;
 use reqwest::{Client, StatusCode};
 use secrecy::ExposeSecret;
-use serde::Serialize;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use url::Url;
 
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
-    ChatAddress, Drafts, FileTransfer, InboundEndpoint, InboundSink, ListenError, MessageId, Network, NetworkError,
+    ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkFeatures,
     NetworkLimits, OwnAccount, SendError, async_trait,
 };
-use super::wire::http_client::{HttpResponse, Repeatable, build_client, send_request_limited};
-
-pub use receive::{MAX_BODY_BYTES, WebhookRejection};
+use super::wire::http_client::{HttpResponse, Repeatable, build_client, fetch_file, send_request_limited};
 
 /// A shorter secret could be found by trying, given one signature.
 const MIN_SECRET_BYTES: usize = 16;
@@ -100,17 +97,14 @@ impl WebhookNetwork {
         &self,
         reply_endpoint: &ReplyEndpoint,
         id: &str,
-        event: &WebhookEvent<'_>,
+        event_type: &'static str,
+        mut event: serde_json::Value,
     ) -> Result<HttpResponse, SendError> {
-        let refused = |error: serde_json::Error| SendError::Refused { why: format!("it cannot be written: {error}") };
-        let body =
-            serde_json::to_string(&WebhookDelivery { channel: &self.channel_name, id, event }).map_err(refused)?;
-        let request = self.signer.sign_request(
-            reply_endpoint.client.post(reply_endpoint.url.clone()),
-            event.type_name(),
-            id,
-            body,
-        );
+        event["channel"] = json!(self.channel_name);
+        event["id"] = json!(id);
+        event["type"] = json!(event_type);
+        let request = reply_endpoint.client.post(reply_endpoint.url.clone());
+        let request = self.signer.sign_request(request, event_type, id, event.to_string());
         let response = send_request_limited(request, CALL_TIMEOUT, MAX_RESPONSE_BYTES).await;
         // The receiver recognises a repeated event by its id.
         interpret_response(response.map_err(|none| none.into_send_error(Repeatable::Yes))?)
@@ -164,12 +158,7 @@ impl Network for WebhookNetwork {
     async fn send(&self, address: &ChatAddress, piece: &MessagePiece, key: &str) -> Result<MessageId, SendError> {
         let id = event_id(key);
         let Some(endpoint) = &self.reply_endpoint else { return Ok(MessageId(id)) };
-        let event = WebhookEvent::Message {
-            place: WebhookAddress::from_address(address),
-            text: &piece.formatted,
-            plain: &piece.plain,
-        };
-        let response = self.post_event(endpoint, &id, &event).await?;
+        let response = self.post_event(endpoint, &id, "message", message_event(address, piece)).await?;
         let receiver_id = response.json()["id"].as_str().map(str::to_owned);
         let fits = |id: &String| (1..=MAX_ID_BYTES).contains(&id.len()) && !id.chars().any(char::is_control);
         Ok(MessageId(receiver_id.filter(fits).unwrap_or(id)))
@@ -182,22 +171,15 @@ impl Network for WebhookNetwork {
         };
         let host = endpoint.url.host_str().unwrap_or_default();
         let id = uuid::Uuid::now_v7().to_string();
-        match self.post_event(endpoint, &id, &WebhookEvent::Ping).await {
+        match self.post_event(endpoint, &id, "ping", json!({})).await {
             Ok(_) => Ok(format!("{receive_text}; the receiver at {host} takes answers")),
             Err(error) => Err(NetworkError(format!("the receiver at {host} does not take answers: {error}"))),
         }
     }
 
-    fn drafts(&self) -> Option<&dyn Drafts> {
-        self.reply_endpoint.as_ref().map(|_| self as &dyn Drafts)
-    }
-
-    fn files(&self) -> Option<&dyn FileTransfer> {
-        Some(self)
-    }
-
-    fn inbound_endpoint(&self) -> Option<&dyn InboundEndpoint> {
-        Some(self)
+    fn features(&self) -> NetworkFeatures<'_> {
+        let drafts = self.reply_endpoint.as_ref().map(|_| self as &dyn Drafts);
+        NetworkFeatures { drafts, files: Some(self), inbound_endpoint: Some(self), ..NetworkFeatures::default() }
     }
 }
 
@@ -206,64 +188,49 @@ impl Drafts for WebhookNetwork {
     async fn edit(&self, address: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError> {
         let Some(endpoint) = &self.reply_endpoint else { return Ok(()) };
         let revision = self.next_revision();
-        let place = WebhookAddress::from_address(address);
-        let event =
-            WebhookEvent::Edit { place, message: &message.0, revision, text: &piece.formatted, plain: &piece.plain };
+        let mut event = message_event(address, piece);
+        event["message"] = json!(message.0);
+        event["revision"] = json!(revision);
         let id = event_id(&format!("{}.{revision}", message.0));
-        self.post_event(endpoint, &id, &event).await.map(drop)
+        self.post_event(endpoint, &id, "edit", event).await.map(drop)
     }
 }
 
-/// The body of a POST to the receiver.
-#[derive(Serialize)]
-struct WebhookDelivery<'a> {
-    channel: &'a str,
-    id: &'a str,
-    #[serde(flatten)]
-    event: &'a WebhookEvent<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-enum WebhookEvent<'a> {
-    Message {
-        #[serde(flatten)]
-        place: WebhookAddress<'a>,
-        text: &'a str,
-        plain: &'a str,
-    },
-    Edit {
-        #[serde(flatten)]
-        place: WebhookAddress<'a>,
-        message: &'a str,
-        revision: i64,
-        text: &'a str,
-        plain: &'a str,
-    },
-    Ping,
-}
-
-#[derive(Serialize)]
-struct WebhookAddress<'a> {
-    target: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    thread: Option<&'a str>,
-}
-
-impl<'a> WebhookAddress<'a> {
-    fn from_address(address: &'a ChatAddress) -> Self {
-        Self { target: &address.target, thread: address.thread.as_deref() }
-    }
-}
-
-impl WebhookEvent<'_> {
-    fn type_name(&self) -> &'static str {
-        match self {
-            Self::Message { .. } => "message",
-            Self::Edit { .. } => "edit",
-            Self::Ping => "ping",
+#[async_trait]
+impl FileTransfer for WebhookNetwork {
+    /// Downloads from the origin of `reply_url`. Other servers are refused: the sender of a message chooses the URL, and
+    /// this machine may reach hosts that the sender cannot.
+    async fn fetch(&self, attachment: &Attachment, max_bytes: u64) -> Result<Vec<u8>, NetworkError> {
+        let untrusted_host = || NetworkError("it is not on the server of reply_url, so it is not fetched".to_owned());
+        let (Some(endpoint), Ok(url)) = (&self.reply_endpoint, Url::parse(&attachment.source)) else {
+            return Err(untrusted_host());
+        };
+        if url.origin() != endpoint.url.origin() {
+            return Err(untrusted_host());
         }
+        fetch_file(endpoint.client.get(url), max_bytes).await?.into_file()
     }
+
+    /// Events can only hold text.
+    async fn send(
+        &self,
+        _address: &ChatAddress,
+        _attachment: &Attachment,
+        _bytes: Vec<u8>,
+    ) -> Result<MessageId, SendError> {
+        let why =
+            "a webhook takes no files; let the agent put them where people find them, and name the place".to_owned();
+        Err(SendError::Refused { why })
+    }
+}
+
+/// The body of a message event.
+fn message_event(address: &ChatAddress, piece: &MessagePiece) -> serde_json::Value {
+    let mut event = json!({"target": address.target, "text": piece.formatted, "plain": piece.plain});
+    if let Some(thread) = &address.thread {
+        event["thread"] = json!(thread);
+    }
+    event
 }
 
 /// Returns an id that fits into a header; the same for the same key.

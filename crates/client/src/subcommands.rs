@@ -73,7 +73,6 @@ pub enum ClientSubcommand {
     Audit(AuditArgs),
 }
 
-/// How a subcommand ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// 0: done; a run completed; a stop settled.
@@ -120,7 +119,6 @@ enum CliOutputFormat {
 
 type SubcommandResult<T = Exit> = Result<T, SubcommandError>;
 
-/// What a subcommand works with.
 struct SubcommandContext<'a> {
     client: &'a DaemonClient,
     io: &'a mut CommandIo,

@@ -3,7 +3,6 @@
 mod locale;
 mod output;
 
-use std::fmt;
 use std::io::{self, IsTerminal, Read};
 
 use futures_util::stream::{self, BoxStream, Fuse, Stream, StreamExt};
@@ -14,17 +13,11 @@ pub use output::{CliOutput, CliOutputStream, CliOutputStreamKind, OutputStyle};
 
 pub struct CommandIo {
     pub output: CliOutput,
-    /// Source of `-`.
+    /// Input for commands that are given `-` in place of a text or a file.
     pub input: Box<dyn Read + Send>,
     pub interrupts: Interrupts,
     pub color: ColorMode,
     pub locale: Locale,
-}
-
-impl fmt::Debug for CommandIo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CommandIo").field("output", &self.output).finish_non_exhaustive()
-    }
 }
 
 impl CommandIo {
@@ -53,12 +46,6 @@ pub enum ColorMode {
 
 /// Presses of Ctrl-C, as a stream that tests can replace.
 pub struct Interrupts(Fuse<BoxStream<'static, ()>>);
-
-impl fmt::Debug for Interrupts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Interrupts")
-    }
-}
 
 impl Interrupts {
     pub fn new(presses: impl Stream<Item = ()> + Send + 'static) -> Self {

@@ -68,7 +68,6 @@ impl Caller {
     }
 
     /// The caller as the requester of a stop.
-    #[must_use]
     pub fn who(&self) -> StopRequester {
         StopRequester { principal: self.principal.clone(), admin: self.is_admin() }
     }
@@ -85,13 +84,11 @@ enum CredentialKind {
 }
 
 impl Credential {
-    #[must_use]
     pub fn token(presented: &str) -> Self {
         Self(CredentialKind::Token, SecretDigest::of(presented))
     }
 
     /// `presented` is the value of a sign-in cookie of the page.
-    #[must_use]
     pub fn cookie(presented: &str) -> Self {
         Self(CredentialKind::Cookie, SecretDigest::of(presented))
     }
@@ -102,12 +99,7 @@ impl Credential {
 pub enum AccessError {
     /// The name is not a valid token name.
     #[error("a token cannot be named {name:?}: {problem}")]
-    BadName {
-        /// The requested name.
-        name: String,
-        problem: &'static str,
-    },
-    /// The admin token file cannot be used.
+    BadName { name: String, problem: &'static str },
     #[error("the token file {}: {problem}", .path.display())]
     TokenFile {
         path: PathBuf,
@@ -189,7 +181,6 @@ impl AccessControl {
     }
 
     /// Permissions of a principal in addition to those of its scope. The name of a token is its principal.
-    #[must_use]
     pub fn grants_of(&self, principal: &Principal, scope: AccessLevel) -> Grants {
         let own_grants = || self.lock_grants().get(principal).copied().unwrap_or_default();
         if scope == AccessLevel::Admin { Grants::ALL } else { own_grants() }

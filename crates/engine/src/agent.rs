@@ -36,7 +36,7 @@ use tokio::time::Instant;
 use crate::approvals::Approvals;
 use crate::hooks::Hooks;
 use crate::journal::JournalWriteError;
-use crate::live_run::{BillingInfo, RunWriter};
+use crate::live_run::{BillingInfo, LiveRun, RunWriter};
 use crate::memory::NoteMemory;
 pub use approval::request_approval;
 use compaction::{CompactionOutcome, CompactionTarget, RequestBudget};
@@ -50,8 +50,8 @@ pub use registry::{
     expand_home,
 };
 pub use tools::{
-    SEND_FILE, StartedSubRun, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names,
-    resource_kind_of_tool, sub_run_report,
+    SEND_FILE, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names, resource_kind_of_tool,
+    sub_run_report,
 };
 
 /// An agent, ready to run: its configuration with everything resolved.
@@ -72,7 +72,6 @@ pub struct Agent {
 
 impl Agent {
     /// The provider that bills its tokens, and their price.
-    #[must_use]
     pub fn billing_info(&self) -> BillingInfo {
         if self.own_model {
             // The session chooses the provider's name and is billed itself.
@@ -82,7 +81,6 @@ impl Agent {
     }
 
     /// How its runs identify themselves to MCP servers.
-    #[must_use]
     pub fn mcp_client_options(
         &self,
         run: &RunId,
@@ -103,18 +101,14 @@ impl Agent {
 /// The services that all agents share.
 #[derive(Debug)]
 pub struct Services {
-    /// The agents that exist now.
     pub agents: AgentRegistry,
     pub toolbox: Arc<Toolbox>,
     pub mcp: Mcp,
     pub hooks: Hooks,
     pub wardens: Wardens,
-    /// The environment of started processes.
     pub environment: Vec<(OsString, OsString)>,
-    /// Background commands and tasks.
     pub background: BackgroundWork,
     pub memory: NoteMemory,
-    /// Calls that wait for a person.
     pub approvals: Approvals,
     pub limits: Limits,
 }
@@ -131,10 +125,9 @@ pub trait RunControl: Send + Sync {
     fn abort_over_budget(&self, reason: StopReason);
     /// Starts a sub-run. Once it is accepted, a stop of this run covers it, even if the future is dropped. The error is
     /// a text for the model.
-    fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<StartedSubRun, String>>;
+    fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<Arc<LiveRun>, String>>;
 }
 
-/// The work of one run.
 pub struct AgentLoop<'a> {
     pub run_id: &'a RunId,
     pub agent: &'a Agent,
@@ -145,7 +138,6 @@ pub struct AgentLoop<'a> {
     pub delegation_tools: Arc<[ToolSpec]>,
     /// Text that the model reads before the message in each step of this run, and that no turn stores.
     pub run_context: Option<String>,
-    /// The images that the run has loaded.
     pub image_cache: ImageCache,
     pub mcp_client: McpClient,
     pub scope: &'a Scope,
@@ -316,7 +308,6 @@ fn journal_failure_message(tool: &str, why: &JournalWriteError) -> String {
 
 struct ModelStepSink<'a> {
     writer: &'a RunWriter,
-    /// Most attempts of one call.
     max_attempts: u32,
 }
 

@@ -41,7 +41,6 @@ pub struct ApprovalWaiter {
     state_receiver: watch::Receiver<ApprovalState>,
 }
 
-/// Why an answer was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AnswerError {
     /// There is no such approval, or it is no longer kept.
@@ -55,7 +54,6 @@ pub enum AnswerError {
 }
 
 impl Approvals {
-    #[must_use]
     pub fn new_id() -> String {
         Uuid::now_v7().to_string()
     }
@@ -84,7 +82,6 @@ impl Approvals {
     }
 
     /// Pending approvals, oldest first.
-    #[must_use]
     pub fn pending(&self) -> Vec<ApprovalRow> {
         self.lock_table().pending.values().map(|open| open.row.clone()).collect()
     }

@@ -38,7 +38,6 @@ pub struct ChannelRunOptions {
 pub struct DeliveryContext<'a> {
     pub scope: &'a Scope,
     pub session: &'a SessionKey,
-    /// The agent's workdir.
     pub workdir: &'a Path,
     /// Files that an answer may send. A marker that names another file stays text.
     pub sendable_files: &'a [String],
@@ -68,20 +67,12 @@ pub trait ReplyDelivery: Send + Sync {
     fn on_withheld(&self, reason: &str);
 }
 
-/// Why an answer was not delivered completely.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeliveryError {
     #[error("the answer was not delivered: {0}")]
     NotDelivered(String),
-    /// Only the first parts were delivered.
     #[error("{sent} of {of} parts of the answer were delivered: {why}")]
-    PartlyDelivered {
-        /// Number of parts that were delivered.
-        sent: usize,
-        /// Number of all parts.
-        of: usize,
-        why: String,
-    },
+    PartlyDelivered { sent: usize, of: usize, why: String },
     /// The network did not confirm the delivery.
     #[error("it is not known whether the answer was delivered: {0}")]
     Unknown(String),
@@ -99,22 +90,18 @@ impl DeliveryError {
 }
 
 impl ChannelOrigin {
-    #[must_use]
     pub fn new(message: ChannelMessage, options: ChannelRunOptions, delivery: Arc<dyn ReplyDelivery>) -> Self {
         Self(Arc::new(ChannelOriginInner { message, options, delivery }))
     }
 
-    #[must_use]
     pub fn message(&self) -> &ChannelMessage {
         &self.0.message
     }
 
-    #[must_use]
     pub fn options(&self) -> &ChannelRunOptions {
         &self.0.options
     }
 
-    #[must_use]
     pub fn delivery(&self) -> &dyn ReplyDelivery {
         self.0.delivery.as_ref()
     }

@@ -213,19 +213,16 @@ impl Engine {
         self.audit_stop(caller, scope, request, stop_result);
     }
 
-    #[must_use]
     pub fn access(&self) -> &AccessControl {
         &self.0.access
     }
 
     /// The engine's monotonic clock: the times in views come from it.
-    #[must_use]
     pub fn clock(&self) -> Clock {
         self.0.clock
     }
 
     /// The configuration that the engine was started with. Its providers and agents may have been replaced since.
-    #[must_use]
     pub fn config(&self) -> &EngineConfig {
         &self.0.config
     }
@@ -237,7 +234,6 @@ impl Engine {
     }
 
     /// True while the gate is open or held; false once the engine closes.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.0.runs.gate() != AdmissionGate::Closing
     }
@@ -259,17 +255,14 @@ impl Engine {
     }
 
     /// True once [`Engine::wait_for_fence`] returns.
-    #[must_use]
     pub fn is_fenced(&self) -> bool {
         self.0.store.fenced().is_cancelled()
     }
 
-    #[must_use]
     pub fn mcp(&self) -> &Mcp {
         &self.0.services.mcp
     }
 
-    #[must_use]
     pub fn hooks(&self) -> &Hooks {
         &self.0.services.hooks
     }
@@ -281,18 +274,15 @@ impl Engine {
     }
 
     /// Callers that wait while another caller creates or cleans up the session they want.
-    #[must_use]
     pub fn count_session_waiters(&self) -> usize {
         self.0.sessions.count_waiters()
     }
 
     /// Failed steps of session clean-ups that will be tried again.
-    #[must_use]
     pub fn count_pending_cleanups(&self) -> usize {
         self.0.sessions.count_pending_cleanups()
     }
 
-    #[must_use]
     pub fn count_live_sessions(&self) -> usize {
         self.0.sessions.count()
     }

@@ -20,7 +20,6 @@ mod tests;
 mod webhook;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,13 +28,12 @@ use std::time::Duration;
 use quell_process::Wardens;
 use quell_protocol::channel::ChannelMessage;
 use quell_protocol::hook::{HookBody, HookEvent, MessageFacts, RunFacts, SessionFacts};
-use quell_protocol::{Leftover, Requester, ResourceKind, RunId};
+use quell_protocol::{Requester, ResourceKind, RunId};
 use quell_scope::clock::Clock;
 use quell_scope::{Cancelled, Interrupted, Point, Release, Scope};
 use quell_store::{Store, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 pub use config::{HookConfigError, HookSettings, HookTargets};
 use config::{HookTarget, redacted_url};
@@ -51,7 +49,6 @@ use webhook::WebhookReceiver;
 #[derive(Debug, Clone)]
 pub struct Hooks(Arc<HooksInner>);
 
-/// What [`Hooks::new`] needs.
 #[derive(Debug)]
 pub struct HookDeps {
     /// The `[hooks]` section, with its secret.
@@ -59,9 +56,7 @@ pub struct HookDeps {
     /// Hooks of the program that embeds the engine; they are called before the configured ones.
     pub lifecycle: Vec<Arc<dyn LifecycleHook>>,
     pub wardens: Wardens,
-    /// The environment variables of commands.
     pub environment: Vec<(OsString, OsString)>,
-    /// The working directory of commands.
     pub cwd: PathBuf,
     /// The database for webhooks that are not delivered yet.
     pub store: Store,
@@ -72,7 +67,6 @@ pub struct HookDeps {
 #[derive(Debug, Clone, PartialEq)]
 pub struct HookTrigger {
     pub event: HookEvent,
-    /// The session that it happens to.
     pub session: Option<SessionFacts>,
     /// The run that it happens to or that causes it. For [`Hooks::call_hooks`], only a run whose own scope is passed: commands
     /// then carry its `QUELL_RUN_ID`, and no process with that id may be alive after the run.
@@ -94,10 +88,8 @@ struct HooksInner {
     cwd: PathBuf,
     store: Store,
     clock: Clock,
-    /// One queue for each URL.
     webhook_queues: Vec<Arc<WebhookQueue>>,
     queue: HookQueue,
-    /// The tasks of the hooks themselves.
     tasks: Scope,
     /// An event may be notified from a thread outside of the runtime.
     runtime: Handle,
@@ -110,7 +102,6 @@ enum RegisteredHook {
     Url(Arc<WebhookQueue>),
 }
 
-/// An event, ready for its hooks.
 #[derive(Debug)]
 struct HookJob {
     body: HookBody,
@@ -121,30 +112,24 @@ struct HookJob {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HookFailure {
-    /// The reason that the hook itself gave.
     stated_reason: Option<String>,
-    /// A description of the failure.
     description: String,
 }
 
 impl HookTrigger {
-    #[must_use]
     pub fn for_daemon(event: HookEvent) -> Self {
         Self { event, session: None, run: None, by: None, message: None }
     }
 
-    #[must_use]
     pub fn for_session(event: HookEvent, session: SessionFacts) -> Self {
         Self { session: Some(session), ..Self::for_daemon(event) }
     }
 
     /// An event of a run, or one that a run causes.
-    #[must_use]
     pub fn for_run(event: HookEvent, session: SessionFacts, run: RunFacts) -> Self {
         Self { run: Some(run), ..Self::for_session(event, session) }
     }
 
-    #[must_use]
     pub fn for_received_message(message: ChannelMessage) -> Self {
         let content = message.content.clone();
         let message = Some(MessageFacts { content, message });
@@ -152,7 +137,6 @@ impl HookTrigger {
     }
 
     /// The answer to a message, which is about to be sent.
-    #[must_use]
     pub fn for_outgoing_message(message: ChannelMessage, answer: String) -> Self {
         let message = Some(MessageFacts { content: answer, message });
         Self { message, ..Self::for_daemon(HookEvent::MessageSending) }
@@ -167,9 +151,6 @@ impl HookTrigger {
 impl Hooks {
     /// Checks the settings and creates the hooks. Nothing is started and nothing is sent. Their tasks run on the
     /// current runtime.
-    ///
-    /// # Errors
-    /// [`HookConfigError`] says which key is wrong and how to correct it.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -218,38 +199,23 @@ impl Hooks {
         })))
     }
 
-    /// Starts to deliver webhooks, first those that an earlier daemon could not deliver. Call it once.
-    ///
-    /// # Cancel safety
-    /// Not to be dropped: the URLs whose task has not started get no webhooks.
-    pub async fn start(&self) {
-        // waits: for the database, at the start of the daemon.
-        outbox::start_delivery(self).await;
-    }
-
     /// True when a hook is registered for this event. Check it before you build a [`HookTrigger`].
-    #[must_use]
     pub fn has_hooks_for(&self, event: HookEvent) -> bool {
         self.0.hooks_by_event.contains_key(&event) || self.0.message_hooks_by_event.contains_key(&event)
     }
 
     /// The stages that embedding programs add to the creation of a session, in their order. [`begin_stage`] and
     /// [`undo_stage`] run one.
-    #[must_use]
     pub fn stages(&self) -> &[Arc<dyn SessionStage>] {
         &self.0.stages
     }
 
     /// The time limit of each hook. A command that does not end on SIGTERM then may take `[stop] term_ms` more.
-    #[must_use]
     pub fn timeout(&self) -> Duration {
         self.0.timeout
     }
 
     /// As [`Hooks::ask_hooks`], for events whose hooks cannot refuse anything.
-    ///
-    /// # Errors
-    /// [`Cancelled`] when the scope was cancelled first.
     ///
     /// # Cancel safety
     /// As [`Hooks::ask_hooks`].
@@ -325,10 +291,8 @@ impl Hooks {
     pub async fn notify_durably(&self, trigger: HookTrigger) -> Result<(), StoreError> {
         let Some(registered) = self.0.hooks_by_event.get(&trigger.event) else { return Ok(()) };
         let job = self.create_job(trigger);
-        let webhook_queues: Vec<Arc<WebhookQueue>> =
-            registered.iter().filter_map(RegisteredHook::webhook_queue).collect();
         // waits: for the database, in a task of the engine itself; no run waits here.
-        outbox::try_store_webhooks(&self.0, &webhook_queues, &job).await?;
+        outbox::try_store_webhooks(&self.0, &webhook_queues_of(registered), &job).await?;
         queue::enqueue(self, QueuedHookJob::stored(job));
         Ok(())
     }
@@ -347,37 +311,6 @@ impl Hooks {
         // A job that is dropped from the queue counts as ended, too.
         // waits: for at most `limit`, in the clean-up of a session; no run waits here.
         let _ = tokio::time::timeout(limit, finished).await;
-    }
-
-    /// Keeps queued hooks from delaying the shutdown. At `end`, a hook that has already run for a short time is
-    /// told to end, a younger one when it has; each is killed half a second later. It never returns.
-    ///
-    /// # Cancel safety
-    /// Safe: drop it when the shutdown is over.
-    pub async fn enforce_shutdown_deadline(&self, end: Instant) -> Infallible {
-        // waits: beside the shutdown of the daemon.
-        queue::enforce_shutdown_deadline(self, end).await
-    }
-
-    /// Accepts no more events, without waiting; queued ones go on.
-    pub fn close(&self) {
-        self.0.queue.close();
-    }
-
-    /// Kills all hooks except those that a caller waits for, and drops queued events, without waiting.
-    pub fn kill_all(&self) {
-        queue::kill_all(self);
-    }
-
-    /// Waits until no hook runs and every webhook has been tried: on its own until `term_at`, after SIGTERM until
-    /// `kill_at`, after SIGKILL until `give_up_at`. Returns what is left, by name, each with the `QUELL_RUN_ID` of its
-    /// processes. Call [`Hooks::close`] first.
-    ///
-    /// # Cancel safety
-    /// Safe: it waits for conditions; call it again.
-    pub async fn wait_closed(&self, term_at: Instant, kill_at: Instant, give_up_at: Instant) -> Vec<(RunId, Leftover)> {
-        // waits: for hooks at the end of the daemon, until its deadlines.
-        queue::wait_closed(self, term_at, kill_at, give_up_at).await
     }
 
     fn create_job(&self, trigger: HookTrigger) -> HookJob {
@@ -426,6 +359,10 @@ impl RegisteredHook {
             Self::Url(webhook_queue) => redacted_url(&webhook_queue.receiver.url),
         }
     }
+}
+
+fn webhook_queues_of(registered: &[RegisteredHook]) -> Vec<Arc<WebhookQueue>> {
+    registered.iter().filter_map(RegisteredHook::webhook_queue).collect()
 }
 
 impl HookFailure {

@@ -44,7 +44,6 @@ struct RunJournalState {
     buffer: JournalBuffer,
     /// Rows that the database refused, to be written again before anything else.
     refused_rows: Option<RefusedRows>,
-    /// Number of lines so far.
     line_count: u64,
     /// Its key in `due_journals`, if it is scheduled.
     due_at: Option<Instant>,
@@ -80,8 +79,6 @@ pub struct JournalBatch {
 pub struct JournalWriteError(pub String);
 
 impl Journal {
-    /// Creates the journal of a run.
-    #[must_use]
     pub fn run_journal(&self, run: RunId) -> RunJournal {
         let (state, write_status) = (Mutex::default(), watch::Sender::default());
         RunJournal(Arc::new(RunJournalInner { run, journal: self.clone(), state, write_status }))

@@ -52,20 +52,16 @@ pub enum RunProgress {
 /// Whether the acceptance of a run reached the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acceptance {
-    /// Not known yet.
     Pending,
     Durable,
     /// The run was not accepted after all: it leaves no trace.
     Refused,
 }
 
-/// The live state of one run.
 pub struct LiveRun {
-    /// The run as requested.
     pub run: NewRun,
     /// Hash of the request, compared for idempotency.
     pub fingerprint: String,
-    /// When its time is used up.
     pub deadline: Moment,
     pub scope: Scope,
     clock: Clock,
@@ -98,7 +94,6 @@ struct LiveRunState {
     status: RunStatus,
     phase: RunPhase,
     steps: u32,
-    /// Running calls and their start.
     running_calls: BTreeMap<CallId, Moment>,
     usage: Usage,
     /// Estimate for the current model call, until its usage is counted.
@@ -142,7 +137,6 @@ struct RunTimestamps {
 
 impl LiveRun {
     /// Creates the live state of a requested run. `partial_policy` is its agent's.
-    #[must_use]
     pub fn new(
         request: RunRequest,
         partial_policy: PartialPolicy,
@@ -218,7 +212,6 @@ impl LiveRun {
         let _ = self.progress.subscribe().wait_for(|now| *now >= goal).await;
     }
 
-    #[must_use]
     pub fn progress(&self) -> RunProgress {
         *self.progress.borrow()
     }
@@ -248,37 +241,29 @@ impl LiveRun {
     }
 
     /// The sealed turn, if the draft is closed.
-    #[must_use]
     pub fn sealed_turn(&self) -> Option<Arc<Turn>> {
         self.lock_state().sealed_turn.clone()
     }
 
-    #[must_use]
     pub fn verdict(&self) -> Option<Verdict> {
         self.lock_state().verdict.clone()
     }
 
-    /// Model steps so far.
-    #[must_use]
     pub fn steps(&self) -> u32 {
         self.lock_state().steps
     }
 
-    /// The sequence number of the last event.
-    #[must_use]
     pub fn last_seq(&self) -> u64 {
         self.lock_state().events.last_seq()
     }
 
     /// Text of the current step so far, for a transport that shows it whole.
-    #[must_use]
     pub fn streaming_text(&self) -> String {
         self.lock_state().draft.as_ref().map(|draft| draft.partial_text().to_owned()).unwrap_or_default()
     }
 
     /// The text of the current step, or what the sealed turn shows, and the sequence number of the last event that it
     /// contains.
-    #[must_use]
     pub fn streaming_snapshot(&self) -> (u64, String) {
         let state = self.lock_state();
         let text = match &state.draft {
@@ -320,7 +305,6 @@ impl LiveRun {
     }
 
     /// True if another run took this message over.
-    #[must_use]
     pub fn is_steered(&self) -> bool {
         self.lock_state().status == RunStatus::Steered
     }
@@ -344,7 +328,6 @@ impl LiveRun {
         }
     }
 
-    /// Records what the run is doing.
     pub fn set_phase(&self, phase: RunPhase) {
         self.lock_state().phase = phase;
     }
@@ -391,16 +374,12 @@ impl LiveRun {
     }
 
     /// True while a sealed turn is not in the database.
-    #[must_use]
     pub fn is_unrecorded(&self) -> bool {
         let state = self.lock_state();
         state.sealed_turn.is_some() && !state.is_recorded
     }
 
     /// Waits until the journal is stored up to this moment, or is no longer needed.
-    ///
-    /// # Errors
-    /// [`JournalWriteError`] if the database refused.
     ///
     /// # Cancel safety
     /// Safe: it waits for a condition.
@@ -413,7 +392,6 @@ impl LiveRun {
         self.journal.close();
     }
 
-    /// Announces the end with the receipt.
     pub fn announce_ended(&self, debts: Debts, record_metrics: impl FnOnce(&Receipt)) {
         let mut state = self.lock_state();
         let now = self.clock.now();
@@ -449,19 +427,15 @@ impl LiveRun {
         Follower::new(Arc::clone(self), after)
     }
 
-    /// The writer for the agent loop.
-    #[must_use]
     pub fn writer(self: &Arc<Self>) -> RunWriter {
         RunWriter::new(Arc::clone(self))
     }
 
     /// Tokens so far, including the estimate for what is not counted yet.
-    #[must_use]
     pub fn usage(&self) -> Usage {
         self.lock_state().current_usage()
     }
 
-    #[must_use]
     pub fn id(&self) -> &RunId {
         &self.run.id
     }

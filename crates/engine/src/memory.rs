@@ -14,9 +14,8 @@ use quell_kernel::memory::{self, CATEGORY_CONVERSATION, RecallLimits, RecalledNo
 use quell_kernel::registry::NewRun;
 use quell_kernel::turn::TurnDraft;
 use quell_protocol::ChannelMessage;
-use quell_protocol::memory::SenderRow;
 use quell_scope::{Cancelled, Point, Scope};
-use quell_store::{Store, StoreError};
+use quell_store::{NoteStore, Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -59,14 +58,12 @@ pub struct NoteMemory {
     forgotten_at: Arc<Mutex<HashMap<NoteScope, Moment>>>,
 }
 
-/// Maximum number of concurrent consolidations.
 const MAX_CONSOLIDATIONS: usize = 4;
 /// Longer than the maximum life of a run (see `expiry` in the kernel), so that no message from before can still be
 /// saved.
 const FORGOTTEN_TTL: Duration = Duration::from_secs(2 * 24 * 60 * 60);
 
 impl NoteMemory {
-    #[must_use]
     pub fn new(store: Store, settings: MemorySettings) -> Self {
         Self {
             store,
@@ -76,18 +73,14 @@ impl NoteMemory {
         }
     }
 
-    #[must_use]
     pub fn settings(&self) -> &MemorySettings {
         &self.settings
     }
 
-    /// Saves a note. It replaces a note with the same key.
-    ///
-    /// # Cancel safety
-    /// Safe: once polled, the note is written whether or not the caller waits.
-    pub async fn save_note(&self, scope: NoteScope, note: Note) -> Result<SaveNoteOutcome, StoreError> {
-        // waits: callers that work for a run race it.
-        self.store.notes().save(scope, note).await
+    /// The stored notes. Write what a message said with [`Self::save_note_unless_forgotten`], and delete the notes of a
+    /// sender with [`Self::forget_sender`].
+    pub fn notes(&self) -> &dyn NoteStore {
+        self.store.notes()
     }
 
     /// Saves a note from a message that was accepted at `said_at`. Skips the write if the notes of the scope were
@@ -122,62 +115,6 @@ impl NoteMemory {
             forgotten.retain(|_, since| now.since(*since) < FORGOTTEN_TTL);
         }
         forgotten.insert(scope, now);
-    }
-
-    /// Searches each scope. Returns at most `limit` notes per scope, the most relevant first.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn search_notes(
-        &self,
-        scopes: Vec<NoteScope>,
-        query: &str,
-        limit: usize,
-    ) -> Result<Vec<Vec<FoundNote>>, StoreError> {
-        // waits: callers that work for a run race it.
-        self.store.notes().search(scopes, query, limit).await
-    }
-
-    /// A page of the notes of a scope, newest first, and the cursor of the next page.
-    ///
-    /// # Errors
-    /// Also for an invalid cursor.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn newest_notes(
-        &self,
-        scope: NoteScope,
-        limit: usize,
-        cursor: Option<String>,
-    ) -> Result<(Vec<Note>, Option<String>), StoreError> {
-        // waits: callers that work for a run race it.
-        self.store.notes().list(scope, limit, cursor).await
-    }
-
-    /// Deletes a note. Returns false if there is none with that key.
-    ///
-    /// # Cancel safety
-    /// Safe: once polled, the note is deleted whether or not the caller waits.
-    pub async fn forget_note(&self, scope: NoteScope, key: String) -> Result<bool, StoreError> {
-        // waits: only requests of people delete notes, never a run.
-        self.store.notes().forget(scope, key).await
-    }
-
-    /// A page of the senders with notes, the one with the newest note first, and the cursor of the next page.
-    ///
-    /// # Errors
-    /// Also for an invalid cursor.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn list_senders(
-        &self,
-        limit: usize,
-        cursor: Option<String>,
-    ) -> Result<(Vec<SenderRow>, Option<String>), StoreError> {
-        // waits: only requests of people list senders, never a run.
-        self.store.notes().list_senders(limit, cursor).await
     }
 
     /// Deletes all notes of a sender, also those being written. Returns how many there were.
@@ -266,7 +203,6 @@ impl NoteMemory {
 
     /// The exchange of a run to consolidate. Returns `None` if consolidation is not configured, the message is not from
     /// a person, or the exchange is too short. `text` replaces the text of the message, if given.
-    #[must_use]
     pub fn consolidation_input(
         &self,
         run: &NewRun,
@@ -309,7 +245,6 @@ fn message_key(run: &NewRun, channel_origin: Option<&ChannelOrigin>) -> String {
 
 /// The scope for notes about a message: its sender in a private chat, otherwise its session. Messages in a group belong
 /// to the group, so that they are not revealed in other conversations of the sender.
-#[must_use]
 pub fn note_scope_of_message(run: &NewRun, channel_origin: Option<&ChannelOrigin>) -> NoteScope {
     let private = channel_origin.map(ChannelOrigin::message).filter(|message| !is_group_message(message));
     private.map_or_else(|| NoteScope::Session(run.session.clone()), |message| NoteScope::Sender(sender_key(message)))

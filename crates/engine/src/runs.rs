@@ -21,6 +21,7 @@ mod stop;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::FutureExt;
 use quell_kernel::admission::AdmissionError;
 use quell_kernel::registry::{
     AcceptOutcome, AdmissionGate, RegistryEntry, RunPhase, StopOutcome, StopRequest, StopRequester, StopScope,
@@ -73,7 +74,6 @@ struct RunTableState {
 pub enum StartRequirement {
     /// A sub-run works on the permit of its parent, so that parents cannot starve their children.
     Nothing,
-    /// A permit to run.
     Permit,
 }
 
@@ -88,7 +88,6 @@ impl RunTable {
     ///
     /// # Panics
     /// Panics outside of a runtime.
-    #[must_use]
     pub fn new(mut registry: RunRegistry, services: Arc<Services>, store: Store, clock: Clock, hub: Hub) -> Self {
         services.agents.snapshot().keys().for_each(|agent| registry.enroll(agent.clone()));
         let (live_runs, published) = (HashMap::new(), BTreeMap::new());
@@ -163,12 +162,7 @@ impl RunTable {
     /// wardens have the stop.
     #[must_use]
     pub fn stop(&self, scope: &StopScope, requester: &StopRequester, request: &StopRequest) -> StopResult {
-        let requested = self.now();
-        let mut state = self.lock();
-        let stopped = state.registry.stop(scope, requester, request, requested);
-        let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, request.level);
-        stop_result
+        self.stop_runs(request.level, |registry, now| registry.stop(scope, requester, request, now))
     }
 
     /// Stops a run whose owner the caller names, accepted or not, as [`RunTable::stop`] does.
@@ -180,25 +174,24 @@ impl RunTable {
         requester: &StopRequester,
         request: &StopRequest,
     ) -> StopResult {
-        let requested = self.now();
-        let mut state = self.lock();
-        let stopped = state.registry.stop_run_of_owner(run, owner, requester, request, requested);
-        let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, request.level);
-        stop_result
+        self.stop_runs(request.level, |registry, now| registry.stop_run_of_owner(run, owner, requester, request, now))
     }
 
     /// Aborts runs on behalf of Quell itself.
     pub fn abort_runs(&self, ids: Vec<RunId>, level: StopLevel, reason: &StopReason) -> StopResult {
+        self.stop_runs(level, |registry, now| registry.abort(ids, level, reason, now))
+    }
+
+    /// Stops runs in one step: what `stop` aborts in the registry, their scopes, and their background work.
+    fn stop_runs(&self, level: StopLevel, stop: impl FnOnce(&mut RunRegistry, Moment) -> StopOutcome) -> StopResult {
         let requested = self.now();
         let mut state = self.lock();
-        let stopped = state.registry.abort(ids, level, reason, requested);
+        let stopped = stop(&mut state.registry, requested);
         let mut stop_result = self.apply_stop(&mut state, stopped, requested);
         self.end_background(&mut stop_result, level);
         stop_result
     }
 
-    /// Applies one input to one run.
     pub fn apply_input(&self, id: &RunId, input: RunStateInput) {
         let mut state = self.lock();
         let effects = state.registry.apply_input(id, input, self.now());
@@ -207,13 +200,11 @@ impl RunTable {
     }
 
     /// What the next run of a session needs to start; `None` if no run is due.
-    #[must_use]
     pub fn due_requirement(&self, key: &SessionKey) -> Option<StartRequirement> {
         self.lock().registry.due_run(key).map(StartRequirement::for_entry)
     }
 
     /// True if a sub-run could start in a session whose next message waits for a permit.
-    #[must_use]
     pub fn has_due_sub_run(&self, key: &SessionKey) -> bool {
         self.lock().registry.due_sub_run(key).is_some()
     }
@@ -234,7 +225,6 @@ impl RunTable {
         Some(live_run)
     }
 
-    /// Records what a run is doing.
     pub fn set_phase(&self, live_run: &LiveRun, phase: RunPhase) {
         let mut state = self.lock();
         state.registry.set_phase(live_run.id(), phase);
@@ -280,7 +270,6 @@ impl RunTable {
         self.lock().registry.set_gate(gate);
     }
 
-    #[must_use]
     pub fn gate(&self) -> AdmissionGate {
         self.lock().registry.gate()
     }
@@ -313,7 +302,6 @@ impl RunTable {
     }
 
     /// Tasks of the engine that do not belong to a run's scope: the tasks of runs, timers, session actors.
-    #[must_use]
     pub fn tasks(&self) -> &TaskTracker {
         &self.0.tasks
     }
@@ -323,26 +311,22 @@ impl RunTable {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        // The only place that spawns the engine's own tasks; all are tracked.
-        self.0.runtime.spawn(self.0.tasks.track_future(task));
+        // The only place that spawns the engine's own tasks; all are tracked. Boxed as in `Scope::spawn`.
+        self.0.runtime.spawn(self.0.tasks.track_future(task.boxed()));
     }
 
-    #[must_use]
     pub fn store(&self) -> &Store {
         &self.0.store
     }
 
-    #[must_use]
     pub fn services(&self) -> &Arc<Services> {
         &self.0.services
     }
 
-    #[must_use]
     pub fn hub(&self) -> &Hub {
         &self.0.hub
     }
 
-    #[must_use]
     pub fn clock(&self) -> Clock {
         self.0.clock
     }

@@ -87,7 +87,6 @@ impl Default for SessionSettings {
     }
 }
 
-/// [`SessionSettings`] as durations.
 #[derive(Debug, Clone, Copy)]
 struct SessionTimes {
     idle_timeout: Duration,
@@ -95,7 +94,6 @@ struct SessionTimes {
     cleanup_timeout: Duration,
 }
 
-/// Dependencies of [`Sessions`].
 #[derive(Debug)]
 pub struct SessionDeps<'a> {
     pub run_defaults: RunDefaults,
@@ -121,7 +119,6 @@ struct SessionsState {
     news: HashMap<SessionKey, BackgroundNews>,
     /// Callers that wait until a session is created or cleaned up.
     waiters: HashMap<SessionKey, watch::Sender<Option<OpenSessionError>>>,
-    /// Clean-up steps that failed.
     pending_cleanups: Vec<PendingCleanup>,
 }
 
@@ -183,7 +180,6 @@ impl ActorState {
 }
 
 impl Sessions {
-    #[must_use]
     pub fn new(runs: RunTable, deps: SessionDeps<'_>) -> Self {
         let SessionDeps { run_defaults, settings, data_dir, max_in_flight: in_flight } = deps;
         let seconds = Duration::from_secs;
@@ -271,7 +267,6 @@ impl Sessions {
     }
 
     /// True while a session is in memory: it was used recently, or a caller waits for it.
-    #[must_use]
     pub fn is_live(&self, key: &SessionKey) -> bool {
         let state = self.lock_state();
         state.table.state(key).is_some() || state.actors.contains_key(key)
@@ -285,7 +280,6 @@ impl Sessions {
         news.texts.splice(0..0, texts);
     }
 
-    #[must_use]
     pub fn count(&self) -> usize {
         self.lock_state().table.len()
     }

@@ -3,7 +3,6 @@
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, RunId};
 
-/// Reason why a queued run waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitReason {
     /// The run waits for the earlier runs of its session.
@@ -12,7 +11,6 @@ pub enum WaitReason {
     Steer,
 }
 
-/// Decision about a message that was accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
     /// The message waits until the earlier runs of the session have ended, which may be at once.
@@ -23,7 +21,6 @@ pub enum Admission {
     Interrupt,
 }
 
-/// Reason why a message was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     #[error("new runs are on hold; lift it with `quell hold off`")]
@@ -53,7 +50,6 @@ pub enum AdmissionError {
 /// Why a run may not start a sub-run. The texts are shown to the model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubRunError {
-    /// The parent is not running.
     #[error("the run that asked for it is over")]
     ParentOver,
     #[error("sub-runs may be nested at most {limit} deep; do the work yourself")]
@@ -72,9 +68,7 @@ pub struct SessionLoad {
     pub active_run: Option<RunId>,
     /// True if the active run can take the message at its next step.
     pub accepts_steering: bool,
-    /// Number of queued messages.
     pub waiting: usize,
-    /// Maximum number of queued messages.
     pub queue_limit: usize,
 }
 

@@ -6,10 +6,8 @@ use std::collections::BTreeMap;
 
 use quell_protocol::AgentId;
 
-/// Problem with the parent of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AgentTreeError {
-    /// The parent does not exist.
     #[error("there is no agent {0:?} to be its parent")]
     Unknown(AgentId),
     /// The agent would be deeper in the tree than [`MAX_DEPTH`].
@@ -23,7 +21,6 @@ pub enum AgentTreeError {
 /// Maximum depth of the tree. Programs that draw and read trees as nested data have limits of their own.
 pub const MAX_DEPTH: usize = 32;
 
-/// All agents with their parents.
 #[derive(Debug, Clone, Default)]
 pub struct AgentTree<'a> {
     parents: BTreeMap<&'a AgentId, Option<&'a AgentId>>,
@@ -61,7 +58,6 @@ impl<'a> AgentTree<'a> {
     }
 
     /// The agents directly below `id`, ordered by id.
-    #[must_use]
     pub fn children(&self, id: &AgentId) -> &[&'a AgentId] {
         self.children.get(id).map_or(&[], Vec::as_slice)
     }
@@ -74,7 +70,6 @@ impl<'a> AgentTree<'a> {
 
     /// An agent and all agents below it, parents before children; empty if there is no such agent. Terminates and
     /// returns each agent once even if the parents form a circle.
-    #[must_use]
     pub fn subtree(&self, root: &AgentId) -> Vec<&'a AgentId> {
         let mut found: Vec<&AgentId> = self.parents.get_key_value(root).map(|(id, _)| *id).into_iter().collect();
         let mut next = 0;
@@ -88,7 +83,6 @@ impl<'a> AgentTree<'a> {
 
     /// The existing agents to which `of` may delegate work, ordered by id: the configured ones (`named`), else itself
     /// and all agents below it.
-    #[must_use]
     pub fn delegates(&self, of: &AgentId, named: Option<&[AgentId]>) -> Vec<&'a AgentId> {
         let mut found = match named {
             Some(named) => self.parents.keys().filter(|id| named.contains(id)).copied().collect(),

@@ -14,7 +14,6 @@ pub enum ApprovalPolicy {
     Auto,
     /// Wait for a person.
     Ask,
-    /// Refuse the call.
     Deny,
 }
 
@@ -52,12 +51,9 @@ pub fn authorize_decision(approver: &Approver, row: &ApprovalRow, decision: Deci
     }
 }
 
-/// Events that settle an approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApprovalInput {
-    /// A person allows the call.
     Allow(Requester),
-    /// A person denies the call.
     Deny(Requester),
     /// The time limit passed without an answer, which counts as a denial.
     TimedOut,

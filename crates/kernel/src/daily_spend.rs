@@ -20,7 +20,6 @@ pub struct DailyLimit {
 }
 
 /// Cost of these tokens, in the currency of the price.
-#[must_use]
 pub fn cost_of(price: Price, usage: Usage) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "beyond 2^53 tokens a cost may be rounded")]
     let (input, output) = (usage.input_tokens as f64, usage.output_tokens as f64);
@@ -29,7 +28,6 @@ pub fn cost_of(price: Price, usage: Usage) -> f64 {
 
 impl DailyLimit {
     /// True if an agent that has spent this amount today may spend nothing more.
-    #[must_use]
     pub fn is_reached(&self, spent: Usage) -> bool {
         let by_tokens = self.tokens.is_some_and(|limit| total_tokens(spent) >= limit);
         let cost = self.price.map(|price| cost_of(price, spent));
@@ -55,7 +53,6 @@ impl DailyLimit {
 }
 
 /// Tokens, input and output together.
-#[must_use]
 pub fn total_tokens(usage: Usage) -> u64 {
     usage.input_tokens.saturating_add(usage.output_tokens)
 }
@@ -85,7 +82,6 @@ impl DailySpend {
     }
 
     /// The part of a run's usage that was already counted.
-    #[must_use]
     pub fn counted_usage(&self, agent: &AgentId, run: &RunId) -> Usage {
         self.0.get(agent).and_then(|account| account.open_runs.get(run)).copied().unwrap_or_default()
     }
@@ -115,7 +111,6 @@ impl DailySpend {
     }
 
     /// Usage of an agent on the current day. `used` returns the usage of a live run so far.
-    #[must_use]
     pub fn spent(&self, agent: &AgentId, used: impl Fn(&RunId) -> Usage) -> Usage {
         let Some(account) = self.0.get(agent) else { return Usage::default() };
         let open = account.open_runs.iter().map(|(run, counted)| subtract_usage(used(run), *counted));

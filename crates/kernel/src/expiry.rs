@@ -25,7 +25,6 @@ impl Default for ExpiryLimits {
 }
 
 /// Time at which a run that is accepted at `now` with this time limit expires. `max` has precedence over `min`.
-#[must_use]
 pub fn expires_at(now: Moment, timeout: Duration, limits: &ExpiryLimits) -> Moment {
     let wanted = timeout.saturating_add(limits.grace);
     now.plus(wanted.max(limits.min).min(limits.max))

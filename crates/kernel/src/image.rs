@@ -21,9 +21,7 @@ const MARKER_DELIMITERS: [char; 4] = ['[', ']', '\n', '\r'];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MarkedText<'a> {
-    /// Text between markers.
     Text(&'a str),
-    /// The source in a marker.
     Image(&'a str),
 }
 
@@ -36,7 +34,6 @@ pub enum ImageSource<'a> {
     Data(&'a str),
     /// An `https:` URL; the provider of the model fetches it.
     Url(&'a str),
-    /// None of these.
     Unknown,
 }
 
@@ -47,14 +44,12 @@ pub struct Image {
     base64: String,
 }
 
-/// Reason why an image is not shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageUnavailable {
     /// The file is missing or cannot be read.
     Unreadable,
     /// The file is outside of the folders that the agent may read images from.
     OutsideImageFolders,
-    /// The image is larger than [`MAX_IMAGE_BYTES`].
     TooLarge,
     /// The data is not PNG, JPEG, GIF or WebP.
     UnsupportedFormat,
@@ -63,7 +58,6 @@ pub enum ImageUnavailable {
 }
 
 /// Splits a text into pieces, in order. A marker with an empty source is text.
-#[must_use]
 pub fn split_markers(text: &str) -> Vec<MarkedText<'_>> {
     let (mut pieces, mut rest, mut from) = (Vec::new(), text, 0);
     while let Some(at) = rest.get(from..).and_then(|rest| rest.find(MARKER_START)).map(|at| from + at) {
@@ -96,7 +90,6 @@ pub fn image_sources(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Estimated size of a text in bytes. An image in it counts `MAX_MARKER_SIZE` at most.
-#[must_use]
 pub fn estimate_text_size(text: &str) -> usize {
     if !text.contains(MARKER_START) {
         return text.len();
@@ -109,7 +102,6 @@ pub fn estimate_text_size(text: &str) -> usize {
 }
 
 impl<'a> ImageSource<'a> {
-    #[must_use]
     pub fn parse(source: &'a str) -> Self {
         let is_plain = !source.contains(|c: char| c.is_whitespace() || c.is_control());
         if source.starts_with('/') {
@@ -135,7 +127,6 @@ impl Image {
         }
     }
 
-    /// Decodes the image in a `data:` URL.
     pub fn from_data_url(url: &str) -> Result<Self, ImageUnavailable> {
         let (head, data) = url.split_once(',').ok_or(ImageUnavailable::UnsupportedFormat)?;
         if !head.ends_with(";base64") {
@@ -154,14 +145,11 @@ impl Image {
         Ok((Self::from_bytes(&bytes)?, bytes))
     }
 
-    /// The media type, such as `image/png`.
-    #[must_use]
     pub fn media_type(&self) -> &'static str {
         self.media_type
     }
 
     /// The bytes of the image in base64.
-    #[must_use]
     pub fn base64(&self) -> &str {
         &self.base64
     }
@@ -181,7 +169,6 @@ fn detect_media_type(bytes: &[u8]) -> Option<&'static str> {
 
 impl ImageUnavailable {
     /// Text that replaces the image. It is fixed, so that it is the same in each request.
-    #[must_use]
     pub fn placeholder(self) -> &'static str {
         match self {
             Self::Unreadable => "(a picture stood here; it cannot be read any more)",

@@ -47,11 +47,12 @@ pub enum JournalLine {
         /// The answer as it is shown.
         text: String,
     },
-    /// Visible text was streamed.
-    Text { text: String },
-    /// Reasoning was streamed.
-    Thinking { text: String },
-    /// The model's message is complete.
+    Text {
+        text: String,
+    },
+    Thinking {
+        text: String,
+    },
     Message {
         /// The message, with the call ids as the provider sent them.
         message: AssistantMessage,
@@ -63,25 +64,31 @@ pub enum JournalLine {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<String>,
     },
-    /// A running call printed something.
     Printed {
         call: CallId,
         /// The output; of a large amount only head and tail.
         text: String,
     },
-    /// A call has ended.
-    Finished { call: CallId, result: CallResult },
+    Finished {
+        call: CallId,
+        result: CallResult,
+    },
     /// A summary replaces old turns from now on.
-    Compacted { compaction: Compaction },
-    /// A step began.
+    Compacted {
+        compaction: Compaction,
+    },
     Step {
         /// The number of the step, from 1.
         step: u32,
     },
     /// Tokens of the run so far, with an estimate of the model request that is active.
-    Spent { usage: Usage },
+    Spent {
+        usage: Usage,
+    },
     /// Events with numbers up to this one may have been sent.
-    Numbers { until: u64 },
+    Numbers {
+        until: u64,
+    },
     /// The run has its verdict and is ending.
     Ending {
         verdict: Verdict,
@@ -93,7 +100,6 @@ pub enum JournalLine {
 
 impl JournalLine {
     /// Maximum time that the line may wait to be written.
-    #[must_use]
     pub fn max_delay(&self) -> Duration {
         match self {
             Self::Began { .. } => Duration::ZERO,
@@ -142,7 +148,6 @@ impl TurnDraft {
 #[derive(Debug, Clone, Default)]
 pub struct JournalBuffer {
     rows: Vec<(u32, JournalLine)>,
-    /// Running calls that have printed.
     printing: BTreeMap<CallId, PrintingCall>,
     text_bytes: usize,
     next_row: u32,
@@ -189,7 +194,6 @@ impl JournalBuffer {
         if self.text_bytes >= TEXT_FLUSH_BYTES { Duration::ZERO } else { max_delay }
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && !self.printing.values().any(|printing| printing.is_dirty)
     }
@@ -235,7 +239,6 @@ impl SeqReservation {
 
     /// A number above all event numbers, given that the number `seen` was used. The journal lines are deleted with the
     /// turn; then `seen` is the only known number.
-    #[must_use]
     pub fn first_unused_after(self, seen: u64) -> u64 {
         self.0.max(seen.saturating_add(SEQ_BLOCK_SIZE)) + 1
     }
@@ -244,11 +247,9 @@ impl SeqReservation {
 /// State of a run that was rebuilt from its lines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplayedRun {
-    /// The turn so far.
     pub draft: TurnDraft,
     /// Number of steps that had begun.
     pub steps: u32,
-    /// Tokens so far.
     pub usage: Usage,
     /// The numbers that events may have had.
     pub seq_reservation: SeqReservation,

@@ -23,7 +23,6 @@ pub fn exceeds_value_count(text: &[u8], limit: usize) -> bool {
 }
 
 /// Estimated memory of a value in bytes.
-#[must_use]
 pub fn memory_size(value: &Value) -> usize {
     let inside = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,

@@ -14,7 +14,6 @@ use crate::channel::session_keys::escape_key_part;
 pub(crate) use search_words::is_cjk;
 pub use search_words::{MAX_QUERY_WORDS, SearchWord, parse_query_words, space_cjk_signs};
 
-/// Maximum number of notes in one prompt.
 pub const MAX_SHOWN_NOTES: usize = 4;
 
 /// Maximum length in characters of a note that recall puts into a prompt.
@@ -26,7 +25,6 @@ pub const CATEGORY_CONVERSATION: &str = "conversation";
 /// Category of notes that were stored on purpose.
 pub const CATEGORY_CORE: &str = "core";
 
-/// Heading of the notes in a prompt.
 const HEADING: &str = "[Memory context]";
 
 /// Texts with these markers are not recalled: images are not text, and results of tools belong to their calls.
@@ -49,7 +47,6 @@ impl WordWeights {
     /// The weight is the inverse document frequency of BM25, in the form that is never negative: the rarer the word,
     /// the higher the weight. A word that no note contains weighs as much as one that half of the notes contain: it
     /// shows that the query is about something else, too, but not how much.
-    #[must_use]
     pub fn new(found_in: &[u32], notes: u32) -> Self {
         let all = f64::from(notes) + SMOOTHING_NOTES;
         let weight = |found_in: &u32| match *found_in {
@@ -65,7 +62,6 @@ impl WordWeights {
     /// Relevance of a note that contains these words of the query, given by index: their share of the weight of all
     /// words, from 0 (none) to 1 (all). So scores are comparable between short and long queries, and between few and
     /// many notes.
-    #[must_use]
     pub fn score(&self, has: impl IntoIterator<Item = usize>) -> f64 {
         let total: f64 = self.0.iter().sum();
         let has: HashSet<usize> = has.into_iter().collect();
@@ -84,10 +80,8 @@ pub struct RecalledNote {
     pub score: f64,
 }
 
-/// Limits for the notes in a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RecallLimits<'a> {
-    /// Smallest relevance.
     pub min_score: f64,
     /// Number of notes of each scope that are considered, best first.
     pub max_per_scope: usize,
@@ -97,7 +91,6 @@ pub struct RecallLimits<'a> {
 
 /// Selects the notes for a prompt from those found in each scope, the most relevant first. Of two notes with the same
 /// key or the same text only the one of the earlier scope is selected.
-#[must_use]
 pub fn select_notes<'n>(scopes: &'n [Vec<RecalledNote>], limits: &RecallLimits<'_>) -> Vec<&'n RecalledNote> {
     let (mut keys, mut texts) = (HashSet::new(), HashSet::new());
     let is_other = |found: &&RecalledNote| found.key != limits.answered_key;
@@ -117,7 +110,6 @@ pub fn select_notes<'n>(scopes: &'n [Vec<RecalledNote>], limits: &RecallLimits<'
 }
 
 /// True if recall may put this text into a prompt. Other messages are not saved automatically either.
-#[must_use]
 pub fn is_promptable(text: &str) -> bool {
     !text.trim().is_empty()
         && !EXCLUDED_MARKERS.iter().any(|marker| text.contains(marker))
@@ -125,7 +117,6 @@ pub fn is_promptable(text: &str) -> bool {
 }
 
 /// Formats the notes as the block before a message; none if there are no notes.
-#[must_use]
 pub fn format_notes(shown: &[&RecalledNote]) -> Option<String> {
     if shown.is_empty() {
         return None;
@@ -156,7 +147,6 @@ pub struct SavedMessage<'a> {
 impl SavedMessage<'_> {
     /// The key of the note: `{channel}_{sender}_{id}`, in a thread `{channel}_{thread}_{sender}_{id}`. `_` and `%`
     /// inside a part are percent-escaped, so that different messages have different keys.
-    #[must_use]
     pub fn key(&self) -> String {
         let parts = [Some(self.channel), self.thread, Some(self.sender), Some(self.id)];
         parts.into_iter().flatten().map(escape_key_part).collect::<Vec<_>>().join("_")
@@ -165,7 +155,6 @@ impl SavedMessage<'_> {
 
 /// Makes a key for a text that was stored without one: its first words and a hash. The same text has the same key, and
 /// another text has another key.
-#[must_use]
 pub fn generate_note_key(text: &str) -> String {
     const WORDS: usize = 5;
     const LETTERS: usize = 40;

@@ -59,13 +59,11 @@ impl RunPermissions {
 }
 
 /// The policy for a tool in a table that may contain `*`.
-#[must_use]
 pub fn approval_policy_for(approvals: &BTreeMap<String, ApprovalPolicy>, tool: &str) -> ApprovalPolicy {
     approvals.get(tool).or_else(|| approvals.get(WILDCARD)).copied().unwrap_or_default()
 }
 
 /// True when a list of tools names this one, or all.
-#[must_use]
 pub fn contains_tool(tools: &[String], tool: &str) -> bool {
     tools.iter().any(|name| name == WILDCARD || name == tool)
 }

@@ -97,7 +97,6 @@ pub struct DialectRules {
 }
 
 /// Builds the lines of a prompt. Merges adjacent lines of one side.
-#[must_use]
 pub fn build_lines<'a>(prompt: &Prompt<'a>, dialect: &DialectRules) -> Vec<PromptLine<'a>> {
     let mut builder = PromptBuilder {
         model: prompt.model,
@@ -145,13 +144,11 @@ fn visible_turns<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> (&
 }
 
 /// How many of the last turns a prompt shows in full.
-#[must_use]
 pub fn visible_turn_count(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> usize {
     visible_turns(turns, draft).0.len()
 }
 
 /// The summary that a prompt shows in place of older turns.
-#[must_use]
 pub fn visible_summary<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> Option<&'a str> {
     visible_turns(turns, draft).1
 }

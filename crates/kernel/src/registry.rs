@@ -33,7 +33,6 @@ pub type RunTransition = (RunId, Vec<RunEffect>);
 pub struct StopOutcome {
     /// Effects to carry out, children before parents.
     pub transitions: Vec<RunTransition>,
-    /// Runs that this call aborted.
     pub aborted: Vec<RunId>,
     /// The queued runs among them, with their texts.
     pub withdrawn: Vec<(RunId, String)>,
@@ -73,13 +72,11 @@ pub enum AdmissionGate {
     Open,
     /// New runs are refused, queued runs wait.
     Held,
-    /// The daemon is shutting down.
     Closing,
 }
 
 impl RunRegistry {
     /// Creates an empty registry, in which no agent accepts runs yet.
-    #[must_use]
     pub fn new(times: StopTimeouts, limits: RunLimits) -> Self {
         Self { times, limits, ..Self::default() }
     }
@@ -88,12 +85,10 @@ impl RunRegistry {
         self.admission_gate = gate;
     }
 
-    #[must_use]
     pub fn gate(&self) -> AdmissionGate {
         self.admission_gate
     }
 
-    #[must_use]
     pub fn get(&self, id: &RunId) -> Option<&RegistryEntry> {
         self.runs.get(id)
     }
@@ -167,7 +162,6 @@ impl RunRegistry {
     }
 
     /// The run of a session that may start now: the oldest, if it is queued and durable and the gate is open.
-    #[must_use]
     pub fn due_run(&self, key: &SessionKey) -> Option<&RegistryEntry> {
         if self.admission_gate != AdmissionGate::Open {
             return None;
@@ -178,7 +172,6 @@ impl RunRegistry {
 
     /// The oldest queued sub-run of a session without an active run, also behind other messages. Its parent may hold
     /// the permit that those messages wait for.
-    #[must_use]
     pub fn due_sub_run(&self, key: &SessionKey) -> Option<&RegistryEntry> {
         self.due_run(key)?;
         self.runs_of_session(key)
@@ -282,7 +275,6 @@ impl RunRegistry {
     }
 
     /// Runs past their expiry that have no verdict yet.
-    #[must_use]
     pub fn expired_runs(&self, now: Moment) -> Vec<RunId> {
         let is_expired = |e: &&RegistryEntry| e.state.verdict().is_none() && now > e.run.expires_at;
         self.runs.values().filter(is_expired).map(|e| e.run.id.clone()).collect()
@@ -310,7 +302,6 @@ impl RunRegistry {
     }
 
     /// Ended runs whose end is stored and that are not forgotten yet.
-    #[must_use]
     pub fn retained_runs(&self) -> Vec<RunId> {
         self.runs.values().filter(|entry| entry.end_stored).map(|entry| entry.run.id.clone()).collect()
     }
@@ -321,7 +312,6 @@ impl RunRegistry {
         is_paid && !self.subtree(id).iter().any(|run| self.is_alive(run) || holds(run))
     }
 
-    #[must_use]
     pub fn compute_status(&self, agent: &AgentId) -> ComputeStatus {
         self.counters.status(agent)
     }
@@ -332,7 +322,6 @@ impl RunRegistry {
     }
 
     /// Counter that changes whenever [`RunRegistry::runs_of_agent`] changes.
-    #[must_use]
     pub fn agent_change_count(&self, agent: &AgentId) -> u64 {
         self.counters.change_count(agent)
     }

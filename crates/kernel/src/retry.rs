@@ -26,7 +26,6 @@ impl Default for RetryPolicy {
 impl RetryPolicy {
     /// The delay before retry number `attempt`, from 1; `None` when the retries are used up. A Retry-After of the
     /// server counts up to its maximum; a Retry-After of zero is ignored.
-    #[must_use]
     pub fn delay(&self, attempt: u32, retry_after: Option<Duration>) -> Option<Duration> {
         if attempt > self.max_retries {
             return None;
@@ -42,7 +41,6 @@ impl RetryPolicy {
 }
 
 /// True for statuses after which a retry may succeed: request time-out, too many requests, and server errors.
-#[must_use]
 pub fn is_retryable_status(status: u16) -> bool {
     matches!(status, 408 | 429 | 500..=599)
 }

@@ -16,7 +16,6 @@ pub struct KeywordRule {
     pub hint: String,
 }
 
-/// Model for messages with a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelRoute {
     pub hint: String,
@@ -32,14 +31,12 @@ pub struct ModelRouter {
     routes: Vec<ModelRoute>,
 }
 
-/// A keyword rule with case-folded words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FoldedKeywordRule {
     words: Vec<String>,
     hint: String,
 }
 
-/// A problem of one configuration entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct RoutingProblem {
@@ -51,7 +48,6 @@ pub struct RoutingProblem {
 
 impl ModelRouter {
     /// Earlier rules and routes win.
-    #[must_use]
     pub fn new(keywords: Vec<KeywordRule>, routes: Vec<ModelRoute>) -> Self {
         let folded = |KeywordRule { words, hint }: KeywordRule| FoldedKeywordRule {
             // Drop blank words: they would match every message.
@@ -63,7 +59,6 @@ impl ModelRouter {
 
     /// The hint of the first rule with a word of this text. Case does not matter. Words match as whole words in scripts
     /// that put spaces between words, and anywhere in Chinese, Japanese and Korean text.
-    #[must_use]
     pub fn hint_for(&self, text: &str) -> Option<&str> {
         if self.keywords.is_empty() {
             return None;
@@ -75,7 +70,6 @@ impl ModelRouter {
     }
 
     /// The model for a text, as `provider/model`; `None` if the text gives no hint or the hint has no route.
-    #[must_use]
     pub fn model_for(&self, text: &str) -> Option<String> {
         let hint = self.hint_for(text)?;
         let route = self.routes.iter().find(|route| route.hint == hint)?;

@@ -67,13 +67,11 @@ pub struct Debts {
 impl Debts {
     const ALL: Self = Self { seal: true, record: true, release: true, record_lost: false };
 
-    #[must_use]
     pub fn is_paid(self) -> bool {
         !(self.seal || self.record || self.release)
     }
 }
 
-/// Result of the agent loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkOutcome {
     Completed,
@@ -108,7 +106,6 @@ pub enum RunStateInput {
     HardLimitPassed,
     /// Everything that the run held is released.
     Released,
-    /// The turn is stored.
     Recorded,
     /// The turn could not be stored and will not be.
     RecordFailed,
@@ -128,9 +125,7 @@ pub enum RunEffect {
     ArmGraceTimer(Moment),
     /// Send [`RunStateInput::HardLimitPassed`] at this moment.
     ArmHardLimitTimer(Moment),
-    /// Send the event `run.ending`.
     AnnounceEnding,
-    /// Send the event `run.ended`.
     AnnounceEnded,
     /// Change the stored receipt: a debt was paid after the end.
     AmendReceipt,
@@ -150,7 +145,6 @@ impl RunState {
         }
     }
 
-    #[must_use]
     pub fn verdict(&self) -> Option<&Verdict> {
         match self {
             Self::Queued | Self::Running => None,
@@ -159,7 +153,6 @@ impl RunState {
     }
 
     /// True once the end was announced.
-    #[must_use]
     pub fn is_ended(&self) -> bool {
         matches!(self, Self::Ended { .. })
     }
@@ -208,7 +201,6 @@ fn step_running(input: RunStateInput, now: Moment, times: &StopTimeouts) -> (Run
     }
 }
 
-/// The fields of [`RunState::Ending`].
 struct EndingRun {
     verdict: Verdict,
     level: StopLevel,

@@ -24,12 +24,14 @@ pub use session_table::{ChangeLookup, CreateToken, SessionCleanup, SessionLookup
 /// State of a live session. `used` is the time of its last use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SessionState {
-    /// Has no resources yet.
     Uninitialised,
     /// Has its resources, and no active run.
-    Ready { used: Moment },
-    /// Has an active run.
-    Active { used: Moment },
+    Ready {
+        used: Moment,
+    },
+    Active {
+        used: Moment,
+    },
     /// Was idle for too long; its next use initialises it again.
     Expired,
     /// Cleaned up, for good.
@@ -40,28 +42,25 @@ pub enum SessionState {
 pub enum SessionInput {
     /// Every stage of its creation has succeeded.
     Initialised,
-    /// A caller uses it.
     Touched,
     /// It has no active run any more.
     Released,
     /// Nothing needs it: it expires if it has been idle for longer than `idle`.
-    ExpireIfIdle { idle: Duration },
-    /// Its resources are to be released.
+    ExpireIfIdle {
+        idle: Duration,
+    },
     CleanUp,
 }
 
 /// What the engine has to do after a transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SessionEffect {
-    /// Report that it is in use.
     Activated,
     /// Report that it has expired; the clean-up follows.
     Expired,
-    /// Release its resources.
     CleanUp,
 }
 
-/// Whether a session may expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionUse {
     /// Something keeps it: a run, an approval, a background process, or a turn that is not stored yet.
@@ -108,7 +107,6 @@ impl SessionState {
     }
 
     /// Name of the state on the wire.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Uninitialised => "uninitialised",
@@ -120,7 +118,6 @@ impl SessionState {
     }
 
     /// Time of the last use; `None` if the session is not live.
-    #[must_use]
     pub fn last_used(self) -> Option<Moment> {
         match self {
             Self::Ready { used } | Self::Active { used } => Some(used),

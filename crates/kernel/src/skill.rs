@@ -17,11 +17,9 @@ use serde::Deserialize;
 
 /// The file in the folder of a skill.
 pub const SKILL_FILE: &str = "SKILL.md";
-/// Maximum number of skills of one agent.
 pub const MAX_SKILLS: usize = 64;
 /// Maximum bytes of all skills of an agent in a prompt.
 const MAX_SECTION_BYTES: usize = 32 * 1024;
-/// Maximum characters of a skill name.
 const MAX_NAME_CHARS: usize = 64;
 const MAX_DESCRIPTION_CHARS: usize = 1024;
 /// Maximum characters of file content in an error text.
@@ -109,15 +107,11 @@ pub struct SkillCatalogue {
 
 impl SkillCatalogue {
     /// Creates an empty catalogue. `folder` is the path that the agent uses.
-    #[must_use]
     pub fn new(folder: String) -> Self {
         Self { folder, lines: BTreeMap::new(), remaining_bytes: MAX_SECTION_BYTES }
     }
 
     /// Adds a skill. Earlier ones win when the section is full, so add them in order of their names.
-    ///
-    /// # Errors
-    /// [`SkillError::CatalogueFull`].
     pub fn add(&mut self, skill: Skill) -> Result<(), SkillError> {
         let Skill { name, description } = skill;
         let line = format!("- {name}: {description} ({}/{name}/{SKILL_FILE})", self.folder);

@@ -125,7 +125,6 @@ const STOP_PHRASES: &[&str] = &[
 const MAX_PHRASE_BYTES: usize = 64;
 
 /// True when the whole message asks to stop.
-#[must_use]
 pub fn is_stop_phrase(text: &str) -> bool {
     let text = text.trim_end_matches(|c: char| c.is_whitespace() || is_trailing_punctuation(c));
     normalise_phrase(text).is_some_and(|text| STOP_PHRASES.contains(&text.as_str()))

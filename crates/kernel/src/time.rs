@@ -13,7 +13,6 @@ impl Moment {
     }
 
     /// Time from `earlier` to this moment; zero if `earlier` is later.
-    #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }

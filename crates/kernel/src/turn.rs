@@ -56,7 +56,6 @@ pub const CODE_WITHHELD: &str = "withheld";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Thinking {
-    /// Readable reasoning.
     Shown {
         /// May be empty if the provider sends only the signature.
         text: String,
@@ -80,7 +79,6 @@ pub enum Thinking {
 
 impl Thinking {
     /// True when a provider would accept it back.
-    #[must_use]
     pub fn is_returnable(&self) -> bool {
         match self {
             Self::Shown { signature, .. } => signature.as_deref().is_some_and(|signature| !is_blank(signature)),
@@ -97,7 +95,6 @@ impl Thinking {
     }
 }
 
-/// A tool invocation that the model requested.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
     /// Unique within the turn once [`TurnDraft::finish_message`] has returned it.
@@ -109,13 +106,11 @@ pub struct ToolCall {
 
 impl ToolCall {
     /// A call as received. [`TurnDraft::finish_message`] replaces an invalid id, such as an empty or far too long one.
-    #[must_use]
     pub fn from_wire(id: &str, tool: impl Into<String>, arguments: Value) -> Self {
         Self { id: call_ids::parse_wire_id(id), tool: tool.into(), arguments }
     }
 }
 
-/// A complete message of the model.
 pub type AssistantMessage = ModelMessage<ToolCall>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,7 +134,6 @@ pub struct CallResult {
 
 impl CallResult {
     /// A result without images, code and times.
-    #[must_use]
     pub fn new(end: CallEnd, output: impl Into<String>) -> Self {
         Self { end, output: output.into(), pictures: Vec::new(), code: None, took_us: None, at: None }
     }
@@ -149,20 +143,17 @@ impl CallResult {
     }
 
     /// Duration of the call in milliseconds, if known.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "microseconds of up to 285 years are exact")]
     pub fn duration_ms(&self) -> Option<f64> {
         self.took_us.map(|us| us as f64 / 1000.0)
     }
 
     /// The result of a call that never started. The agent loop and the seal use the same text.
-    #[must_use]
     pub fn not_started() -> Self {
         Self::new(CallEnd::NotStarted, seal::NOT_STARTED)
     }
 
     /// The result of a call that was stopped while it ran, with its `output` so far.
-    #[must_use]
     pub fn stopped(output: &str) -> Self {
         let output = match output {
             "" => seal::STOPPED_WITHOUT_OUTPUT.into(),
@@ -248,7 +239,6 @@ pub struct AnsweredCall {
 /// The streamed part of a message that was cut off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialMessage {
-    /// Visible text.
     pub text: String,
     /// Reasoning. It is never sent to a model, because its signature would have come last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -257,19 +247,16 @@ pub struct PartialMessage {
 }
 
 impl Turn {
-    #[must_use]
     pub fn run_id(&self) -> &RunId {
         &self.run_id
     }
 
     /// The summary that replaces turns before this one.
-    #[must_use]
     pub fn compaction(&self) -> Option<&Compaction> {
         self.compaction.as_ref()
     }
 
     /// Approximate bytes of it in a model request.
-    #[must_use]
     pub fn size(&self) -> usize {
         if self.is_hidden_from_models() { 0 } else { items_size(&self.items) }
     }
@@ -287,13 +274,11 @@ impl Turn {
     }
 
     /// True when models see only the note of this turn.
-    #[must_use]
     pub(crate) fn is_hidden_from_models(&self) -> bool {
         [CODE_REFUSED, CODE_VISION, CODE_WITHHELD].into_iter().any(|code| self.has_failed_with(code))
     }
 
     /// True when a model did not accept the images of this turn, or those before it.
-    #[must_use]
     pub(crate) fn is_vision_failure(&self) -> bool {
         self.has_failed_with(CODE_VISION)
     }
@@ -311,36 +296,30 @@ impl Turn {
     }
 
     /// Complete messages with their calls, in order.
-    #[must_use]
     pub fn items(&self) -> &[TurnItem] {
         &self.items
     }
 
     /// The streamed part of a message that was cut off.
-    #[must_use]
     pub fn partial(&self) -> Option<&PartialMessage> {
         self.partial.as_ref()
     }
 
     /// Text for the model about the end of this turn.
-    #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    #[must_use]
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 
-    #[must_use]
     pub fn usage(&self) -> Usage {
         self.usage
     }
 
     /// The answer of a completed run: the text of its last message, if that has no calls. A message cut off is never
     /// one.
-    #[must_use]
     pub fn final_text(&self) -> Option<String> {
         if self.verdict != Verdict::Completed {
             return None;
@@ -350,7 +329,6 @@ impl Turn {
     }
 
     /// The text that people see for the whole run: its answer, or the streamed part of a message that was cut off.
-    #[must_use]
     pub fn shown_text(&self) -> Option<String> {
         let partial = || self.partial.as_ref().map(|partial| partial.text.clone());
         self.final_text().or_else(partial).filter(|text| !text.is_empty())
@@ -361,7 +339,6 @@ impl Turn {
         self.answered_calls().map(|AnsweredCall { call, result, .. }| (&call.id, call.tool.as_str(), result))
     }
 
-    #[must_use]
     pub fn result_of(&self, call: &CallId) -> Option<&CallResult> {
         self.answered_calls().find(|answered| answered.call.id == *call).map(|answered| &answered.result)
     }
@@ -399,7 +376,6 @@ fn items_size(items: &[TurnItem]) -> usize {
 const FRAMING_BYTES: usize = 40;
 
 /// True for text that no provider accepts as content.
-#[must_use]
 pub fn is_blank(text: &str) -> bool {
     text.trim().is_empty()
 }

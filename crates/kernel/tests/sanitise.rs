@@ -1,8 +1,10 @@
-//! Runs the sanitiser invariants on mutated replies: golden ones, cut, doubled and spliced. `fuzz/` runs the same check
-//! with coverage.
+//! Runs the sanitiser on its worst cases, and its invariants on mutated replies: golden ones, cut, doubled and spliced.
+//! `fuzz/` checks the same invariants with coverage.
 
 #[path = "sanitise/holds.rs"]
 mod holds;
+#[path = "sanitise/worst_cases.rs"]
+mod worst_cases;
 
 const GOLDEN_TABLES: [&str; 3] = [
     include_str!("../src/channel/sanitise/golden/protocol.txt"),
@@ -52,9 +54,7 @@ const PIECES: &[&str] = &[
     ">",
     "x",
 ];
-/// Number of mutated replies.
 const REPLIES: usize = 3000;
-/// Maximum length of a mutated reply.
 const MAX_REPLY_BYTES: usize = 600;
 
 #[test]

@@ -28,7 +28,7 @@ pub(super) use openai::ChatCompletions;
 /// are set gives the provider of a daemon without any section.
 pub(super) static DIALECTS: &[&dyn Dialect] = &[&ChatCompletions::OPENAI, &AnthropicMessages, &ChatCompletions::DEMO];
 
-/// A wire format.
+/// The wire format of a provider: how a history becomes a request, and a stream becomes an answer.
 pub(super) trait Dialect: fmt::Debug + Sync {
     /// The value of `kind` in the configuration.
     fn kind(&self) -> &'static str;

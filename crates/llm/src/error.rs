@@ -67,7 +67,6 @@ pub enum ModelError {
 /// The waits of a call that have a time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelTimeout {
-    /// For the connection.
     Connect,
     /// For the beginning of the answer.
     Headers,

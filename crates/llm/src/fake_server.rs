@@ -67,12 +67,10 @@ impl FakeModelServer {
         self.state.requests.lock().unwrap().clone()
     }
 
-    /// Waits until this many requests have been read.
     pub(super) async fn wait_for_requests(&self, count: usize) {
         wait_for_count(&self.state.request_count, count, "requests").await;
     }
 
-    /// Waits until this many clients have disconnected.
     pub(super) async fn wait_for_disconnects(&self, count: usize) {
         wait_for_count(&self.state.disconnect_count, count, "clients that left").await;
     }

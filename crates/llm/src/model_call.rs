@@ -38,7 +38,6 @@ pub(super) struct ModelCall<'a> {
 pub(super) struct CallProgress<'a> {
     pub(super) sink: &'a mut dyn ModelSink,
     pub(super) partial: PartialAnswer,
-    /// Where the request is sent.
     url: Url,
     /// The request body, the same for each attempt.
     body: Bytes,

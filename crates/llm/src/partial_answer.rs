@@ -228,11 +228,9 @@ pub(super) fn estimate_body_tokens(body: &str, pictures: ImageUsage) -> u64 {
 }
 
 /// Servers send `null` for an absent value.
-pub(super) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + Default,
-{
+pub(super) fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 

@@ -22,7 +22,6 @@ pub struct ProviderKind(pub(super) &'static dyn Dialect);
 impl ProviderKind {
     pub const OPENAI: Self = Self(&ChatCompletions::OPENAI);
     pub const ANTHROPIC: Self = Self(&AnthropicMessages);
-    /// The built-in demo model.
     pub const DEMO: Self = Self(&ChatCompletions::DEMO);
 
     pub fn all() -> impl Iterator<Item = Self> {

@@ -14,7 +14,6 @@ pub(super) struct ToolCallFragment {
     pub(super) id: String,
     /// The name or a part of it.
     pub(super) name: String,
-    /// A part of the arguments.
     pub(super) arguments: String,
 }
 

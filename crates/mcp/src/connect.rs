@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use quell_scope::Scope;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientResult, ErrorCode, ErrorData, Implementation, PaginatedRequestParams,
     ServerNotification, ServerRequest, Tool,
 };
-use rmcp::service::{ClientInitializeError, NotificationContext, Peer, RequestContext, RunningService};
+use rmcp::service::{NotificationContext, Peer, RequestContext, RunningService};
+use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
-use rmcp::transport::{StreamableHttpClientTransport, Transport};
 use rmcp::{RoleClient, ServiceError, ServiceExt};
 use secrecy::ExposeSecret;
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -23,10 +21,11 @@ use super::connect_problem::ConnectProblem;
 use super::http_connection::ScopedHttpClient;
 use super::instance::ServerInstance;
 use super::line_limit::{LineLimitReader, MAX_MESSAGE_BYTES};
-use super::message_monitor::{MessageMonitor, MonitoredTransport};
+use super::message_monitor::MessageMonitor;
 use super::ordered_transport::OrderedTransport;
 use super::server::McpServer;
 use super::server_process::ServerProcess;
+use super::server_transport::{ServerConnection, ServerTransport};
 
 /// The maximum number of tools of one server.
 const MAX_TOOLS: usize = 1000;
@@ -72,37 +71,28 @@ pub(super) async fn initialize_and_list_tools(
     target: ConnectTarget,
     monitor: &Arc<MessageMonitor>,
 ) -> Result<(RunningMcpClient, Vec<Tool>), ConnectProblem> {
-    let initialized = match target {
+    let connection = match target {
         ConnectTarget::Pipes(stdout, stdin) => {
             let inner = AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(MAX_MESSAGE_BYTES);
-            // waits: within the start timeout, in a `select!` of the supervisor; so do all waits of this file.
-            initialize(OrderedTransport::new(inner), monitor).await
+            ServerConnection::Pipes(OrderedTransport::new(inner))
         }
         ConnectTarget::Http(url, http) => {
             let mut config = StreamableHttpClientTransportConfig::with_uri(url);
             config.max_sse_event_size = MAX_MESSAGE_BYTES;
             config.custom_headers = server.config.header_list()?.into_iter().collect();
             config.auth_header = server.config.api_key.as_ref().map(|key| key.expose_secret().to_owned());
-            // waits: as above, in the supervisor.
-            initialize(StreamableHttpClientTransport::with_client(http, config), monitor).await
+            ServerConnection::Http(StreamableHttpClientTransport::with_client(http, config))
         }
     };
-    let client = initialized.map_err(|error| ConnectProblem::from_initialize_error(&error, &server.config))?;
+    let transport = ServerTransport { connection, monitor: Arc::clone(monitor) };
+    // waits: within the start timeout, in a `select!` of the supervisor; so do all waits of this file.
+    let client = McpClientHandler
+        .serve(transport)
+        .await
+        .map_err(|error| ConnectProblem::from_initialize_error(&error, &server.config))?;
     let tools =
         list_tools(client.peer()).await.map_err(|error| ConnectProblem::from_list_error(&error, &server.config))?;
     Ok((client, tools))
-}
-
-fn initialize<T>(
-    inner: T,
-    monitor: &Arc<MessageMonitor>,
-) -> BoxFuture<'static, Result<RunningMcpClient, ClientInitializeError>>
-where
-    T: Transport<RoleClient> + 'static,
-{
-    let monitored = MonitoredTransport { inner, monitor: Arc::clone(monitor) };
-    // waits: in `initialize_and_list_tools`, which awaits this future.
-    async move { McpClientHandler.serve(monitored).await }.boxed()
 }
 
 /// All tools of a server, up to `MAX_TOOLS`.

@@ -9,6 +9,7 @@ use rmcp::service::ClientInitializeError;
 
 use super::config::McpConfig;
 use super::http_connection::HttpError;
+use super::server_transport::ServerTransportError;
 
 /// For a server that ended too early.
 pub(super) const ENDED_BEFORE_READY: &str = "it ended before it was ready";
@@ -35,7 +36,6 @@ impl ConnectProblem {
         Self { description: why.into(), remedy: Some(remedy.into()) }
     }
 
-    /// A failed handshake.
     pub(super) fn from_initialize_error(error: &ClientInitializeError, config: &McpConfig) -> Self {
         match error {
             ClientInitializeError::ConnectionClosed(_) | ClientInitializeError::Cancelled => {
@@ -76,7 +76,8 @@ impl ConnectProblem {
 
     /// A failed HTTP request; none for a failure of pipes.
     pub(super) fn from_transport_error(error: &(dyn std::error::Error + 'static), config: &McpConfig) -> Option<Self> {
-        Some(match error.downcast_ref::<HttpError>()? {
+        let ServerTransportError::Http(error) = error.downcast_ref()? else { return None };
+        Some(match error {
             HttpError::AuthRequired(challenge) => unauthorized_problem(&challenge.www_authenticate_header, config),
             HttpError::InsufficientScope(refusal) => {
                 let scope = refusal.required_scope.as_ref().map(|scope| format!(": {}", one_line(scope)));
@@ -167,20 +168,18 @@ mod tests {
 
     const OAUTH: &str = "Bearer resource_metadata=\"https://host/.well-known/oauth-protected-resource\"";
 
-    fn transport_problem(error: &HttpError, config: &McpConfig) -> ConnectProblem {
-        ConnectProblem::from_transport_error(error, config).unwrap()
+    fn transport_problem(error: HttpError, config: &McpConfig) -> ConnectProblem {
+        ConnectProblem::from_transport_error(&ServerTransportError::Http(error), config).unwrap()
     }
 
     #[test]
     fn a_server_that_wants_oauth_says_so_and_how_to_give_a_token() {
-        let problem = transport_problem(
-            &HttpError::AuthRequired(AuthRequiredError::new(OAUTH.to_owned())),
-            &McpConfig::default(),
-        );
+        let problem =
+            transport_problem(HttpError::AuthRequired(AuthRequiredError::new(OAUTH.to_owned())), &McpConfig::default());
         assert!(problem.description.contains("OAuth, which Quell does not support yet"), "{problem:?}");
         assert!(problem.remedy.as_ref().is_some_and(|remedy| remedy.contains("api_key_env")), "{problem:?}");
         let keyed = McpConfig { api_key: Some("hush".to_owned().into()), ..McpConfig::default() };
-        let problem = transport_problem(&HttpError::AuthRequired(AuthRequiredError::new(OAUTH.to_owned())), &keyed);
+        let problem = transport_problem(HttpError::AuthRequired(AuthRequiredError::new(OAUTH.to_owned())), &keyed);
         assert_eq!(problem.description, "it does not take the key (HTTP 401)");
     }
 
@@ -189,7 +188,7 @@ mod tests {
     #[case::not_found(Cow::from("HTTP 404 Not Found: <html>"), "it answers with HTTP 404")]
     #[case::no_key(Cow::from("HTTP 401 Unauthorized: {}"), "it asks for a key (HTTP 401)")]
     fn no_text_of_the_library_is_shown(#[case] text: Cow<'static, str>, #[case] why: &str) {
-        let problem = transport_problem(&HttpError::UnexpectedServerResponse(text), &McpConfig::default());
+        let problem = transport_problem(HttpError::UnexpectedServerResponse(text), &McpConfig::default());
         assert_eq!(problem.description, why);
         assert!(problem.remedy.is_some());
     }

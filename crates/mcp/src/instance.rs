@@ -42,7 +42,6 @@ pub(super) enum InstanceState {
     Ended(Arc<InstanceEnd>),
 }
 
-/// An established connection.
 #[derive(Debug)]
 pub(super) struct McpConnection {
     pub(super) peer: Peer<RoleClient>,

@@ -20,6 +20,7 @@ mod probe;
 mod result;
 mod server;
 mod server_process;
+mod server_transport;
 mod supervisor;
 mod tool_names;
 
@@ -51,7 +52,6 @@ pub use tool_names::server_of_tool;
 #[derive(Debug, Clone)]
 pub struct Mcp(Arc<ServerPool>);
 
-/// What [`Mcp::new`] needs.
 #[derive(Debug, Clone)]
 pub struct McpSettings {
     /// The `[mcp.X]` sections, by name.

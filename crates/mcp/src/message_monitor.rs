@@ -9,13 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_protocol::{Leftover, ResourceKind};
 use quell_scope::Release;
-use rmcp::RoleClient;
 use rmcp::model::{
     ClientJsonRpcMessage, ClientRequest, GetMeta, JsonRpcMessage, ProgressNotificationParam, ProgressToken, RequestId,
     ServerJsonRpcMessage, ServerNotification, ServerResult,
 };
-use rmcp::service::TxJsonRpcMessage;
-use rmcp::transport::Transport;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -126,7 +123,7 @@ impl MessageMonitor {
         }
     }
 
-    fn note_outgoing(&self, message: &ClientJsonRpcMessage) {
+    pub(super) fn note_outgoing(&self, message: &ClientJsonRpcMessage) {
         let JsonRpcMessage::Request(request) = message else { return };
         if matches!(request.request, ClientRequest::CallToolRequest(_)) {
             self.call_monitor(&request.id).lock_state().token = request.request.get_meta().get_progress_token();
@@ -134,7 +131,7 @@ impl MessageMonitor {
     }
 
     /// Records an incoming message. Returns true if the library need not see it.
-    fn consume_incoming(&self, message: &ServerJsonRpcMessage) -> bool {
+    pub(super) fn consume_incoming(&self, message: &ServerJsonRpcMessage) -> bool {
         match message {
             JsonRpcMessage::Response(response) => {
                 self.note_answer(&response.id, || CancelledCallAnswer::Result(Box::new(response.result.clone())));
@@ -256,38 +253,6 @@ fn progress_text(progress: &ProgressNotificationParam) -> String {
     match &progress.message {
         Some(message) => format!("{message} ({done})\n"),
         None => format!("progress: {done}\n"),
-    }
-}
-
-/// A transport whose messages a [`MessageMonitor`] observes.
-pub(super) struct MonitoredTransport<T> {
-    pub(super) inner: T,
-    pub(super) monitor: Arc<MessageMonitor>,
-}
-
-impl<T: Transport<RoleClient>> Transport<RoleClient> for MonitoredTransport<T> {
-    type Error = T::Error;
-
-    fn send(
-        &mut self,
-        item: TxJsonRpcMessage<RoleClient>,
-    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
-        self.monitor.note_outgoing(&item);
-        self.inner.send(item)
-    }
-
-    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-        loop {
-            // waits: in the task of the connection; no run waits here.
-            let message = self.inner.receive().await?;
-            if !self.monitor.consume_incoming(&message) {
-                return Some(message);
-            }
-        }
-    }
-
-    fn close(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send {
-        self.inner.close()
     }
 }
 

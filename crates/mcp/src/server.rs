@@ -102,7 +102,6 @@ impl McpServer {
         *self.lock_state() = McpServerState { tools: Some(Arc::clone(tools)), start_failure: None };
     }
 
-    /// Records a failed start.
     pub(super) fn record_start_failure(&self, why: &str) {
         let mut state = self.lock_state();
         let pause = match &state.start_failure {

@@ -121,7 +121,6 @@ impl NetworkV6 {
     }
 }
 
-/// True for an address of the public internet.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_public_v4(v4),

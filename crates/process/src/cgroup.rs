@@ -21,7 +21,6 @@ const NAME_PREFIX: &str = "quell-command-";
 #[derive(Debug)]
 pub(super) struct Cgroup {
     directory: PathBuf,
-    /// The cgroup of the warden.
     parent: PathBuf,
 }
 

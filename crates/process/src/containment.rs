@@ -13,11 +13,9 @@ use super::process_tree::{self, ChildLookup};
 use super::warden_protocol::{LaunchRequest, StartStep};
 use super::{Isolate, namespace};
 
-/// A started command and its containment.
 pub(super) struct StartedCommand {
     /// The command, or the init of its namespace.
     pub(super) leader: Pid,
-    /// The command itself.
     pub(super) command: Pid,
     /// The socket on which the init reports how the command ended.
     pub(super) namespace_reports: Option<UnixStream>,

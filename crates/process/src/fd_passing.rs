@@ -12,10 +12,8 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Standard input of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum CommandInput {
-    /// `/dev/null`.
     Null,
     Pipe,
 }

@@ -18,7 +18,6 @@ use super::warden_protocol::{self, LaunchRequest};
 use super::warden_watch::WardenControl;
 use super::{CommandSpec, RUN_ID_VARIABLE, SpawnError, WardenExe, WardensInner, live_wardens};
 
-/// The executable for wardens.
 #[derive(Debug)]
 pub(super) struct WardenExecutable {
     path: PathBuf,
@@ -47,7 +46,6 @@ pub(super) struct LaunchedCommand {
     pub(super) input: Option<Sender>,
 }
 
-/// Starts a warden for a command.
 pub(super) fn launch(
     shared: &WardensInner,
     spec: &CommandSpec,

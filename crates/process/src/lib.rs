@@ -75,7 +75,6 @@ pub fn harden_daemon() -> io::Result<()> {
 }
 
 /// Filters the environment for commands: passes the few variables that programs need, and no secrets.
-#[must_use]
 pub fn base_environment(from: impl Iterator<Item = (OsString, OsString)>) -> Vec<(OsString, OsString)> {
     const ALLOWED: &[&str] =
         &["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "COLORTERM", "TZ", "TMPDIR"];
@@ -83,7 +82,6 @@ pub fn base_environment(from: impl Iterator<Item = (OsString, OsString)>) -> Vec
     from.filter(|(name, _)| allowed(name)).collect()
 }
 
-/// The executable for wardens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WardenExe {
     /// This binary, through a descriptor that is opened now: a later upgrade of the file changes nothing.
@@ -109,7 +107,6 @@ pub enum Isolate {
 
 impl Isolate {
     /// The word used in the configuration.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -119,7 +116,6 @@ impl Isolate {
     }
 
     /// Parses the word used in the configuration.
-    #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Auto, Self::Pid, Self::None].into_iter().find(|isolate| isolate.word() == word)
     }
@@ -132,7 +128,7 @@ pub struct CommandSpec {
     /// The command as given, for people and for the ledger.
     pub label: String,
     pub cwd: PathBuf,
-    /// The whole environment.
+    /// The whole environment: the command inherits no other variable.
     pub env: Vec<(OsString, OsString)>,
     /// After this time the command is ended as by a gentle stop.
     pub timeout: Option<Duration>,
@@ -142,13 +138,11 @@ pub struct CommandSpec {
 }
 
 impl CommandSpec {
-    /// The run that starts the command.
     fn run_id(&self) -> Option<&str> {
         self.env.iter().find(|(name, _)| name == RUN_ID_VARIABLE)?.1.to_str()
     }
 }
 
-/// Receives a command's output as it arrives.
 pub trait OutputSink: Send {
     /// Receives a piece of text. Must not block.
     fn output(&mut self, stream: ToolOutputStream, text: &str);
@@ -160,9 +154,7 @@ pub trait OutputSink: Send {
 pub enum ProcessEndMethod {
     /// All exited by themselves.
     Exited,
-    /// Some got SIGTERM.
     Term,
-    /// Some got SIGKILL.
     Kill,
 }
 

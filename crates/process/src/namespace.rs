@@ -25,7 +25,6 @@ use super::ProcessEndMethod;
 use super::command_start::{close_output, name_process, start_command};
 use super::warden_protocol::{self, CommandEndReport, LaunchRequest, StartStep, WardenReport};
 
-/// The init of a command's namespace.
 pub(super) struct NamespaceInit {
     /// Its pid outside of the namespace.
     pub(super) pid: Pid,
@@ -75,7 +74,6 @@ fn read_first_report(reports: &UnixStream) -> Option<WardenReport> {
 /// The privilege that allowed to create the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NamespacePrivilege {
-    /// This process was privileged.
     Privileged,
     /// A user namespace, in which this user and this group keep their ids.
     UserNamespace {

@@ -142,7 +142,6 @@ struct OrphanScan {
     living: Vec<LivingOrphan>,
 }
 
-/// An orphan that has not ended.
 #[derive(Debug)]
 struct LivingOrphan {
     pid: Pid,

@@ -22,7 +22,6 @@ const CHUNK_BYTES: usize = 32 * 1024;
 /// Output of a command, in the order of arrival, without its middle if it is too long. Invalid UTF-8 is replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CapturedOutput {
-    /// The beginning.
     pub head: String,
     /// The end; empty unless bytes were dropped or `head` is full.
     pub tail: String,
@@ -32,7 +31,6 @@ pub struct CapturedOutput {
 
 impl CapturedOutput {
     /// Returns both ends, with a line between them that says how much is missing.
-    #[must_use]
     pub fn text(&self) -> String {
         match self.dropped {
             0 => format!("{}{}", self.head, self.tail),
@@ -104,7 +102,6 @@ struct OutputReader<'a> {
     chunk: Vec<u8>,
 }
 
-/// The text of one stream.
 #[derive(Debug, Default)]
 struct StreamText {
     decoder: Utf8StreamDecoder,

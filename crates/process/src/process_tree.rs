@@ -17,7 +17,6 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, test_kill_process, waitid,
 };
 
-/// Fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProcessStat {
     pub(super) name: String,
@@ -86,7 +85,6 @@ pub(super) fn dies_of_sigterm(pid: Pid) -> bool {
     !is_masked("SigIgn:") && !is_masked("SigCgt:")
 }
 
-/// Way to look up children.
 #[derive(Debug)]
 pub(super) enum ChildLookup {
     /// Read the files of the parent, at each lookup.
@@ -105,7 +103,6 @@ impl ChildLookup {
         }
     }
 
-    /// Scans all processes now.
     pub(super) fn scan_all() -> Self {
         let mut by_parent: BTreeMap<i32, Vec<Pid>> = BTreeMap::new();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -186,7 +183,6 @@ pub(super) fn parse_pid(text: &str) -> Option<Pid> {
     text.parse().ok().and_then(Pid::from_raw)
 }
 
-/// Result of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SignalOutcome {
     Sent,
@@ -223,7 +219,6 @@ pub(super) fn signal_member(pid: Pid, parents: &BTreeSet<i32>, signal: Signal) -
     }
 }
 
-/// Result of one pass over a tree.
 #[derive(Debug, Default)]
 pub(super) struct SignalPass {
     pub(super) sent: Vec<Pid>,

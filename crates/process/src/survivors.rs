@@ -78,7 +78,6 @@ pub(super) async fn end_survivors(runs: &HashSet<&str>, wardens: &[UnfinishedWar
 const UNCERTAIN_TEXT: &str =
     "may be of this run: it began after the run's command and its parent is gone; end it if you do not know it";
 
-/// A living process that was found.
 #[derive(Debug)]
 struct Survivor {
     pid: Pid,

@@ -66,7 +66,6 @@ pub(super) fn run_warden() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The reason why a wait returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wakeup {
     StopRequested(StopLevel),
@@ -91,7 +90,6 @@ struct Warden {
     term_grace: Duration,
     /// The command, or the init of its namespace.
     leader: Pid,
-    /// The command itself.
     command: Pid,
     /// The socket on which the namespace's init reports how the command ended.
     namespace_reports: Option<UnixStream>,
@@ -100,15 +98,12 @@ struct Warden {
     proc_directory: ProcDirectory,
     record: Option<OwnedFd>,
     child_changes: ChildChanges,
-    /// False once the daemon is gone.
     is_daemon_alive: bool,
     /// Exit code and signal of the command.
     command_end: Option<(Option<i32>, Option<i32>)>,
-    /// True when no child is left.
     is_all_gone: bool,
     was_told_to_stop: bool,
     how: ProcessEndMethod,
-    /// Processes that got SIGTERM.
     sigterm_sent: HashSet<Pid>,
     /// Processes that were ended by a signal of this warden, or reaped after the first such signal.
     ended_descendants: HashSet<Pid>,
@@ -351,7 +346,6 @@ impl Warden {
         }
     }
 
-    /// Reaps all children that have ended.
     fn reap(&mut self) {
         loop {
             match wait(WaitOptions::NOHANG) {

@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 use super::fd_passing::CommandInput;
 use super::{Isolate, ProcessEndMethod};
 
-/// First argument of a warden.
 pub(super) const WARDEN_ARGUMENT: &str = "__warden";
 /// The name that `ps` shows. Without the name of the product, so that `pkill -9 quell` ends the daemon and leaves the
 /// wardens alive to end the rest.
@@ -31,14 +30,12 @@ pub(super) const GENTLE_STOP_BYTE: u8 = b'T';
 /// Asks for SIGKILL to all processes.
 pub(super) const FORCED_STOP_BYTE: u8 = b'K';
 
-/// A message of a warden.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WardenReport {
     Started {
         /// Pid of the leader.
         pid: i32,
-        /// Containment of its descendants.
         held_by: Containment,
     },
     Refused {
@@ -50,24 +47,18 @@ pub(super) enum WardenReport {
     Ended(CommandEndReport),
 }
 
-/// The step at which a start failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum StartStep {
-    /// Set-up of the warden.
     Warden,
-    /// Creation of the PID namespace.
     Isolate,
-    /// Execution of the program.
     Program,
 }
 
 /// The end of a command as its warden saw it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CommandEndReport {
-    /// Exit code of the leader.
     pub(super) code: Option<i32>,
-    /// Signal that ended the leader.
     pub(super) signal: Option<i32>,
     /// The strongest rung that was needed.
     pub(super) how: ProcessEndMethod,
@@ -77,7 +68,6 @@ pub(super) struct CommandEndReport {
     pub(super) leftovers: Vec<LeftoverProcess>,
 }
 
-/// A process that could not be ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LeftoverProcess {
     pub(super) pid: i32,
@@ -113,7 +103,6 @@ pub(super) struct LaunchRequest {
     pub(super) input: CommandInput,
     #[serde(skip)]
     pub(super) argv: Vec<OsString>,
-    /// The command's whole environment.
     #[serde(skip)]
     pub(super) env: Vec<(OsString, OsString)>,
     /// The command's soft limit of open files, if it differs from the warden's.

@@ -16,7 +16,6 @@ use super::process_tree;
 /// Above this size the file is cleared once no warden lives.
 const MAX_RECORD_BYTES: u64 = 64 * 1024;
 
-/// Stands for a missing run id.
 const NO_RUN: &str = "-";
 
 /// A started warden whose end is not in the record.

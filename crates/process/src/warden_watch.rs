@@ -28,7 +28,6 @@ use super::{
 /// After a forced stop, how often the daemon checks whether a warden that does not answer needs help.
 const RESCUE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The cause of a command's stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StopCause {
     Stopped,
@@ -42,7 +41,6 @@ pub(super) enum StopCause {
 struct SentStop {
     level: StopLevel,
     sent_at: Instant,
-    /// The cause of the first stop.
     cause: StopCause,
 }
 

@@ -10,6 +10,7 @@ use crate::json_object::optional_object;
 
 /// Body of `POST /api/agents`. The fields have the same meaning and the same defaults as the keys under `[agents.X]` in
 /// the configuration.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewAgent {
@@ -18,73 +19,50 @@ pub struct NewAgent {
     /// `provider/model`.
     pub model: String,
     /// The system prompt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// Names of tools; `*` means all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
     /// MCP servers that the agent may use. Default: every configured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp: Option<Vec<String>>,
     /// The parent in the tree of agents: a configured agent, or one that was created at run time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<AgentId>,
     /// Agents that this agent may delegate work to. Default: itself and all agents below it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegates: Option<Vec<AgentId>>,
     /// The role, in one word.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Sampling temperature.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
     /// Maximum number of tokens in one model answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// Size of the model's context window in tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_tokens: Option<u64>,
     /// Mode of thinking: `adaptive`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking: Option<String>,
     /// Maximum number of tokens of one answer that may be used for thinking.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking_tokens: Option<u32>,
     /// True if the model can see images.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vision: Option<bool>,
     /// Language of answers, such as `en-US`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
     /// The working directory of its tools. Default: `$QUELL_WORK/ID`, else `ID` in `<data directory>-work`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
     /// A folder below the working directory, with one folder for each skill.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skills: Option<String>,
     /// Treatment of text that a stop cut off: `discard` or `keep`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
     /// Approval policy per tool, or `*` for all others: `auto`, `ask`, `deny`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approvals: Option<BTreeMap<String, String>>,
     /// Isolation of commands: `auto`, `pid` or `none`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolate: Option<String>,
     /// Time limit in seconds of a foreground command whose call sets none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell_timeout_s: Option<u64>,
     /// Seconds without use after which a session of this agent expires.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<u64>,
     /// Tokens, input and output together, that its runs may use in one UTC day.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily_tokens: Option<u64>,
     /// Cost of its runs in one UTC day, in the currency of `price`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily_cost: Option<f64>,
     /// Price of a million tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_object")]
+    #[serde(default, deserialize_with = "optional_object")]
     pub price: Option<Price>,
 }
 
@@ -109,6 +87,7 @@ pub struct AgentView {
 }
 
 /// Spending of an agent in one day, and its limits.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Spend {
@@ -117,13 +96,10 @@ pub struct Spend {
     /// Tokens, input and output together, active runs included.
     pub tokens: u64,
     /// Cost of these tokens, if a price is configured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
     /// Tokens that the agent may use in a day.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily_tokens: Option<u64>,
     /// Cost that the agent may cause in a day.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily_cost: Option<f64>,
 }
 
@@ -162,13 +138,11 @@ impl NewAgent {
 }
 
 /// An agent in the tree of all agents, as `GET /api/agents/tree` returns it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentNode {
-    /// The id of the agent.
     pub id: AgentId,
-    /// The role of the agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// `provider/model`.
     pub model: String,

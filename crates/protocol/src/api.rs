@@ -23,29 +23,24 @@ pub enum OnBusy {
     Steer,
     /// Abort the active run, then start a run for this message.
     Interrupt,
-    /// Refuse the message.
     Reject,
 }
 
 /// Body of `POST /api/sessions/{key}/runs`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SendRequest {
-    /// The text of the message.
     #[schema(min_length = 1)]
     pub text: String,
     /// The agent that answers. Default: the agent that the session key names, else the default agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
     /// Becomes the id of the run. A repeat with the same content is answered with the current state of that run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<RunId>,
     /// Policy while a run of the session is active. Default: `queue`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_busy: Option<OnBusy>,
     /// Time limit of the whole run in milliseconds, counted from its acceptance. If it is absent or 0, the configured
     /// limit applies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// If true, stop text is not recognised and goes to the model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -53,17 +48,16 @@ pub struct SendRequest {
 }
 
 /// Answer to an accepted message.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SendAnswer {
     /// The run; for a steered message, the active run.
     pub run_id: RunId,
-    /// The session of the run.
     pub session_key: SessionKey,
     /// `queued`, `running`, `ending`, `ended` or `steered`.
     pub state: String,
     /// Id of the message itself, if it was steered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<RunId>,
 }
 
@@ -98,21 +92,21 @@ pub struct Withdrawn {
 }
 
 /// Body of `POST /api/runs/{id}/stop`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StopRunRequest {
     /// If given, the run is stopped only if it belongs to this session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_key: Option<SessionKey>,
     /// Force at once, without the grace of a gentle stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
     /// Reason of the stop, for the receipt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 /// Body of `POST /api/sessions/{key}/stop`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StopSessionRequest {
@@ -126,11 +120,11 @@ pub struct StopSessionRequest {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_background: bool,
     /// Reason of the stop, for the receipt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 /// Body of `POST /api/stop`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StopAllRequest {
@@ -141,42 +135,37 @@ pub struct StopAllRequest {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
     /// Reason of the stop, for the receipts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 /// Body of `PUT /api/hold`, and the answer of all hold routes.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Hold {
     /// True while new runs are refused.
     #[serde(default)]
     pub held: bool,
-    /// Reason of the hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Start of the hold, RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// The principal who set the hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Principal>,
 }
 
 /// Answer of `POST /api/agent/{agentId}/abort`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentAbortAnswer {
     /// Always true.
     pub ok: bool,
-    /// The agent of the request.
     pub agent_id: AgentId,
     /// True if at least one run was stopped.
     pub aborted: bool,
     /// The runs that this call stopped.
     pub run_ids: Vec<RunId>,
     /// `not_waiting_llm` if no run was stopped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
@@ -196,43 +185,34 @@ pub enum ComputeStatus {
 }
 
 /// A run, as `GET /api/runs/{id}` returns it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunView {
-    /// The id of the run.
     pub run_id: RunId,
-    /// The session of the run.
     pub session_key: SessionKey,
-    /// The agent that runs.
     pub agent: AgentId,
     /// `queued`, `running`, `ending` or `ended`.
     pub state: String,
     /// `waiting_llm` or `processing` while the run is running.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<ComputeStatus>,
     /// The principal who sent the message.
     pub principal: Principal,
     /// The surface through which the message came.
     pub surface: Surface,
     /// The run that started this sub-run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<RunId>,
     /// Origin of the run, if it was imported.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Provenance>,
-    /// The text of the message.
     pub text: String,
     /// Time of acceptance, RFC 3339.
     pub accepted_at: String,
     /// Start of the work, RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<String>,
     /// Time at which the registry aborts the run with the reason `timeout`, if no other limit has ended it before. RFC
     /// 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
     /// End of the run, RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
     /// Model steps so far.
     pub steps: u32,
@@ -243,44 +223,38 @@ pub struct RunView {
     /// Commands and servers of the run that are alive now. A command counts as one together with its descendants.
     pub processes: u32,
     /// The verdict, once the run is ending.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
     /// The receipt, once the run has ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Receipt>,
     /// The final text of a completed run; of any other run, the text that the interrupted step had streamed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// The result in the form for embedders, once the run has ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RunResult>,
     /// Resources that the run has held so far. Present only for a single run that has not ended; afterwards they are in
     /// the receipt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<Resource>,
     /// Time at which the stop was requested. Present only while `held` is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_at: Option<Instant>,
     /// Time at which all resources had been told to end. Present only while `held` is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered_at: Option<Instant>,
 }
 
 /// Origin of imported data. This daemon did not produce the data and cannot vouch for it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Provenance {
     /// Time of the import, RFC 3339.
     pub at: String,
     /// The principal who imported the data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Principal>,
     /// The principal who owned the data, as the archive claims.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<String>,
 }
 
 /// Result of a run in the form for embedders, as in `send --json` and `agent.wait`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunResult {
@@ -290,7 +264,6 @@ pub struct RunResult {
     pub cancelled: bool,
     /// `Execution paused` if the run was stopped, the name of the limit if one was reached, the text of the failure if
     /// it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Number of steps that ran.
     pub loop_count: u32,
@@ -317,15 +290,14 @@ impl RunResult {
 }
 
 /// A session, as `GET /api/sessions` lists it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionRow {
-    /// The key of the session.
     pub key: SessionKey,
     /// `ready` or `active`.
     pub state: String,
     /// The agent of the last run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
     /// Time of creation, RFC 3339.
     pub created_at: String,
@@ -336,25 +308,21 @@ pub struct SessionRow {
     /// Number of sealed turns.
     pub turns: u64,
     /// Origin of the session, if it was imported.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Provenance>,
 }
 
 /// An agent, as `GET /api/agents` lists it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentRow {
-    /// The id of the agent.
     pub id: AgentId,
     /// `provider/model`.
     pub model: String,
     /// The parent in the tree of agents.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<AgentId>,
     /// The children in the tree of agents.
     pub children: Vec<AgentId>,
-    /// The role of the agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// Compute status over all runs of the agent.
     pub compute_status: ComputeStatus,
@@ -364,45 +332,40 @@ pub struct AgentRow {
     pub default: bool,
 }
 
-/// One page of a list.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Page<T> {
-    /// The rows of this page.
     pub items: Vec<T>,
     /// Give this value as `cursor` to get the next page. Absent on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
 /// Answer of `POST /api/runs/{id}/stop` that does not wait for the end of the run.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TicketView {
-    /// The run that was stopped.
     pub run_id: RunId,
     /// `ending` or `ended`.
     pub state: String,
     /// Effect of the stop. `aborted` is also true if only a descendant was still alive.
     #[serde(flatten)]
     pub stop: StopAnswer,
-    /// The verdict of the run.
     pub verdict: Verdict,
     /// The receipt, once the run has ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Receipt>,
 }
 
 /// Answer of `POST /api/stop`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StopAllAnswer {
-    /// Effect of the stop.
     #[serde(flatten)]
     pub stop: StopAnswer,
     /// True if new runs are refused now.
     pub held: bool,
     /// Reason why the hold could not be stored; it then lasts until the daemon ends. Absent if it was stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_problem: Option<String>,
 }

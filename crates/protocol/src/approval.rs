@@ -45,19 +45,14 @@ impl ApprovalState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalRow {
-    /// The id of the approval.
     pub id: String,
     /// The run whose call waits.
     pub run_id: RunId,
-    /// The session of the run.
     pub session_key: SessionKey,
-    /// The agent that runs.
     pub agent: AgentId,
     /// The principal of the run. This principal may deny the call; to allow it takes the scope `approve`.
     pub principal: Principal,
-    /// The call that waits.
     pub call_id: CallId,
-    /// The name of the tool.
     pub tool: String,
     /// The arguments as the model gave them.
     #[schema(value_type = Object)]
@@ -70,7 +65,6 @@ pub struct ApprovalRow {
     /// may then allow the call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_model: bool,
-    /// The state of the approval.
     #[serde(flatten)]
     pub state: ApprovalState,
 }
@@ -79,9 +73,7 @@ pub struct ApprovalRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// Run the call.
     Allow,
-    /// Do not run the call.
     Deny,
 }
 
@@ -89,6 +81,5 @@ pub enum Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApprovalAnswer {
-    /// Whether the call may run.
     pub decision: Decision,
 }

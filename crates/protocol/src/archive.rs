@@ -9,6 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use crate::word_enum::word_enum;
 use crate::{AgentId, Principal, RunId, SessionKey};
 
 /// Version of the format. A reader accepts this version and the earlier ones.
@@ -33,37 +34,29 @@ pub struct ArchiveHeader {
     pub last_used_at: String,
 }
 
-/// Kind of a line after the header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ArchiveLineKind {
-    /// A run that has ended: [`RunLine`].
-    Run,
-    /// A sealed turn: [`TurnLine`].
-    Turn,
-    /// The point at which the history was emptied: [`ResetLine`].
-    Reset,
-    /// The session's own configuration: [`ConfigLine`].
-    Config,
-    /// A note of the session: [`NoteLine`].
-    Note,
+word_enum! {
+    /// Kind of a line after the header.
+    ArchiveLineKind {
+        /// A run that has ended: [`RunLine`].
+        Run "run",
+        /// A sealed turn: [`TurnLine`].
+        Turn "turn",
+        /// The point at which the history was emptied: [`ResetLine`].
+        Reset "reset",
+        /// The session's own configuration: [`ConfigLine`].
+        Config "config",
+        /// A note of the session: [`NoteLine`].
+        Note "note",
+    }
 }
 
 impl ArchiveLineKind {
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        match word {
-            "run" => Some(Self::Run),
-            "turn" => Some(Self::Turn),
-            "reset" => Some(Self::Reset),
-            "config" => Some(Self::Config),
-            "note" => Some(Self::Note),
-            _ => None,
-        }
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
-/// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArchivedRunState {
@@ -74,6 +67,7 @@ pub enum ArchivedRunState {
 }
 
 /// A run, as it was stored.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunLine {
@@ -86,7 +80,6 @@ pub struct RunLine {
     pub fingerprint: String,
     pub state: ArchivedRunState,
     /// The run that took the text, if it was steered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steered_into: Option<RunId>,
     /// RFC 3339.
     pub accepted_at: String,

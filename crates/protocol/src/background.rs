@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Principal, RunId, SessionKey};
 
 /// A command that a session runs in the background.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessRow {
@@ -19,30 +20,25 @@ pub struct ProcessRow {
     /// The command as given.
     pub command: String,
     /// Process id of the leader, once it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// `running` or `ended`.
     pub state: String,
     /// Start of the command, RFC 3339.
     pub started_at: String,
     /// End of the command, RFC 3339. Absent while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
     /// Exit code of the leader, if it exited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// Signal that ended the leader, if one did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     /// Descendants other than the leader that had to be ended.
     pub swept: u32,
     /// How the command ended: `exited`, `term` or `kill`; `failed` if it did not start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how: Option<String>,
     /// Processes that could not be ended, by name. Empty if all were ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<String>,
-    /// Bytes of output so far.
+    /// So far.
     pub output_bytes: u64,
 }
 
@@ -50,7 +46,6 @@ pub struct ProcessRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessView {
-    /// The command itself.
     #[serde(flatten)]
     pub process: ProcessRow,
     /// The output from the requested offset on, as far as it is kept.

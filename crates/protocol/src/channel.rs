@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// A message that a person wrote in a chat network, in the form that hooks and all surfaces use.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChannelMessage {
@@ -13,17 +14,13 @@ pub struct ChannelMessage {
     /// The author: the network's own id, or the name if the network has no ids.
     pub sender: String,
     /// The displayed name of the author, if the network gives it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender_name: Option<String>,
     /// The destination of an answer: a chat, a room or a person.
     pub reply_target: String,
-    /// The text of the message.
     pub content: String,
     /// The thread that the message belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
     /// Limits an interruption further than sender and reply target do, on networks that have such an id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope_id: Option<String>,
     /// True if more than two people can read the message.
     #[serde(default)]
@@ -34,33 +31,27 @@ pub struct ChannelMessage {
 }
 
 /// A file that came with a message or is sent with an answer.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Attachment {
-    /// The kind of the file.
     pub kind: AttachmentKind,
     /// The identifier by which the network finds the file: its own id, or a URL.
     pub source: String,
     /// The name of the file, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The media type, such as `image/png`, if the network gives it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media_type: Option<String>,
     /// The size in bytes, if the network gives it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
-/// Kind of an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AttachmentKind {
-    /// An image.
     Image,
     /// A sound or a voice message.
     Audio,
-    /// A video.
     Video,
     /// Any other file.
     File,
@@ -68,17 +59,16 @@ pub enum AttachmentKind {
 
 /// Interruption scope of chat messages: a new message or a stop affects only runs of the same scope. Scopes are
 /// compared field by field.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InterruptionScope {
     /// The configured name of the channel.
     pub channel: String,
-    /// The destination of answers.
     pub reply_target: String,
     /// The author: nobody can interrupt the run of another person.
     pub sender: String,
     /// A further limit of the scope, on networks that have one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope_id: Option<String>,
 }
 
@@ -94,7 +84,6 @@ impl ChannelMessage {
     }
 }
 
-/// Connection state of a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "state", content = "detail", rename_all = "snake_case")]
 pub enum ChannelHealth {
@@ -107,26 +96,23 @@ pub enum ChannelHealth {
     Lost(String),
     /// The network refuses the account for this reason. The channel tries again at long intervals.
     Refused(String),
-    /// The channel has stopped.
     Stopped,
 }
 
 /// A channel and its state.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChannelRow {
     /// The configured name of the channel.
     pub name: String,
-    /// The chat network.
+    /// The chat network, such as `irc`.
     pub kind: String,
-    /// The connection state.
     #[serde(flatten)]
     pub health: ChannelHealth,
     /// Start of this state, RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// The name of the account in the network.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
     /// Messages that were received from senders who are allowed to write.
     pub heard: u64,
@@ -157,6 +143,7 @@ pub struct ChannelSend {
 }
 
 /// Result of sending a text to a chat.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ChannelDelivery {
     /// The result in one word.
@@ -166,7 +153,6 @@ pub struct ChannelDelivery {
     /// Number of parts in all: long texts are split.
     pub of: usize,
     /// The reason, if the text was not delivered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 /// An error body.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Problem {
-    /// The HTTP status.
     pub status: u16,
     /// Stable word for programs.
     pub code: String,
@@ -14,7 +14,6 @@ pub struct Problem {
     /// Short text for people.
     pub title: String,
     /// Text for people: what happened and what to do next.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
@@ -55,7 +54,6 @@ macro_rules! codes {
                 match self { $(Self::$name => $status,)* }
             }
 
-            /// Short text for people.
             #[must_use]
             pub fn title(self) -> &'static str {
                 match self { $(Self::$name => $title,)* }

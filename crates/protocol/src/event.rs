@@ -6,13 +6,10 @@ use crate::ids::{AgentId, CallId, RunId, SessionKey};
 use crate::receipt::{Receipt, Usage};
 use crate::verdict::{Requester, Verdict};
 
-/// One event of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunEvent {
-    /// The run of the event.
     pub run_id: RunId,
-    /// The session of the run.
     pub session_key: SessionKey,
     /// The number of the event within the run, from 1.
     pub seq: u64,
@@ -31,22 +28,15 @@ impl RunEvent {
     }
 }
 
-/// Kinds of events.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "type")]
 pub enum EventKind {
     /// The run was accepted and waits for its session or for a permit.
     #[serde(rename = "run.queued")]
-    Queued {
-        /// The agent that will run.
-        agent: AgentId,
-    },
-    /// The run has started.
+    Queued { agent: AgentId },
     #[serde(rename = "run.started")]
-    Started {
-        /// The agent that runs.
-        agent: AgentId,
-    },
+    Started { agent: AgentId },
     /// A step begins: the next model request and its calls.
     #[serde(rename = "step.started")]
     StepStarted {
@@ -55,23 +45,14 @@ pub enum EventKind {
     },
     /// Visible text was added.
     #[serde(rename = "text.delta")]
-    TextDelta {
-        /// The added text.
-        text: String,
-    },
+    TextDelta { text: String },
     /// Reasoning was added.
     #[serde(rename = "thinking.delta")]
-    ThinkingDelta {
-        /// The added text.
-        text: String,
-    },
-    /// A tool call begins.
+    ThinkingDelta { text: String },
     #[serde(rename = "tool.started")]
     #[serde(rename_all = "camelCase")]
     ToolStarted {
-        /// The call that begins.
         call_id: CallId,
-        /// The name of the tool.
         tool: String,
         /// The arguments as the model gave them.
         #[schema(value_type = Object)]
@@ -81,25 +62,19 @@ pub enum EventKind {
     #[serde(rename = "tool.output")]
     #[serde(rename_all = "camelCase")]
     ToolOutput {
-        /// The call that printed.
         call_id: CallId,
-        /// The stream of the output.
         stream: ToolOutputStream,
         /// The added output, without escape sequences. A carriage return at its beginning takes back the unfinished
         /// line, as progress displays do; there is none elsewhere. Of a large amount only beginning and end are sent,
         /// with a line between them that says how much is left out.
         text: String,
     },
-    /// A tool call has ended.
     #[serde(rename = "tool.ended")]
     #[serde(rename_all = "camelCase")]
     ToolEnded {
-        /// The call that ended.
         call_id: CallId,
-        /// How the call ended.
         end: CallEnd,
         /// The exit code, if the call was a command that exited.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<i32>,
         /// The result as the model reads it. Of a long text only beginning and end are sent, with a line between them
         /// that says how much is left out; the history of the session has all of it.
@@ -111,11 +86,8 @@ pub enum EventKind {
     #[serde(rename = "approval.requested")]
     #[serde(rename_all = "camelCase")]
     ApprovalRequested {
-        /// The id of the approval.
         id: String,
-        /// The call that waits.
         call_id: CallId,
-        /// The name of the tool.
         tool: String,
         /// The arguments as the model gave them.
         #[schema(value_type = Object)]
@@ -126,12 +98,10 @@ pub enum EventKind {
     /// An approval was answered by a person, or ended by a stop or by its time limit.
     #[serde(rename = "approval.resolved")]
     ApprovalResolved {
-        /// The id of the approval.
         id: String,
         /// `allow`, `deny`, `cancelled` or `timeout`.
         decision: String,
         /// The person who answered, if one did.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Requester>,
     },
     /// The state of the run so far, for a client that fell behind and missed deltas.
@@ -154,14 +124,11 @@ pub enum EventKind {
     #[serde(rename = "run.ended")]
     #[serde(rename_all = "camelCase")]
     Ended {
-        /// The verdict of the run.
         verdict: Verdict,
-        /// The receipt of the run.
         receipt: Box<Receipt>,
         /// Number of model steps that ran.
         steps: u32,
         /// The text of the answer, if the run completed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
     },
     /// An attempt of a model request failed and will be repeated.
@@ -224,13 +191,10 @@ impl EventKind {
     }
 }
 
-/// Output stream of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolOutputStream {
-    /// Standard output.
     Stdout,
-    /// Standard error.
     Stderr,
 }
 
@@ -250,24 +214,18 @@ pub enum CallEnd {
     Denied,
 }
 
-/// A call in a snapshot.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotCall {
-    /// The id of the call.
     pub call_id: CallId,
-    /// The name of the tool.
     pub tool: String,
     /// How the call ended; absent while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<CallEnd>,
     /// The exit code, if the call was a command that exited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
     /// The duration in milliseconds; absent while the call runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ms: Option<f64>,
     /// The result as the model reads it, shortened as in `tool.ended`; absent while the call runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
 }

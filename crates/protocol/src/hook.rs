@@ -12,73 +12,36 @@ use crate::channel::ChannelMessage;
 use crate::ids::{AgentId, Principal, RunId, SessionKey};
 use crate::receipt::Receipt;
 use crate::verdict::{Requester, Surface, Verdict};
+use crate::word_enum::word_enum;
 
-/// An event in the life of the daemon, a session, a run, or a message of a chat network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-pub enum HookEvent {
-    /// A session is about to be created. The hook may refuse it and give a reason.
-    #[serde(rename = "on_create")]
-    Create,
-    /// A session is used.
-    #[serde(rename = "on_activate")]
-    Activate,
-    /// A session was idle for too long; its clean-up comes next.
-    #[serde(rename = "on_expire")]
-    Expire,
-    /// A session is cleaned up.
-    #[serde(rename = "on_terminate")]
-    Terminate,
-    /// A run is about to take its first step.
-    #[serde(rename = "on_run_start")]
-    RunStart,
-    /// A run has ended, and its end has been announced.
-    #[serde(rename = "on_run_end")]
-    RunEnd,
-    /// The daemon is ready.
-    #[serde(rename = "on_start")]
-    Start,
-    /// The daemon begins to shut down.
-    #[serde(rename = "on_shutdown")]
-    Shutdown,
-    /// A message has come from a chat network. The hook may change its text, or drop it and give a reason.
-    #[serde(rename = "on_message_received")]
-    MessageReceived,
-    /// An answer is about to be sent to a chat network. The hook may change its text, or withhold it and give a reason.
-    #[serde(rename = "on_message_sending")]
-    MessageSending,
+word_enum! {
+    /// An event in the life of the daemon, a session, a run, or a message of a chat network.
+    HookEvent {
+        /// A session is about to be created. The hook may refuse it and give a reason.
+        Create "on_create",
+        /// A session is used.
+        Activate "on_activate",
+        /// A session was idle for too long; its clean-up comes next.
+        Expire "on_expire",
+        /// A session is cleaned up.
+        Terminate "on_terminate",
+        /// A run is about to take its first step.
+        RunStart "on_run_start",
+        /// A run has ended, and its end has been announced.
+        RunEnd "on_run_end",
+        /// The daemon is ready.
+        Start "on_start",
+        /// The daemon begins to shut down.
+        Shutdown "on_shutdown",
+        /// A message has come from a chat network. The hook may change its text, or drop it and give a reason.
+        MessageReceived "on_message_received",
+        /// An answer is about to be sent to a chat network. The hook may change its text, or withhold it and give a
+        /// reason.
+        MessageSending "on_message_sending",
+    }
 }
 
 impl HookEvent {
-    pub const ALL: [Self; 10] = [
-        Self::Create,
-        Self::Activate,
-        Self::Expire,
-        Self::Terminate,
-        Self::RunStart,
-        Self::RunEnd,
-        Self::Start,
-        Self::Shutdown,
-        Self::MessageReceived,
-        Self::MessageSending,
-    ];
-
-    /// The name of the event in the configuration and on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Create => "on_create",
-            Self::Activate => "on_activate",
-            Self::Expire => "on_expire",
-            Self::Terminate => "on_terminate",
-            Self::RunStart => "on_run_start",
-            Self::RunEnd => "on_run_end",
-            Self::Start => "on_start",
-            Self::Shutdown => "on_shutdown",
-            Self::MessageReceived => "on_message_received",
-            Self::MessageSending => "on_message_sending",
-        }
-    }
-
     /// True for events that hold the text of a message.
     #[must_use]
     pub fn has_message_text(self) -> bool {
@@ -97,26 +60,23 @@ impl fmt::Display for HookEvent {
 }
 
 /// Body of an event, as every hook gets it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HookBody {
     /// The id of the event. A repeated delivery to a webhook has the same id, so that its receiver can recognise it.
     pub id: String,
-    /// The kind of event.
     pub event: HookEvent,
     /// Time of the event, RFC 3339 in UTC with microseconds.
     pub at: String,
     /// The session of the event; absent for events of the daemon.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionFacts>,
     /// The run of the event, or the run that caused it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunFacts>,
     /// The principal who caused the event, if a person or a program did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Requester>,
     /// The message of the event: the fields `content` and `message`.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[serde(flatten)]
     pub message: Option<MessageFacts>,
 }
 
@@ -132,60 +92,48 @@ pub struct MessageFacts {
 }
 
 /// Data about a session, for hooks.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionFacts {
-    /// The key of the session.
     pub key: SessionKey,
-    /// The agent of the session.
     pub agent: AgentId,
     /// The user that the session belongs to, if it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_id: Option<String>,
     /// The chat that the session belongs to, if it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_id: Option<String>,
     /// The model provider, if the session names one itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// True if the session existed before and returns with its history.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revived: Option<bool>,
 }
 
 /// Data about a run, for hooks.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunFacts {
-    /// The id of the run.
     pub run_id: RunId,
-    /// The agent that runs.
     pub agent: AgentId,
     /// The run that started this sub-run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<RunId>,
-    /// The principal of the run.
     pub principal: Principal,
     /// The surface through which the message came.
     pub surface: Surface,
     /// The verdict of the run; only with `on_run_end`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
     /// The receipt of the run; only with `on_run_end`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Receipt>,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::{json, to_value};
+    use utoipa::PartialSchema;
 
-    #[test]
-    fn an_event_is_spelled_as_in_the_configuration() {
-        for event in HookEvent::ALL {
-            assert_eq!(serde_json::to_value(event).unwrap(), event.as_str());
-        }
-    }
+    use super::*;
+    use crate::Surface;
+    use crate::api::TokenScope;
 
     #[test]
     fn a_body_has_camel_case_names_and_leaves_out_what_is_not_known() {
@@ -212,6 +160,20 @@ mod tests {
         assert_eq!(serde_json::to_value(&body).unwrap(), expected);
         assert_eq!(serde_json::from_value::<HookBody>(expected).unwrap(), body);
     }
+
+    #[test]
+    fn a_word_is_the_same_in_json_in_the_schema_and_as_text() {
+        let surfaces = ["http", "ws", "cli", "tui", "page", "channel", "openai", "daemon", "embedded"];
+        assert_eq!(Surface::ALL.map(Surface::as_str), surfaces);
+        let check = |words: &[&str], values: serde_json::Value, schema: serde_json::Value| {
+            assert_eq!((json!(words), &schema["enum"]), (values.clone(), &values));
+        };
+        let (hooks, surfaces, scopes) = (HookEvent::ALL, Surface::ALL, TokenScope::ALL);
+        check(&hooks.map(HookEvent::as_str), json!(hooks), to_value(HookEvent::schema()).unwrap());
+        check(&surfaces.map(Surface::as_str), json!(surfaces), to_value(Surface::schema()).unwrap());
+        check(&scopes.map(TokenScope::as_str), json!(scopes), to_value(TokenScope::schema()).unwrap());
+    }
+
     #[test]
     fn the_text_of_a_message_stands_beside_the_message() {
         let message = ChannelMessage {

@@ -32,11 +32,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
 }
 
 /// For `#[serde(deserialize_with)]` on a field that holds an object, null or nothing.
-pub fn optional_object<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    T: Deserialize<'de>,
-    D: Deserializer<'de>,
-{
+pub fn optional_object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|Object(value)| value))
 }
 

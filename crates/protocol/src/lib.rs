@@ -22,6 +22,7 @@ pub mod receipt;
 pub mod session;
 pub mod verdict;
 pub mod web_ui;
+mod word_enum;
 
 pub use channel::{Attachment, AttachmentKind, ChannelMessage, InterruptionScope};
 pub use error::{ErrorCode, Problem};

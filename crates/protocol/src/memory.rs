@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// A note of a session, of an agent or of a sender.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NoteRow {
@@ -11,12 +12,10 @@ pub struct NoteRow {
     /// Any word: `core` for a note that was stored on purpose, `conversation` for a message that was saved
     /// automatically.
     pub category: String,
-    /// The text of the note.
     pub text: String,
     /// Time at which the note was stored, RFC 3339.
     pub at: String,
     /// In a search: the relevance, from 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<f64>,
 }
 
@@ -26,7 +25,6 @@ pub struct NoteRow {
 pub struct SenderRow {
     /// The name of the channel, a colon, and the network's name of the sender, such as `telegram:12345678`.
     pub sender: String,
-    /// The number of notes.
     pub notes: u64,
     /// Time at which the newest note was stored, RFC 3339.
     pub newest_at: String,

@@ -8,28 +8,25 @@ use crate::ids::RunId;
 use crate::verdict::Verdict;
 
 /// A point in time: wall clock, and milliseconds since the stop was requested, if there was a stop.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Instant {
     /// RFC 3339 with microseconds, UTC.
     pub at: String,
     /// Milliseconds since the stop was requested; negative before it; absent without a stop.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ms: Option<f64>,
 }
 
 /// Record of the resources that a run held and how each was released.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
-    /// The run of the receipt.
     pub run_id: RunId,
-    /// How it ended.
     pub verdict: Verdict,
     /// Time at which the first stop was requested; absent if there was none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_at: Option<Instant>,
     /// Time at which the scope was cancelled and all wardens had been told; absent if there was no stop.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered_at: Option<Instant>,
     /// Time at which nothing was owed any more, or the hard limit passed.
     pub settled_at: Instant,
@@ -39,9 +36,7 @@ pub struct Receipt {
     pub resources: Vec<Resource>,
     /// Resources that could not be released, by name. Empty if all were released.
     pub leftovers: Vec<Leftover>,
-    /// Tokens of the run.
     pub usage: Usage,
-    /// State of the turn.
     pub turn: TurnRecord,
     /// Facts that became known after the end, oldest first. The rest of the receipt stays as `run.ended` sent it.
     #[serde(default)]
@@ -60,7 +55,6 @@ pub struct Amendment {
     pub at: Instant,
     /// Number of the resource within the run, or 0 when it is not known.
     pub resource: u64,
-    /// The kind of fact.
     pub kind: AmendmentKind,
     /// The fact for people, in one line.
     pub text: String,
@@ -103,7 +97,6 @@ pub enum Rung {
     Abandoned,
 }
 
-/// Kind of a held resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ResourceKind {
@@ -115,7 +108,6 @@ pub enum ResourceKind {
     McpCall,
     /// A sub-run.
     Run,
-    /// A pending approval.
     Approval,
     /// A timer, such as the delay before a retry.
     Timer,
@@ -125,17 +117,16 @@ pub enum ResourceKind {
     HttpRequest,
     /// Blocking work on a thread.
     Task,
-    /// A lifecycle hook.
     Hook,
     /// An answer that is being sent to a chat network, or a file that is being fetched from there.
     Delivery,
 }
 
 /// A resource that the run held.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Resource {
-    /// The kind of resource.
     pub kind: ResourceKind,
     /// The number within the run, from 1.
     pub id: u64,
@@ -144,7 +135,6 @@ pub struct Resource {
     /// Time at which the run took the resource.
     pub opened_at: Instant,
     /// Time at which the resource was released; absent for a leftover.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Instant>,
     /// How the resource was released: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `lost` if
     /// the daemon died first. `unconfirmed`: the MCP server reads, was told to cancel the call, and did not answer.
@@ -159,30 +149,26 @@ pub struct Resource {
 
 /// Fields of `ProcessFacts` in the schema of a `Resource`: all are present for a process and absent for any other
 /// resource.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessFactsIfAny {
     /// Process id of the leader.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// The command as given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// Descendants other than the leader that had to be ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub swept: Option<u32>,
     /// Exit code of the leader, if it exited.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// Signal that ended the leader, if one did.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     /// The means that contains the descendants; absent if the command never ran.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Containment>,
 }
 
 /// The warden's report about a process tree.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessFacts {
@@ -193,13 +179,10 @@ pub struct ProcessFacts {
     /// Descendants other than the leader that had to be ended.
     pub swept: u32,
     /// Exit code of the leader, if it exited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// Signal that ended the leader, if one did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     /// The means that contains the descendants; absent if the command never ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Containment>,
 }
 
@@ -230,7 +213,6 @@ impl Containment {
 /// Something that is still there after the hard limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Leftover {
-    /// The kind of resource.
     pub kind: ResourceKind,
     /// The name, with all that a person needs to end it: `pid 4242 (sudo), cannot be signalled`.
     pub name: String,
@@ -240,9 +222,7 @@ pub struct Leftover {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
-    /// Tokens sent to the model.
     pub input_tokens: u64,
-    /// Tokens that the model generated.
     pub output_tokens: u64,
     /// True if any part is an estimate because the provider sent no figures.
     pub estimated: bool,

@@ -33,6 +33,7 @@ impl fmt::Debug for Secret {
 
 /// Body of `POST /api/sessions`: get or create the session of a user's chat with a provider. A field that is absent
 /// stays as it was; for a new session the agent decides, else the default.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRequest {
@@ -46,39 +47,27 @@ pub struct SessionRequest {
     #[schema(min_length = 1)]
     pub provider: String,
     /// The agent; by default the default agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
     /// The API key for the provider. Write-only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,
     /// The base URL of the provider's API. If it changes, no earlier key is sent to the new URL, neither the session's
     /// nor the configured one: give `apiKey` with it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
     /// The model, with or without `provider/` before it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Sampling temperature.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
     /// Maximum number of tokens in one model answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// Language of answers and notices, such as `en-US`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
     /// The system prompt, in place of that of the agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instruction: Option<String>,
     /// The configured MCP servers that the session may use. Default: those of the agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<Vec<String>>,
     /// The API key for `mcpUrl`. Write-only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_api_key: Option<Secret>,
     /// An MCP endpoint of the session. Its tools are named `mcp__TOOL`. If it changes, the earlier key is not sent to
     /// the new endpoint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_url: Option<String>,
 }
 
@@ -117,62 +106,50 @@ pub struct SessionAnswer {
 }
 
 /// A session with its configuration, as `GET /api/sessions/{key}` returns it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionView {
-    /// The session itself.
     #[serde(flatten)]
     pub row: SessionRow,
     /// The configuration of the next run. Absent if it cannot be determined; `configProblem` then says why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<SessionConfig>,
     /// The reason why the next run would fail.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_problem: Option<String>,
 }
 
 /// The configuration in force: from the session itself, else from its agent, else the default. API keys are shown as
 /// `***`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionConfig {
     /// The user whose chat it is; absent for a session that a message created.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_id: Option<String>,
     /// The chat of this user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_id: Option<String>,
     /// The provider that serves the models.
     pub provider: String,
-    /// The agent of the session.
     pub agent: AgentId,
     /// `provider/model`.
     pub model: Setting<String>,
     /// `***` if the session has an API key of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<String>,
     /// The base URL of the provider's API, if the session has one of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
     /// Sampling temperature. If absent, the provider's default applies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<Setting<f64>>,
     /// Maximum number of tokens in one model answer. If absent, the provider's default applies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<Setting<u32>>,
     /// Language of answers and notices. If absent, the model chooses it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<Setting<String>>,
     /// The system prompt.
     pub instruction: Setting<String>,
     /// The MCP servers that the session may use. If absent, every configured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<Setting<Vec<String>>>,
     /// The MCP endpoint of the session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_url: Option<String>,
     /// `***` if the session has an API key for its MCP endpoint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_api_key: Option<String>,
     /// Seconds without use after which the session expires.
     pub idle_s: u64,
@@ -181,9 +158,7 @@ pub struct SessionConfig {
 /// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Setting<T> {
-    /// The value in force.
     pub value: T,
-    /// The source of the value.
     pub from: SettingSource,
 }
 
@@ -191,9 +166,7 @@ pub struct Setting<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SettingSource {
-    /// The session itself.
     Session,
-    /// The agent of the session.
     Agent,
     /// The default: neither session nor agent set it.
     Default,

@@ -5,8 +5,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Principal;
+use crate::word_enum::word_enum;
 
 /// How a run ended. The first verdict stands and never changes.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Verdict {
@@ -21,11 +23,9 @@ pub enum Verdict {
     },
     /// The run was stopped by a person, a program or a limit.
     Aborted {
-        /// The reason of the stop.
         reason: StopReason,
         /// The principal who asked for the stop, and the surface. Absent if Quell itself stopped the run (time-out,
         /// budget, shutdown).
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Requester>,
     },
 }
@@ -59,7 +59,6 @@ pub enum StopReason {
     DailyLimit,
     /// A newer message replaced the run.
     Superseded,
-    /// The daemon shuts down.
     Shutdown,
     /// The daemon died during the run, and the next start found it.
     DaemonStopped,
@@ -138,63 +137,25 @@ impl utoipa::ToSchema for StopReason {}
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[schema(as = By)]
 pub struct Requester {
-    /// The principal who asked.
     pub principal: Principal,
     /// The surface through which the request came.
     pub surface: Surface,
 }
 
-/// Surfaces: where a message or a stop comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Surface {
-    /// HTTP API.
-    Http,
-    /// WebSocket gateway.
-    Ws,
-    /// A command of the command line.
-    Cli,
-    /// The terminal interface.
-    Tui,
-    /// The web page.
-    Page,
-    /// A chat network.
-    Channel,
-    /// The OpenAI-compatible API.
-    Openai,
-    /// The daemon itself.
-    Daemon,
-    /// A program that embeds the engine.
-    Embedded,
-}
-
-impl Surface {
-    /// The name of the surface on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Ws => "ws",
-            Self::Cli => "cli",
-            Self::Tui => "tui",
-            Self::Page => "page",
-            Self::Channel => "channel",
-            Self::Openai => "openai",
-            Self::Daemon => "daemon",
-            Self::Embedded => "embedded",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_door_is_the_same_word_everywhere() {
-        use Surface::{Channel, Cli, Daemon, Embedded, Http, Openai, Page, Tui, Ws};
-        for surface in [Http, Ws, Cli, Tui, Page, Channel, Openai, Daemon, Embedded] {
-            assert_eq!(serde_json::to_value(surface).unwrap(), surface.as_str());
-        }
+word_enum! {
+    /// Surfaces: where a message or a stop comes from.
+    Surface {
+        Http "http",
+        Ws "ws",
+        /// A command of the command line.
+        Cli "cli",
+        Tui "tui",
+        Page "page",
+        Channel "channel",
+        /// The OpenAI-compatible API.
+        Openai "openai",
+        Daemon "daemon",
+        /// A program that embeds the engine.
+        Embedded "embedded",
     }
 }

@@ -10,7 +10,6 @@ use crate::session::Secret;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignInRequest {
-    /// A token of the daemon.
     pub token: Secret,
 }
 
@@ -25,7 +24,6 @@ pub struct CallerView {
     /// All scopes that the token was created with.
     #[serde(default)]
     pub scopes: Vec<TokenScope>,
-    /// The version of the daemon.
     pub version: String,
 }
 
@@ -46,13 +44,11 @@ pub struct ModelRow {
 }
 
 /// Body of `PATCH /api/sessions/{key}`. A field that is absent stays as it is.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionPatch {
     /// `provider/model`, or a model of the session's provider.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
 }

@@ -16,6 +16,7 @@ use quell_client::text_format::byte_size;
 use quell_client::{ClientError, CommandIo, DaemonClient, DaemonTarget};
 use quell_store as store;
 
+use crate::runtime::block_on;
 use crate::{config, telemetry};
 
 pub(crate) const BACKUP_HELP: &str = "\
@@ -78,7 +79,7 @@ pub(crate) fn backup(args: &BackupArgs, mut target: DaemonTarget) -> anyhow::Res
     } else {
         target.data_dir = Some(data_dir);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(download(&target, &partial.0))?;
+        block_on(&runtime, download(&target, &partial.0))?;
     }
     store::sqlite::check_database_copy(&partial.0).context("the copy is not valid and was removed")?;
     let bytes = partial.publish(args)?;

@@ -11,6 +11,7 @@ use quell_client::term::{ColorMode, Locale};
 use quell_client::{ClientSubcommand, CommandIo, DaemonTarget, Exit};
 use quell_tui::ChatArgs;
 
+use crate::runtime::block_on;
 use crate::{backup, config, daemon, demo, doctor, telemetry};
 
 /// A self-hosted gateway for LLM agents that you can stop.
@@ -134,7 +135,7 @@ fn run_client_command(
     target.data_dir = Some(config::data_dir()?);
     let color = if telemetry::no_color() { ColorMode::Never } else { ColorMode::Auto };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(body(&target, CommandIo::standard(color, locale_from_environment()))).into())
+    Ok(block_on(&runtime, body(&target, CommandIo::standard(color, locale_from_environment()))).into())
 }
 
 /// Reads the locale as POSIX does: from the first variable that is not empty.

@@ -1,4 +1,4 @@
-//! Load the configuration from a file or the environment, and build the engine's and server's settings from it.
+//! Load the configuration from a file or the environment, and build the settings of the engine from it.
 //!
 //! Unknown keys and bad values are errors with line and column.
 
@@ -12,7 +12,6 @@ mod tests;
 mod validation;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,7 +43,7 @@ use routing::RoutingSection;
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     /// The HTTP and WebSocket server.
-    pub(crate) server: ServerSection,
+    pub(crate) server: ServerSettings,
     /// The database.
     pub(crate) store: StoreSection,
     /// Timeouts of a stop.
@@ -76,40 +75,6 @@ pub(crate) struct Config {
     pub(crate) channels: BTreeMap<String, ChannelConfig>,
 }
 
-/// `[server]`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct ServerSection {
-    /// The address to listen on.
-    #[schemars(with = "String")]
-    pub(crate) listen: SocketAddr,
-    /// The file of the admin token; by default `token` in the data directory.
-    pub(crate) token_file: Option<PathBuf>,
-    /// Web origins, besides its own, that may call the daemon.
-    pub(crate) allowed_origins: Vec<String>,
-    /// Host names, besides its own, by which the daemon may be addressed.
-    pub(crate) allowed_hosts: Vec<String>,
-    /// Streams (SSE and WebSocket) that can be open at the same time.
-    pub(crate) max_connections: usize,
-    /// Connections of one peer address without a valid token, at most; beyond that the oldest is closed.
-    pub(crate) max_unauthenticated_per_peer: usize,
-}
-
-impl Default for ServerSection {
-    fn default() -> Self {
-        let defaults = ServerSettings::default();
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 7171)),
-            token_file: None,
-            allowed_origins: defaults.allowed_origins,
-            allowed_hosts: defaults.allowed_hosts,
-            max_connections: defaults.max_connections,
-            max_unauthenticated_per_peer: defaults.max_unauthenticated_per_peer,
-        }
-    }
-}
-
-/// `[store]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StoreSection {
@@ -123,7 +88,6 @@ impl Default for StoreSection {
     }
 }
 
-/// `[stop]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StopSection {
@@ -143,7 +107,6 @@ impl Default for StopSection {
     }
 }
 
-/// `[tools]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ToolSection {
@@ -153,7 +116,6 @@ pub(crate) struct ToolSection {
     pub(crate) fetch_private: bool,
 }
 
-/// The configuration in use.
 #[derive(Debug)]
 pub(crate) struct LoadedConfig {
     pub(crate) config: Config,
@@ -212,7 +174,6 @@ pub(crate) fn locate_problem(path: &Path, key: &str, problem: &str) -> String {
     error_location::key_error(path, &text, key, problem)
 }
 
-/// Parses and validates the text of a file.
 pub(crate) fn parse_config(path: &Path, text: &str) -> anyhow::Result<Config> {
     let mut config: Config = toml::from_str(text).map_err(|error| error_location::toml_error(path, text, &error))?;
     environment::expand_paths(&mut config);
@@ -234,7 +195,6 @@ impl LoadedConfig {
         summary
     }
 
-    /// The path of the file, if there is one.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|file| file.path.as_path())
     }
@@ -308,7 +268,6 @@ impl LoadedConfig {
         })
     }
 
-    /// Builds the engine's configuration.
     pub(crate) fn engine_config(&self, data_dir: PathBuf) -> EngineConfig {
         let config = &self.config;
         let protected = self.protected(&data_dir);
@@ -332,20 +291,8 @@ impl LoadedConfig {
         }
     }
 
-    /// Builds the settings of the message flow of channels.
     pub(crate) fn flow_settings(&self) -> FlowSettings {
         let Config { channels, messages, routing, .. } = &self.config;
         FlowSettings { channels: channels.clone(), messages: *messages, routing: routing.rules() }
-    }
-
-    /// Builds the settings of the server.
-    pub(crate) fn server_settings(&self) -> ServerSettings {
-        let server = &self.config.server;
-        ServerSettings {
-            allowed_origins: server.allowed_origins.clone(),
-            allowed_hosts: server.allowed_hosts.clone(),
-            max_connections: server.max_connections,
-            max_unauthenticated_per_peer: server.max_unauthenticated_per_peer,
-        }
     }
 }

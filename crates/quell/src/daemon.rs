@@ -26,6 +26,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{self, LoadedConfig};
 use crate::reload::ConfigReloader;
+use crate::runtime::block_on;
 
 /// The file in the data directory that tells client commands the daemon's address.
 pub(crate) const ADDRESS_FILE: &str = "address";
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         tracing::warn!("{unread}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let code = runtime.block_on(serve(loaded, args.listen, open_files));
+    let code = block_on(&runtime, serve(loaded, args.listen, open_files));
     // A blocked DNS thread or a stuck disk must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(100));
     code
@@ -165,7 +166,7 @@ async fn run_server(
 ) -> anyhow::Result<RunLeftovers> {
     let address = socket.local_addr()?;
     let listener = socket.listen(BACKLOG).with_context(|| listen_error_text(address))?;
-    let state = ServerState::new(engine.clone(), loaded.server_settings(), Some(metrics));
+    let state = ServerState::new(engine.clone(), loaded.config.server.clone(), Some(metrics));
     let channels = Channels::start(engine.clone(), reload.live_settings(), reload.check_callback());
     state.set_channels(channels.clone());
     let mut address_file = AddressFile::write(data_dir, address).inspect_err(|error| {
@@ -299,7 +300,6 @@ impl ShutdownSignals {
         Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for the next signal.
     async fn next(&mut self) {
         tokio::select! {
             _ = self.term.recv() => tracing::info!("SIGTERM: shutting down"),

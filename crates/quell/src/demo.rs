@@ -23,6 +23,7 @@ use quell_process::{Isolate, WardenExe};
 use quell_protocol::api::{AccessLevel, Grants, HistoryMessage, OnBusy};
 use quell_protocol::{AgentId, EventKind, Principal, Receipt, RunId, SessionKey, StopReason, Surface};
 
+use crate::runtime::block_on;
 use crate::telemetry;
 
 /// Three processes that are hard to stop: a shell, a background job, and one in a session of its own that ignores
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let home = std::env::temp_dir().join(format!("quell-demo-{}", std::process::id()));
     std::fs::create_dir_all(&home).with_context(|| format!("cannot create {}", home.display()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let tour_result = runtime.block_on(run_tour(args, &home));
+    let tour_result = block_on(&runtime, run_tour(args, &home));
     runtime.shutdown_timeout(Duration::from_millis(100));
     // A directory that is left does no harm, and the tour's own error is more important.
     let _ = std::fs::remove_dir_all(&home);

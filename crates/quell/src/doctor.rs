@@ -17,6 +17,7 @@ mod tests;
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -102,7 +103,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn run_checks(input: &CheckInput, report: &mut DoctorReport) -> anyhow::Result<()> {
+fn run_checks(input: &CheckInput, report: &mut DoctorReport<impl Write>) -> anyhow::Result<()> {
     let configured = ConfiguredInput::from_input(input);
     for (name, check) in &CHECKS {
         report.start_check(name)?;

@@ -7,6 +7,7 @@ mod daemon;
 mod demo;
 mod doctor;
 mod reload;
+mod runtime;
 mod telemetry;
 
 use std::process::ExitCode;

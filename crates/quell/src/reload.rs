@@ -58,7 +58,6 @@ struct WatchedConfigFile {
     check_requested: Arc<Notify>,
 }
 
-/// Result of applying a valid file.
 enum ReloadOutcome {
     Applied,
     /// An agent is being created or deleted: the next check tries again.

@@ -16,7 +16,6 @@ use quell_kernel::Moment;
 use tokio::time::Instant;
 
 /// The wall clock now, for a file name: `20261121T120000Z`.
-#[must_use]
 pub fn file_timestamp() -> String {
     Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string()
 }
@@ -65,7 +64,6 @@ impl WallClock {
         jumps.push((moment, drift));
     }
 
-    /// Wall time of a moment.
     fn time_at(&self, moment: Duration) -> Timestamp {
         let jumps = self.jumps.read().unwrap_or_else(PoisonError::into_inner);
         let drift = jumps.iter().rev().find(|(since, _)| *since <= moment).map_or(SignedDuration::ZERO, |jump| jump.1);
@@ -111,7 +109,6 @@ impl Clock {
         Self { skipped: Some(skipped), ..Self::start() }
     }
 
-    #[must_use]
     pub fn now(&self) -> Moment {
         let now = self.start.elapsed() + self.skipped_time();
         self.wall.detect_jump(now);
@@ -119,7 +116,6 @@ impl Clock {
     }
 
     /// The tokio instant of a moment, for timers.
-    #[must_use]
     pub fn instant(&self, moment: Moment) -> Instant {
         self.start + moment.0.saturating_sub(self.skipped_time())
     }
@@ -129,32 +125,26 @@ impl Clock {
     }
 
     /// Wall time of a moment in RFC 3339 format, in UTC with microseconds.
-    #[must_use]
     pub fn rfc3339(&self, moment: Moment) -> String {
         format!("{:.6}", self.timestamp(moment))
     }
 
-    /// Wall time of a moment.
-    #[must_use]
     pub fn timestamp(&self, moment: Moment) -> Timestamp {
         self.wall.time_at(moment.0)
     }
 
     /// The machine's wall clock in seconds since 1970, for times that other machines or later daemons compare with
     /// theirs. Unlike monotonic time it advances while the machine is suspended.
-    #[must_use]
     pub fn wall_seconds() -> i64 {
         Timestamp::now().as_second()
     }
 
     /// The UTC day of a moment.
-    #[must_use]
     pub fn day(&self, moment: Moment) -> Date {
         self.timestamp(moment).to_zoned(TimeZone::UTC).date()
     }
 
     /// Milliseconds from `from` to `to`, negative when `to` is earlier.
-    #[must_use]
     pub fn ms_between(from: Moment, to: Moment) -> f64 {
         let micros = |d: Duration| i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
         let distance = micros(to.0).saturating_sub(micros(from.0));

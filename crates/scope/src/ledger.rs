@@ -17,7 +17,6 @@ pub struct LedgerRow {
     pub id: u64,
     /// For people.
     pub label: String,
-    /// When it was opened.
     pub opened: Moment,
     pub state: RowState,
     /// For processes: what is known so far.
@@ -26,22 +25,18 @@ pub struct LedgerRow {
     pub leftovers: Vec<String>,
 }
 
-/// Whether a resource is still held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowState {
     Held,
     Released { at: Moment, how: Release },
 }
 
-/// How a resource was released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// It did its work.
     Finished,
     Failed,
     /// Its work was dropped or told to end.
     Cancelled,
-    /// Its connection was closed.
     Closed,
     /// All processes exited by themselves.
     Exited,
@@ -99,7 +94,6 @@ pub struct Held {
 
 impl Release {
     /// The word in receipts.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Finished => "finished",
@@ -121,7 +115,6 @@ impl Release {
 }
 
 impl LedgerRow {
-    #[must_use]
     pub fn is_held(&self) -> bool {
         self.state == RowState::Held
     }
@@ -147,13 +140,10 @@ impl Ledger {
     }
 
     /// All rows in the order of opening.
-    #[must_use]
     pub fn rows(&self) -> Vec<LedgerRow> {
         self.lock_state().entries.iter().map(|line| line.row.clone()).collect()
     }
 
-    /// Number of resources that are held now.
-    #[must_use]
     pub fn open_count(&self) -> usize {
         *self.0.open_count.borrow()
     }
@@ -244,7 +234,6 @@ impl Held {
     }
 
     /// Row number in the ledger, from 1.
-    #[must_use]
     pub fn id(&self) -> u64 {
         u64::try_from(self.index).unwrap_or(u64::MAX).saturating_add(1)
     }
@@ -264,7 +253,6 @@ impl Held {
         self.with_row(|row| row.label.push_str(text));
     }
 
-    /// Releases the resource and records how.
     pub fn release(mut self, how: Release) {
         self.how = how;
     }

@@ -10,6 +10,7 @@ mod point;
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,7 +33,6 @@ pub struct Cancelled;
 pub enum Interrupted<E> {
     /// The scope was cancelled. The caller returns this up to the task of the run.
     Cancelled,
-    /// The operation itself failed.
     Failed(E),
 }
 
@@ -43,7 +43,6 @@ impl<E> From<Cancelled> for Interrupted<E> {
 }
 
 impl<E> Interrupted<E> {
-    /// Converts the failure.
     pub fn map<F>(self, convert: impl FnOnce(E) -> F) -> Interrupted<F> {
         match self {
             Self::Cancelled => Interrupted::Cancelled,
@@ -60,9 +59,6 @@ impl<E> Interrupted<E> {
     }
 
     /// Separates a failure, which the caller handles, from a cancel, which it returns with `?`.
-    ///
-    /// # Errors
-    /// [`Cancelled`] if the scope was cancelled.
     pub fn into_failure(self) -> Result<E, Cancelled> {
         match self {
             Self::Cancelled => Err(Cancelled),
@@ -90,7 +86,6 @@ struct ScopeInner {
 
 impl Scope {
     /// Creates an open scope that holds nothing.
-    #[must_use]
     pub fn new(clock: Clock, probe: PointProbe) -> Self {
         Self(Arc::new(ScopeInner {
             token: CancellationToken::new(),
@@ -109,9 +104,6 @@ impl Scope {
 
     /// Runs `work` until it is done or the scope is cancelled; then `work` is dropped. A cancel wins over a result that
     /// is ready at the same time.
-    ///
-    /// # Errors
-    /// [`Cancelled`] if the scope was cancelled first.
     ///
     /// # Cancel safety
     /// As safe as `work`, which is dropped on a cancel. For work that must not be dropped half-way, use
@@ -152,12 +144,14 @@ impl Scope {
         self.0.forced_token.cancelled().await;
     }
 
-    /// Starts a task that [`Scope::close`] waits for. It is not cancelled by itself: race inside it.
+    /// Starts a task that [`Scope::close`] waits for. It is not cancelled by itself: race inside it. The future is
+    /// boxed, so that the runtime's code for tasks is compiled once for each output and not for each future.
     pub fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
+        let task: Pin<Box<dyn Future<Output = F::Output> + Send>> = Box::pin(task);
         #[expect(clippy::disallowed_methods, reason = "the only place that spawns a run's tasks; all are tracked")]
         tokio::spawn(self.0.tasks.track_future(task))
     }
@@ -232,7 +226,6 @@ impl Scope {
         is_first
     }
 
-    #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.0.ledger
     }

@@ -24,17 +24,11 @@ points! {
     Session,
     /// Waiting for the result of a lifecycle hook.
     Hook,
-    /// Reading the agent's skills.
     Skills,
-    /// Loading the session's history.
     LoadHistory,
-    /// Searching notes for the run.
     Recall,
-    /// Writing a note.
     Remember,
-    /// A consolidation waits for its permit.
     Consolidation,
-    /// Before a step.
     BeforeStep,
     /// The context of the step is built, and the model is not called yet.
     ContextBuilt,
@@ -48,17 +42,13 @@ points! {
     ModelStream,
     /// Reading the body of a model's error response.
     ModelError,
-    /// Waiting before a retry.
     ModelBackoff,
-    /// The model's answer is complete.
     AfterModel,
-    /// Before a tool call starts.
     BeforeTool,
     /// A call waits for a person.
     Approval,
     /// The start of a call is being stored in the journal.
     Journal,
-    /// The process of a tool is running.
     Process,
     /// Waiting for a background process, or writing to it.
     ProcessWait,
@@ -72,15 +62,10 @@ points! {
     McpCall,
     /// Saving the images of an MCP result.
     KeepPictures,
-    /// A sub-run is being accepted.
     StartSubRun,
-    /// Waiting for a sub-run.
     SubRun,
-    /// A tool call has ended.
     AfterTool,
-    /// Fetching the attachments of a chat message.
     Attachments,
-    /// Delivering an answer to its chat network.
     Delivery,
 }
 
@@ -90,7 +75,6 @@ pub struct PointProbe(Option<Arc<dyn Fn(Point) + Send + Sync>>);
 
 impl PointProbe {
     /// Creates a probe that calls `callback` at every point, on the task that reached it.
-    #[must_use]
     pub fn new(callback: impl Fn(Point) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(callback)))
     }

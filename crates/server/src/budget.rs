@@ -67,7 +67,6 @@ impl Reservation {
         Self { budget: self.budget.clone(), amount: std::mem::take(&mut self.amount) }
     }
 
-    /// Grows or shrinks to `amount`.
     pub(crate) fn resize(&mut self, amount: usize) -> Result<(), BudgetExhausted> {
         self.shrink_to(amount);
         self.grow(amount - self.amount)

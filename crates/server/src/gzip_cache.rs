@@ -25,9 +25,3 @@ fn gzip(data: &[u8]) -> Bytes {
     let _ = encoder.write_all(data);
     encoder.finish().unwrap_or_default().into()
 }
-
-impl std::fmt::Debug for GzipCache {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("GzipCache")
-    }
-}

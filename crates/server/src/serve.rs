@@ -331,7 +331,6 @@ fn with_body_timeout(request: hyper::Request<Incoming>) -> (Request, Option<Canc
     (request.map(|body| Body::new(body_timeout::TimedBody::new(body, timed_out.clone()))), Some(timed_out))
 }
 
-/// Closes the connection after this response.
 fn with_connection_close(refused: impl IntoResponse) -> Response {
     let mut response = refused.into_response();
     response.headers_mut().insert(axum::http::header::CONNECTION, axum::http::HeaderValue::from_static("close"));

@@ -1,5 +1,7 @@
 //! State shared by all request functions: engine, settings, metrics, budgets.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -24,24 +26,30 @@ const SEND_BUDGET_BYTES: usize = 256 * 1024 * 1024;
 /// Requests of all WebSocket clients that may be pending at the same time.
 const MAX_PENDING_CALLS: usize = 16 * 1024;
 
-/// `[server]` of the configuration, as far as the server uses it.
+/// `[server]`. The binary binds `listen` and reads `token_file`; the server uses the rest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerSettings {
-    /// Web origins besides the daemon's own that may send requests, such as `https://quell.example.org`.
+    /// The address to listen on.
+    #[schemars(with = "String")]
+    pub listen: SocketAddr,
+    /// The file of the admin token; by default `token` in the data directory.
+    pub token_file: Option<PathBuf>,
+    /// Web origins, besides its own, that may call the daemon.
     pub allowed_origins: Vec<String>,
-    /// Host names besides the daemon's own that requests may use, such as `quell.example.org` behind a proxy.
+    /// Host names, besides its own, by which the daemon may be addressed.
     pub allowed_hosts: Vec<String>,
-    /// Maximum number of open streams (SSE and WebSocket). Other requests, stops among them, are not counted.
+    /// Streams (SSE and WebSocket) that can be open at the same time.
     pub max_connections: usize,
-    /// Maximum number of connections of one peer address without a valid token. A new one gets in, and the oldest is
-    /// closed.
+    /// Connections of one peer address without a valid token, at most; beyond that the oldest is closed.
     pub max_unauthenticated_per_peer: usize,
 }
 
 impl Default for ServerSettings {
     fn default() -> Self {
         Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7171)),
+            token_file: None,
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),
             max_connections: 10_000,

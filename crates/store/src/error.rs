@@ -67,7 +67,6 @@ pub enum StoreError {
     /// The cursor was not issued by this list.
     #[error("the cursor is not one that this list gave out")]
     BadCursor,
-    /// A bug in Quell.
     #[error("the database refused an operation, which is a bug in quell: {0}")]
     Bug(String),
 }

@@ -145,6 +145,14 @@ impl MemoryStore {
         })
     }
 
+    /// Does a write whose work cannot fail.
+    fn change<'a>(&'a self, work: impl FnOnce(&mut Data) + Send + 'a) -> StoreFuture<'a, ()> {
+        self.write(move |data| {
+            work(data);
+            Ok(())
+        })
+    }
+
     fn read<'a, T: Send + 'a>(
         &'a self,
         work: impl FnOnce(&Data) -> Result<T, StoreError> + Send + 'a,

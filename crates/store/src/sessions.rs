@@ -55,9 +55,7 @@ pub struct SessionSetup {
 /// Which of a session's own endpoints may have private addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PrivateEndpoints {
-    /// `baseUrl`.
     pub base_url: bool,
-    /// `mcpUrl`.
     pub mcp_url: bool,
 }
 

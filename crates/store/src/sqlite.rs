@@ -45,7 +45,7 @@ use crate::lock::DirectoryLock;
 use crate::{StoreBackend, StoreError, StoreFuture};
 use boot::BootNumber;
 use reader::ReadOperation;
-use worker_threads::WorkerThreads;
+use worker_threads::{QueuedWork, WorkerThreads};
 use writer::{SyncLevel, WriteOperation};
 
 /// Operations that can wait for a thread before callers have to wait for room. Larger than the number of runs in
@@ -69,7 +69,6 @@ struct StoreInner {
     readers: WorkerThreads<ReadOperation>,
     /// Runs exports and backups one after the other, so that they delay no other read.
     copier: WorkerThreads<ReadOperation>,
-    /// Interrupts the copier's current statement.
     copy_interrupt: InterruptHandle,
     /// Cancelled when no further copy may begin.
     copies_cancelled: CancellationToken,
@@ -128,76 +127,58 @@ impl SqliteStore {
     }
 
     /// Queues a write. Its commit waits for a sync of the disk.
-    fn write<T, F>(&self, work: F) -> StoreFuture<'_, T>
-    where
-        T: Send + 'static,
-        F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    {
-        self.queue_write(SyncLevel::Full, work)
+    fn write<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        send_work(&self.0.writer, writer::queued_write(SyncLevel::Full, work))
     }
 
     /// As [`SqliteStore::write`], but the commit does not wait for a sync of the disk.
-    fn write_relaxed<T, F>(&self, work: F) -> StoreFuture<'_, T>
-    where
-        T: Send + 'static,
-        F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    {
-        self.queue_write(SyncLevel::Normal, work)
-    }
-
-    fn queue_write<T, F>(&self, sync: SyncLevel, work: F) -> StoreFuture<'_, T>
-    where
-        T: Send + 'static,
-        F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    {
-        Box::pin(async move {
-            let (write, answer) = writer::queued_write(sync, work);
-            self.0.writer.send(write).await?;
-            answer.await.map_err(|_| StoreError::Closed)?
-        })
+    fn write_relaxed<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        send_work(&self.0.writer, writer::queued_write(SyncLevel::Normal, work))
     }
 
     /// Queues a read that sees one state of the database.
-    fn read<T, F>(&self, work: F) -> StoreFuture<'_, T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    {
-        Box::pin(async move {
-            let (read, answer) = reader::queued_read(work);
-            self.0.readers.send(read).await?;
-            answer.await.map_err(|_| StoreError::Closed)?
-        })
+    fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        send_work(&self.0.readers, reader::queued_read(work))
     }
 
     /// Queues a short read outside of any transaction.
-    fn read_raw<T, F>(&self, work: F) -> StoreFuture<'_, T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
-    {
-        Box::pin(async move {
-            let (read, answer) = reader::queued_raw_read(work);
-            self.0.readers.send(read).await?;
-            answer.await.map_err(|_| StoreError::Closed)?
-        })
+    fn read_raw<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        send_work(&self.0.readers, reader::queued_raw_read(work))
     }
 
     /// Queues a long read on the copier thread.
-    fn run_on_copier<T, F>(&self, work: F) -> StoreFuture<'_, T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
-    {
-        Box::pin(async move {
-            let cancelled = self.0.copies_cancelled.clone();
-            let unless_closed =
-                move |db: &mut Connection| if cancelled.is_cancelled() { Err(StoreError::Closed) } else { work(db) };
-            let (read, answer) = reader::queued_raw_read(unless_closed);
-            self.0.copier.send(read).await?;
-            answer.await.map_err(|_| StoreError::Closed)?
-        })
+    fn run_on_copier<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        let cancelled = self.0.copies_cancelled.clone();
+        let unless_closed =
+            move |db: &mut Connection| if cancelled.is_cancelled() { Err(StoreError::Closed) } else { work(db) };
+        send_work(&self.0.copier, reader::queued_raw_read(unless_closed))
     }
+}
+
+/// Queues work at the first poll, and waits for its result.
+fn send_work<J: Send + 'static, T: Send + 'static>(
+    threads: &WorkerThreads<J>,
+    queued: QueuedWork<J, T>,
+) -> StoreFuture<'_, T> {
+    Box::pin(async move {
+        threads.send(queued.work).await?;
+        queued.answer.await.map_err(|_| StoreError::Closed)?
+    })
 }
 
 /// Takes the boot number of this start. If the database cannot be written now, the first write takes it.

@@ -42,22 +42,6 @@ impl Viewport {
     pub const PHONE: Self = Self { width: 390, height: 844, touch: true };
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ColorScheme {
-    Light,
-    Dark,
-}
-
-impl ColorScheme {
-    /// Value of the media feature `prefers-color-scheme`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Light => "light",
-            Self::Dark => "dark",
-        }
-    }
-}
-
 /// A Chromium with one tab and its own profile. Dropping it ends it.
 #[derive(Debug)]
 pub struct Browser {
@@ -95,10 +79,10 @@ impl Browser {
         self.cdp("Emulation.setTouchEmulationEnabled", json!({"enabled": touch})).await;
     }
 
-    /// Sets the preferred colour scheme, and reduced motion.
-    pub async fn set_color_scheme(&self, scheme: ColorScheme) {
+    /// Sets the preferred colour scheme, `light` or `dark`, and reduced motion.
+    pub async fn set_color_scheme(&self, scheme: &str) {
         let features = json!([
-            {"name": "prefers-color-scheme", "value": scheme.as_str()},
+            {"name": "prefers-color-scheme", "value": scheme},
             {"name": "prefers-reduced-motion", "value": "reduce"},
         ]);
         self.cdp("Emulation.setEmulatedMedia", json!({"features": features})).await;

@@ -187,7 +187,6 @@ pub fn detached_server(mark: &ProcessMarker) -> String {
     ))
 }
 
-/// Prints without end.
 pub fn output_flood(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(&format!("yes {}; :", mark.as_str()))
 }
@@ -195,11 +194,6 @@ pub fn output_flood(mark: &ProcessMarker) -> String {
 /// Prints this many bytes and exits.
 pub fn prints_bytes(mark: &ProcessMarker, bytes: usize) -> String {
     mark.exec_marked_shell(&format!("yes {} | head -c {bytes}; :", mark.as_str()))
-}
-
-/// Prints `lines` numbered lines quickly, then waits: output of a command that is stopped.
-pub fn prints_then_waits(mark: &ProcessMarker, lines: u32) -> String {
-    mark.exec_marked_shell(&format!("i=1; while [ $i -le {lines} ]; do echo line $i; i=$((i+1)); done; {SLEEP_LOOP}"))
 }
 
 /// Behaves like `sudo`: the payload runs in its own session, as another user if this one may change users, below a

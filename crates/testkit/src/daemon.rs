@@ -6,7 +6,6 @@ mod events;
 mod tests;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -21,6 +20,7 @@ use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
 
 use crate::WAIT_TIMEOUT;
+use crate::external_server::read_output;
 use crate::or_fail::OrFail as _;
 
 pub use api::{TestApiClient, TestApiResponse, http_client, percent_encode, poll_until};
@@ -138,29 +138,27 @@ impl DaemonHome {
         self.start_on(exe, "127.0.0.1:0").await
     }
 
-    /// Starts a daemon that should answer but not become ready.
-    pub async fn start_unready(&self, exe: &Path) -> TestDaemon {
-        let mut command = self.command(exe);
-        command.arg("serve").arg("--config").arg(self.config_file()).args(["--listen", "127.0.0.1:0"]);
-        self.spawn(exe, command, 503).await
-    }
-
     /// Starts a daemon that listens on this address, for example that of its predecessor.
     pub async fn start_on(&self, exe: &Path, address: &str) -> TestDaemon {
-        let mut command = self.command(exe);
-        command.arg("serve").arg("--config").arg(self.config_file()).args(["--listen", address]);
-        self.spawn(exe, command, 200).await
+        self.spawn(exe, Some(self.config_file()), address, 200).await
+    }
+
+    /// Starts a daemon that should answer but not become ready.
+    pub async fn start_unready(&self, exe: &Path) -> TestDaemon {
+        self.spawn(exe, Some(self.config_file()), "127.0.0.1:0", 503).await
     }
 
     /// Starts a daemon without `--config`; `QUELL_CONFIG` must be empty.
     pub async fn start_without_config_flag(&self, exe: &Path) -> TestDaemon {
-        let mut command = self.command(exe);
-        command.args(["serve", "--listen", "127.0.0.1:0"]);
-        self.spawn(exe, command, 200).await
+        self.spawn(exe, None, "127.0.0.1:0", 200).await
     }
 
     /// `ready_status` is the expected status of `/readyz`.
-    async fn spawn(&self, exe: &Path, mut command: std::process::Command, ready_status: u16) -> TestDaemon {
+    async fn spawn(&self, exe: &Path, config: Option<PathBuf>, address: &str, ready_status: u16) -> TestDaemon {
+        let mut command = self.command(exe);
+        command
+            .args(["serve", "--listen", address])
+            .args(config.iter().flat_map(|path| [Path::new("--config"), path.as_path()]));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let log = File::options().create(true).append(true).open(self.log_file());
         let spawned = log.and_then(|log| {
@@ -199,7 +197,7 @@ impl TestDaemon {
             .or_fail(format_args!("cannot watch process {pid}"));
         let (address, announced) = oneshot::channel();
         let stdout = child.stdout.take();
-        let reader = move || copy_output(stdout, log, address);
+        let reader = move || stdout.map(|stdout| read_output(stdout, log, parse_address, address));
         let (ending, ended) = watch::channel(None);
         let waiter = move || {
             // Without a status the sender is dropped, which the receiver notices.
@@ -366,23 +364,6 @@ impl Drop for TestDaemon {
         if let Some(waiter) = self.waiter.take() {
             let _ = waiter.join();
         }
-    }
-}
-
-/// Copies the output to the log and sends the first URL in it.
-fn copy_output(stdout: Option<std::process::ChildStdout>, mut log: File, address: oneshot::Sender<String>) {
-    let Some(stdout) = stdout else { return };
-    let mut address = Some(address);
-    let mut lines = BufReader::new(stdout);
-    let mut line = Vec::new();
-    while lines.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-        let _ = log.write_all(&line);
-        if let Some(url) = parse_address(&String::from_utf8_lossy(&line))
-            && let Some(address) = address.take()
-        {
-            let _ = address.send(url);
-        }
-        line.clear();
     }
 }
 

@@ -1,15 +1,16 @@
 //! An external server of a test: a process whose output says when it is ready.
 
-use std::io::{BufRead as _, BufReader, Read};
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::Child;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::WAIT_TIMEOUT;
 use crate::leaks;
 use crate::or_fail::OrFail as _;
 
@@ -17,31 +18,33 @@ use crate::or_fail::OrFail as _;
 #[derive(Debug)]
 pub(crate) struct ExternalServer {
     child: Child,
-    output: Arc<Mutex<String>>,
+    output: NamedTempFile,
 }
 
 impl ExternalServer {
-    /// Waits until `find` finds something in a line of the output; returns the output when it does not.
+    /// Waits until `find` finds something in a line of the standard output; returns the output when it does not.
     pub(crate) async fn watch<T: Send + 'static>(
         mut child: Child,
+        limit: Duration,
         find: impl FnMut(&str) -> Option<T> + Send + 'static,
     ) -> Result<(Self, T), String> {
-        let (output, (announce, announced)) = (Arc::<Mutex<String>>::default(), oneshot::channel());
-        let (stdout, kept) = (child.stdout.take(), Arc::clone(&output));
+        let output = NamedTempFile::with_prefix("quell-server-").or_fail("no file for the output of a server");
+        let (announce, announced) = oneshot::channel();
+        let (stdout, copy) = (child.stdout.take(), output.reopen().or_fail("the output of a server is gone"));
         let process = Self { child, output };
         // The thread ends with the output.
         let reading = std::thread::Builder::new().name("server-output".into());
         reading
-            .spawn(move || stdout.map(|stdout| read_output(stdout, &kept, find, announce)))
+            .spawn(move || stdout.map(|stdout| read_output(stdout, copy, find, announce)))
             .or_fail("no thread for a server");
-        match timeout(WAIT_TIMEOUT, announced).await {
+        match timeout(limit, announced).await {
             Ok(Ok(found)) => Ok((process, found)),
             _ => Err(process.output()),
         }
     }
 
     pub(crate) fn output(&self) -> String {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        fs::read_to_string(self.output.path()).unwrap_or_default()
     }
 
     pub(crate) fn kill(&mut self) {
@@ -64,25 +67,39 @@ impl Drop for ExternalServer {
     }
 }
 
-/// Keeps the output, and sends what `find` finds first.
-fn read_output<T>(
+/// Copies the output, and sends what `find` finds first.
+pub(crate) fn read_output<T>(
     stdout: impl Read,
-    kept: &Mutex<String>,
+    mut copy: impl Write,
     mut find: impl FnMut(&str) -> Option<T>,
     announce: oneshot::Sender<T>,
 ) {
-    let mut announce = Some(announce);
-    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push_str(&line);
-        kept.push('\n');
-        drop(kept);
-        if let Some(found) = find(&line)
-            && let Some(announce) = announce.take()
+    let (mut lines, mut line, mut announce) = (BufReader::new(stdout), Vec::new(), Some(announce));
+    while lines.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+        let _ = copy.write_all(&line);
+        if announce.is_some()
+            && let Some(found) = find(String::from_utf8_lossy(&line).trim_end())
         {
-            let _ = announce.send(found);
+            let _ = announce.take().map(|announce| announce.send(found));
+        }
+        line.clear();
+    }
+}
+
+/// Starts a server, again when its port was taken meanwhile.
+///
+/// # Panics
+/// When no attempt succeeds, with the last output.
+pub(crate) async fn start_server<T>(name: &str, mut start: impl AsyncFnMut() -> Result<T, String>) -> T {
+    const START_ATTEMPTS: u32 = 5;
+    let mut last = String::new();
+    for _ in 0..START_ATTEMPTS {
+        match start().await {
+            Ok(server) => return server,
+            Err(output) => last = output,
         }
     }
+    panic!("{name} does not start\n{last}");
 }
 
 /// A port that is free now.

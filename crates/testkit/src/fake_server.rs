@@ -4,7 +4,8 @@
 pub(crate) mod http1;
 
 use std::fmt::Debug;
-use std::future::pending;
+use std::future::{pending, ready};
+use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::time::Duration;
 
@@ -145,30 +146,18 @@ async fn accept_connection(listener: Option<&TcpListener>) -> TcpStream {
     }
 }
 
-/// What a fake server does with a request.
-pub(crate) enum FakeAnswer {
-    Send(Vec<u8>),
-    SendAndClose(Vec<u8>),
-    /// Closes the connection without an answer.
-    Close,
-}
-
-impl From<Option<FakeHttpReply>> for FakeAnswer {
-    fn from(reply: Option<FakeHttpReply>) -> Self {
-        reply.map_or(Self::Close, |reply| Self::Send(reply.into_bytes()))
-    }
-}
-
 #[derive(Debug, Clone)]
 pub(crate) struct FakeHttpReply {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
+    /// Has no length, and ends with the connection.
+    pub(crate) closes: bool,
 }
 
 impl FakeHttpReply {
     pub(crate) fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Self { status, headers: Vec::new(), body: body.into() }
+        Self { status, headers: Vec::new(), body: body.into(), closes: false }
     }
 
     pub(crate) fn json(status: u16, body: &Value) -> Self {
@@ -185,7 +174,12 @@ impl FakeHttpReply {
     }
 
     pub(crate) fn into_bytes(self) -> Vec<u8> {
-        let mut head = format!("HTTP/1.1 {} Scripted\r\ncontent-length: {}\r\n", self.status, self.body.len());
+        let mut head = format!("HTTP/1.1 {} Scripted\r\n", self.status);
+        head += &if self.closes {
+            "connection: close\r\n".to_owned()
+        } else {
+            format!("content-length: {}\r\n", self.body.len())
+        };
         if !self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
             head.push_str("content-type: application/json\r\n");
         }
@@ -196,10 +190,20 @@ impl FakeHttpReply {
     }
 }
 
-/// Serves requests until the client leaves or the connection is closed. An answer is dropped when its client leaves.
+/// A port whose requests change the state and are answered at once; without an answer the connection is closed.
+pub(crate) fn start_http_server<S: Clone + Send + Sync + 'static>(
+    state: &SharedState<S>,
+    answer: fn(&mut S, &RawHttpRequest) -> Option<FakeHttpReply>,
+) -> FakePort {
+    FakePort::start(state, move |stream, state| {
+        serve_http(stream, move |incoming| ready(state.update(|state| answer(state, &incoming))))
+    })
+}
+
+/// Serves requests until the client leaves or there is no answer. An answer is dropped when its client leaves.
 pub(crate) async fn serve_http<F>(mut stream: TcpStream, answer: impl Fn(RawHttpRequest) -> F)
 where
-    F: Future<Output = FakeAnswer>,
+    F: Future<Output = Option<FakeHttpReply>>,
 {
     let serving = async {
         let mut buffer = BytesMut::new();
@@ -210,18 +214,19 @@ where
             let answer = tokio::select! {
                 biased;
                 answer = answer(incoming) => answer,
-                () = wait_client_disconnect(&mut reader, &mut buffer) => FakeAnswer::Close,
+                () = wait_client_disconnect(&mut reader, &mut buffer) => None,
             };
-            match answer {
-                FakeAnswer::Send(bytes) => writer.write_all(&bytes).await?,
-                FakeAnswer::SendAndClose(bytes) => return writer.write_all(&bytes).await,
-                FakeAnswer::Close => return Ok(()),
+            let Some(reply) = answer else { return Ok(()) };
+            let closes = reply.closes;
+            writer.write_all(&reply.into_bytes()).await?;
+            if closes {
+                return Ok(());
             }
         }
         Ok(())
     };
     // Many tests let the client disconnect in the middle.
-    let _ = serving.await;
+    let _: io::Result<()> = serving.await;
 }
 
 /// Returns when the client has closed or reset its side. Bytes that arrive meanwhile belong to its next request.
@@ -229,60 +234,86 @@ pub(crate) async fn wait_client_disconnect(reader: &mut (impl AsyncRead + Unpin)
     while let Ok(1..) = reader.read_buf(buffer).await {}
 }
 
-/// Decodes percent encoding; other characters outside of ASCII are refused.
+/// Decodes percent encoding; other characters outside of ASCII and a `%` without two hex digits are refused.
 pub(crate) fn percent_decode(text: &str) -> Option<String> {
-    let (mut bytes, mut rest) = (Vec::new(), text.bytes());
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digits = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            byte if byte.is_ascii() => byte,
-            _ => return None,
+    let begins_with_hex = |rest: &str| rest.as_bytes().get(..2)?.iter().all(u8::is_ascii_hexdigit).then_some(());
+    text.split('%').skip(1).try_for_each(begins_with_hex)?;
+    let decoded = percent_encoding::percent_decode_str(text).decode_utf8().ok()?;
+    text.is_ascii().then(|| decoded.into_owned())
+}
+
+/// The state of a fake server, which tests read, change and wait for.
+#[derive(Debug, Clone, Default)]
+pub struct SharedState<S>(watch::Sender<S>);
+
+impl<S> SharedState<S> {
+    pub(crate) fn new(state: S) -> Self {
+        Self(watch::Sender::new(state))
+    }
+
+    /// Changes it and tells those who wait for it; returns what `change` returns.
+    pub fn update<T>(&self, change: impl FnOnce(&mut S) -> T) -> T {
+        self.update_if(|state| Some(change(state))).or_fail("a change is made at once")
+    }
+
+    /// Like [`Self::update`], but nobody is told when `change` returns nothing.
+    pub(crate) fn update_if<T>(&self, change: impl FnOnce(&mut S) -> Option<T>) -> Option<T> {
+        let (mut change, mut done) = (Some(change), None);
+        self.0.send_if_modified(|state| {
+            done = change.take().and_then(|change| change(state));
+            done.is_some()
         });
+        done
     }
-    String::from_utf8(bytes).ok()
-}
 
-/// Increments a counter of the state while it lives, also when its task is dropped.
-pub(crate) struct CountGuard<S> {
-    state: watch::Sender<S>,
-    count: fn(&mut S) -> &mut usize,
-}
+    /// Reads a part of it without a copy of the rest.
+    pub fn with_state<T>(&self, part: impl FnOnce(&S) -> T) -> T {
+        part(&self.0.borrow())
+    }
 
-impl<S> CountGuard<S> {
-    pub(crate) fn new(state: &watch::Sender<S>, count: fn(&mut S) -> &mut usize) -> Self {
-        state.send_modify(|state| *count(state) += 1);
-        Self { state: state.clone(), count }
+    /// Waits until it fulfils a condition; `what` names it in the failure.
+    pub async fn wait_for(&self, what: &str, condition: impl Fn(&S) -> bool) -> S
+    where
+        S: Clone + Debug,
+    {
+        match timeout(WAIT_TIMEOUT, self.subscribe().wait_for(|state| condition(state))).await {
+            Ok(Ok(state)) => state.clone(),
+            _ => panic!("waited {WAIT_TIMEOUT:?} for {what}: {:#?}", self.0.borrow()),
+        }
+    }
+
+    pub fn state(&self) -> S
+    where
+        S: Clone,
+    {
+        self.0.borrow().clone()
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<S> {
+        self.0.subscribe()
+    }
+
+    /// Increments a counter while the guard lives, also when its task is dropped.
+    pub(crate) fn count(&self, counter: fn(&mut S) -> &mut usize) -> ChangeOnDrop<S, impl FnOnce(&mut S) + use<S>> {
+        self.update(|state| *counter(state) += 1);
+        self.on_drop(move |state| *counter(state) -= 1)
+    }
+
+    /// Makes a change when the guard is dropped.
+    pub(crate) fn on_drop<F: FnOnce(&mut S)>(&self, change: F) -> ChangeOnDrop<S, F> {
+        ChangeOnDrop { state: Self(self.0.clone()), change: Some(change) }
     }
 }
 
-impl<S> Drop for CountGuard<S> {
+pub(crate) struct ChangeOnDrop<S, F: FnOnce(&mut S)> {
+    state: SharedState<S>,
+    change: Option<F>,
+}
+
+impl<S, F: FnOnce(&mut S)> Drop for ChangeOnDrop<S, F> {
     fn drop(&mut self) {
-        self.state.send_modify(|state| *(self.count)(state) -= 1);
-    }
-}
-
-/// Changes the state and tells those who wait for it; returns what `change` returns.
-pub(crate) fn update_state<S, T>(state: &watch::Sender<S>, change: impl FnOnce(&mut S) -> T) -> T {
-    let (mut change, mut done) = (Some(change), None);
-    state.send_modify(|state| done = change.take().map(|change| change(state)));
-    match done {
-        Some(done) => done,
-        None => unreachable!("a change is made at once"),
-    }
-}
-
-/// Waits until the state fulfils a condition; `what` names it in the failure.
-pub(crate) async fn wait_for_state<S: Clone + Debug>(
-    state: &watch::Sender<S>,
-    what: &str,
-    condition: impl Fn(&S) -> bool,
-) -> S {
-    let mut watched = state.subscribe();
-    match timeout(WAIT_TIMEOUT, watched.wait_for(|state| condition(state))).await {
-        Ok(Ok(state)) => state.clone(),
-        _ => panic!("waited {WAIT_TIMEOUT:?} for {what}: {:#?}", state.borrow()),
+        if let Some(change) = self.change.take() {
+            self.state.update(change);
+        }
     }
 }

@@ -110,33 +110,31 @@ impl HistoryFindings {
         self.0.push(HistoryViolation::new(rule, place, detail));
     }
 
-    fn check_unknown_fields(&mut self, object: &Map<String, Value>, known: &[&str], place: &str) {
-        for name in object.keys().filter(|name| !known.contains(&name.as_str())) {
+    /// Adds a violation unless the condition holds.
+    fn expect(&mut self, holds: bool, rule: HistoryRule, place: impl Into<String>, detail: impl Into<String>) {
+        if !holds {
+            self.add(rule, place, detail);
+        }
+    }
+
+    /// `known` holds the names of all fields, with spaces between them.
+    fn check_unknown_fields(&mut self, object: &Map<String, Value>, known: &str, place: &str) {
+        for name in object.keys().filter(|name| !known.split(' ').any(|known| known == *name)) {
             self.add(HistoryRule::UnknownField, format!("{place}.{name}"), "is not a field of this dialect here");
         }
     }
 
     /// Checks the rules for a body that both dialects share; returns its messages.
-    fn check_body<'a>(&mut self, body: &'a Value, known: &[&str]) -> &'a [Value] {
+    fn check_body<'a>(&mut self, body: &'a Value, known: &str) -> &'a [Value] {
         let Some(object) = body.as_object() else {
             self.add(HistoryRule::BodyShape, "body", "is no object");
             return &[];
         };
         self.check_unknown_fields(object, known, "body");
-        if object.get("model").and_then(Value::as_str).is_none_or(str::is_empty) {
-            self.add(HistoryRule::BodyShape, "body.model", "is no name");
-        }
-        match object.get("messages").and_then(Value::as_array) {
-            Some(messages) if !messages.is_empty() => messages,
-            Some(_) => {
-                self.add(HistoryRule::BodyShape, "body.messages", "is empty");
-                &[]
-            }
-            None => {
-                self.add(HistoryRule::BodyShape, "body.messages", "is no list");
-                &[]
-            }
-        }
+        self.expect(!text_of(body, "model").is_empty(), HistoryRule::BodyShape, "body.model", "is no name");
+        let messages = list_of(body, "messages");
+        self.expect(!messages.is_empty(), HistoryRule::BodyShape, "body.messages", "is no list, or an empty one");
+        messages
     }
 
     /// Checks that each tool has a legal name of its own. `name_of` names a tool that has the form of its dialect.
@@ -145,11 +143,10 @@ impl HistoryFindings {
         for (at, tool) in tools.iter().enumerate() {
             match name_of(tool).filter(|name| is_valid_tool_name(name) && !names.contains(name)) {
                 Some(name) => names.push(name),
-                None => self.add(
-                    HistoryRule::ToolDeclaration,
-                    format!("tools[{at}]"),
-                    "is no tool of this dialect with a legal name of its own",
-                ),
+                None => {
+                    let detail = "is no tool of this dialect with a legal name of its own";
+                    self.add(HistoryRule::ToolDeclaration, format!("tools[{at}]"), detail);
+                }
             }
         }
     }
@@ -167,31 +164,20 @@ impl HistoryFindings {
             self.add(HistoryRule::LastIsAssistant, message_place(*at), "leaves nothing to answer");
         }
         for pair in roles.windows(2) {
-            match pair {
-                [(_, "user"), (at, "user")] => {
-                    self.add(HistoryRule::ConsecutiveUser, message_place(*at), "follows another user message");
-                }
-                [(_, "assistant"), (at, "assistant")] => {
-                    self.add(
-                        HistoryRule::ConsecutiveAssistant,
-                        message_place(*at),
-                        "follows another assistant message",
-                    );
-                }
-                _ => {}
-            }
+            let (at, rule) = match pair {
+                [(_, "user"), (at, "user")] => (at, HistoryRule::ConsecutiveUser),
+                [(_, "assistant"), (at, "assistant")] => (at, HistoryRule::ConsecutiveAssistant),
+                _ => continue,
+            };
+            self.add(rule, message_place(*at), "follows another message of its role");
         }
     }
 
     /// Checks an id; returns it if present.
     fn check_call_id<'a>(&mut self, id: Option<&'a Value>, place: &str) -> Option<&'a str> {
-        match id.and_then(Value::as_str) {
-            Some(id) if !id.is_empty() => Some(id),
-            _ => {
-                self.add(HistoryRule::CallId, place, "is missing, empty or no text");
-                id.and_then(Value::as_str)
-            }
-        }
+        let id = id.and_then(Value::as_str);
+        self.expect(id.is_some_and(|id| !id.is_empty()), HistoryRule::CallId, place, "is missing, empty or no text");
+        id
     }
 }
 
@@ -212,6 +198,8 @@ fn message_place(message: usize) -> String {
 fn is_valid_tool_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }
+
+const WRONG_PICTURE: &str = "is a picture that is neither data of a known kind nor a URL";
 
 /// True for non-empty base64.
 fn is_base64(text: &str) -> bool {
@@ -246,28 +234,20 @@ fn match_calls_to_results(
     let mut answered = vec![false; calls.len()];
     let mut strays = Vec::new();
     for (result, answers) in results {
-        let open = calls
-            .iter()
-            .zip(&answered)
-            .position(|(call, answered)| !answered && Some(call.message) == *answers && call.id == result.id);
-        match open.and_then(|at| answered.get_mut(at)) {
-            Some(slot) => *slot = true,
+        let mut open = calls.iter().zip(&mut answered);
+        match open.find(|(call, has)| !**has && Some(call.message) == *answers && call.id == result.id) {
+            Some((_, answered)) => *answered = true,
             None => strays.push(result),
         }
     }
     for stray in &strays {
-        let named: Vec<bool> = calls
-            .iter()
-            .zip(&answered)
-            .filter(|(call, _)| call.id == stray.id)
-            .map(|(_, answered)| *answered)
-            .collect();
-        let (rule, why) = match named.as_slice() {
-            [] => (HistoryRule::OrphanResult, "answers no call"),
-            all if all.iter().all(|answered| *answered) => {
-                (HistoryRule::ResultTwice, "answers a call that has its result")
-            }
-            _ => (HistoryRule::ResultOutOfPlace, "does not stand directly after its call"),
+        let mut named = calls.iter().zip(&answered).filter(|(call, _)| call.id == stray.id).peekable();
+        let (rule, why) = if named.peek().is_none() {
+            (HistoryRule::OrphanResult, "answers no call")
+        } else if named.all(|(_, answered)| *answered) {
+            (HistoryRule::ResultTwice, "answers a call that has its result")
+        } else {
+            (HistoryRule::ResultOutOfPlace, "does not stand directly after its call")
         };
         findings.add(rule, &stray.place, format!("{:?} {why}", stray.id));
     }

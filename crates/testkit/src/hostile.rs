@@ -14,7 +14,7 @@ use crate::or_fail::OrFail as _;
 /// # Panics
 /// When the compiler is missing or reports an error.
 pub fn compile(program: HostileProgram, folder: &Path) -> PathBuf {
-    let (name, text) = program.source();
+    let HostileProgram(name, text) = program;
     let (source, target) = (folder.join(format!("{name}.c")), folder.join(name));
     let written = std::fs::write(&source, text);
     #[expect(clippy::disallowed_methods, reason = "test support compiles its own programs")]
@@ -26,30 +26,21 @@ pub fn compile(program: HostileProgram, folder: &Path) -> PathBuf {
     target
 }
 
+/// A program by its name, with its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HostileProgram {
-    /// Looks dead while one of its threads lives, in the group of its warden.
-    ZombieLeader,
-    /// Reports to the daemon, in the warden's name, that everything has ended.
-    ForgedReport,
-    /// Waits in the kernel for a child that shares its memory and never continues: SIGTERM does not reach it.
-    WaitsForVfork,
-    /// Has work in the kernel, shared with a child: an io_uring with its own thread and reads that never end.
-    LeavesWork,
-    /// Has two thousand threads.
-    ManyThreads,
-}
+pub struct HostileProgram(&'static str, &'static str);
 
 impl HostileProgram {
-    fn source(self) -> (&'static str, &'static str) {
-        match self {
-            Self::ZombieLeader => ("zombie_leader", include_str!("hostile/zombie_leader.c")),
-            Self::WaitsForVfork => ("waits_for_vfork", include_str!("hostile/waits_for_vfork.c")),
-            Self::LeavesWork => ("leaves_work", include_str!("hostile/leaves_work.c")),
-            Self::ManyThreads => ("many_threads", include_str!("hostile/many_threads.c")),
-            Self::ForgedReport => ("forged_report", include_str!("hostile/forged_report.c")),
-        }
-    }
+    /// Looks dead while one of its threads lives, in the group of its warden.
+    pub const ZOMBIE_LEADER: Self = Self("zombie_leader", include_str!("hostile/zombie_leader.c"));
+    /// Reports to the daemon, in the warden's name, that everything has ended.
+    pub const FORGED_REPORT: Self = Self("forged_report", include_str!("hostile/forged_report.c"));
+    /// Waits in the kernel for a child that shares its memory and never continues: SIGTERM does not reach it.
+    pub const WAITS_FOR_VFORK: Self = Self("waits_for_vfork", include_str!("hostile/waits_for_vfork.c"));
+    /// Has work in the kernel, shared with a child: an io_uring with its own thread and reads that never end.
+    pub const LEAVES_WORK: Self = Self("leaves_work", include_str!("hostile/leaves_work.c"));
+    /// Has two thousand threads.
+    pub const MANY_THREADS: Self = Self("many_threads", include_str!("hostile/many_threads.c"));
 }
 
 /// A live process whose first thread is dead, in the warden's group; the shell waits beside it.

@@ -158,12 +158,8 @@ impl ScriptedModel {
     /// Fails the test if any request had a broken history or was unexpected.
     pub fn assert_histories_valid(&self) {
         let complaints = self.protocol_errors();
-        assert!(
-            complaints.is_empty(),
-            "{} requests at the scripted model: {}",
-            complaints.len(),
-            complaints.join("\n")
-        );
+        let (count, all) = (complaints.len(), complaints.join("\n"));
+        assert!(count == 0, "{count} requests at the scripted model: {all}");
     }
 }
 

@@ -5,6 +5,7 @@ pub mod irc;
 pub mod matrix;
 mod multipart;
 pub mod slack;
+mod socket_network;
 pub mod telegram;
 pub mod webhook;
 

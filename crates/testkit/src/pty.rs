@@ -55,16 +55,6 @@ impl PtySnapshot {
         self.with_screen(vt100::Screen::alternate_screen)
     }
 
-    #[must_use]
-    pub fn hides_cursor(&self) -> bool {
-        self.with_screen(vt100::Screen::hide_cursor)
-    }
-
-    #[must_use]
-    pub fn brackets_pastes(&self) -> bool {
-        self.with_screen(vt100::Screen::bracketed_paste)
-    }
-
     /// True when any cell has a colour.
     #[must_use]
     pub fn has_color(&self) -> bool {
@@ -186,6 +176,14 @@ impl Pty {
         use rustix::termios::LocalModes;
         tcgetattr(&self.master)
             .is_ok_and(|modes| modes.local_modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG))
+    }
+
+    /// True when the program has left the terminal as a shell expects it.
+    #[must_use]
+    pub fn is_restored(&self) -> bool {
+        let is_changed =
+            |screen: &vt100::Screen| screen.alternate_screen() || screen.hide_cursor() || screen.bracketed_paste();
+        self.is_cooked() && !self.snapshot().with_screen(is_changed)
     }
 }
 

@@ -50,7 +50,6 @@ impl AtomicWriteTarget {
         }
     }
 
-    /// True when the file exists already.
     pub(super) fn exists(&self) -> bool {
         self.mode.is_some()
     }

@@ -14,7 +14,6 @@ use crate::confined_fs::{OpenedFile, WorkdirRoot};
 use crate::file_tool::{FileToolContext, FileToolError, StopFlag, read_at_most};
 
 /// The folder below an agent's workdir for the files that a session received. Other sessions cannot read it.
-#[must_use]
 pub fn attachment_folder(session: &SessionKey) -> String {
     format!("{ATTACHMENTS_FOLDER}/{}", session_hash(session))
 }

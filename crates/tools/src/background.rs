@@ -91,7 +91,6 @@ enum BackgroundState {
 /// What a stop covers of the background work.
 #[derive(Debug, Default)]
 pub struct BackgroundStop {
-    /// Covered commands that are not over.
     pub processes: Vec<Arc<BackgroundProcess>>,
     /// Number of commands that this stop was the first to end.
     pub newly_ended: usize,
@@ -114,7 +113,6 @@ pub enum BackgroundStartError {
 impl BackgroundWork {
     /// `limit` is the maximum number of commands of one session that run at the same time.
     /// `on_change` is called with the session of each command that starts, ends or prints.
-    #[must_use]
     pub fn new(clock: Clock, limit: usize, on_change: impl Fn(&SessionKey) + Send + Sync + 'static) -> Self {
         let (table, ended) = (Mutex::default(), OnceLock::new());
         let on_change = Box::new(on_change);
@@ -193,41 +191,34 @@ impl BackgroundWork {
     }
 
     /// The commands of a session, oldest first, with the ended ones that are remembered.
-    #[must_use]
     pub fn of_session(&self, session: &SessionKey) -> Vec<Arc<BackgroundProcess>> {
         self.find(|process| process.owner.session == *session)
     }
 
     /// The commands of all sessions, oldest first.
-    #[must_use]
     pub fn all_processes(&self) -> Vec<Arc<BackgroundProcess>> {
         self.find(|_| true)
     }
 
-    #[must_use]
     pub fn get(&self, session: &SessionKey, id: &str) -> Option<Arc<BackgroundProcess>> {
         self.find(|process| process.owner.session == *session && process.id == id).pop()
     }
 
     /// True while a command or a task that this run started goes on.
-    #[must_use]
     pub fn has_work_of_run(&self, run: &RunId) -> bool {
         self.lock_table().active_owners().any(|owner| owner.run == *run)
     }
 
-    #[must_use]
     pub fn has_work_of_session(&self, session: &SessionKey) -> bool {
         self.lock_table().active_owners().any(|owner| owner.session == *session)
     }
 
     /// The sessions with a running command or task. A session can occur more than once.
-    #[must_use]
     pub fn sessions_with_work(&self) -> Vec<SessionKey> {
         let table = self.lock_table();
         table.active_owners().map(|owner| owner.session.clone()).chain(table.starting.values().cloned()).collect()
     }
 
-    #[must_use]
     pub fn count_alive(&self) -> usize {
         self.lock_table().processes.values().filter(|process| process.is_alive()).count()
     }
@@ -293,7 +284,6 @@ impl BackgroundStop {
     }
 
     /// What is not over, or could not be ended, with the run that started it.
-    #[must_use]
     pub fn leftovers(&self) -> Vec<(RunId, Leftover)> {
         let leftover = |owner: &RunIdentity, kind, name| (owner.run.clone(), Leftover { kind, name });
         let commands = self.processes.iter().flat_map(|process| {
@@ -365,7 +355,6 @@ impl OutputSink for TailSink<'_> {
 
 impl BackgroundProcess {
     /// True until the last process of the command is dead.
-    #[must_use]
     pub fn is_alive(&self) -> bool {
         *self.state.borrow() == BackgroundState::Running
     }
@@ -386,13 +375,11 @@ impl BackgroundProcess {
     }
 
     /// Output from byte offset `after` on, as far as it is kept: at most `max_bytes` bytes, the last ones.
-    #[must_use]
     pub fn output(&self, after: u64, max_bytes: usize) -> OutputExcerpt {
         self.lock_tail().excerpt(after, max_bytes)
     }
 
     /// The standard input; none when it is closed.
-    #[must_use]
     pub fn input(&self) -> Option<Arc<Sender>> {
         self.lock_input().clone()
     }
@@ -403,7 +390,6 @@ impl BackgroundProcess {
     }
 
     /// True when the command has ended and left no processes.
-    #[must_use]
     pub fn ended_cleanly(&self) -> bool {
         matches!(&*self.state.borrow(), BackgroundState::Ended { end: Ok(end), .. } if end.leftovers.is_empty())
     }
@@ -418,7 +404,6 @@ impl BackgroundProcess {
     }
 
     /// The view of the API and of the tool `process`.
-    #[must_use]
     pub fn to_row(&self) -> ProcessRow {
         let rows = self.scope.ledger().rows();
         let facts: Option<ProcessFacts> = rows.first().and_then(|row| row.process.clone());

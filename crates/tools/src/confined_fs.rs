@@ -19,7 +19,6 @@ use crate::text::quoted;
 /// How often an open is retried when a part of the path is being renamed.
 const RENAME_RETRIES: usize = 16;
 
-/// The opened workdir.
 #[derive(Debug)]
 pub(super) struct WorkdirRoot {
     dir: OwnedFd,
@@ -108,7 +107,6 @@ impl WorkdirRoot {
         Ok(FoundPath { fd, kind: FileType::from_raw_mode(stat.st_mode), stat })
     }
 
-    /// Opens a regular file for reading.
     pub(super) fn open_file(&self, path: &Path) -> Result<OpenedFile, FileToolError> {
         // Check the type before the open, because opening a device can have effects, and again after it, because the
         // file may have been replaced.
@@ -170,7 +168,6 @@ pub(super) fn path_error(path: &Path, error: Errno) -> FileToolError {
     })
 }
 
-/// Refuses everything but a regular file.
 pub(super) fn require_regular_file(path: &Path, kind: FileType) -> Result<(), FileToolError> {
     let what = match kind {
         FileType::RegularFile => return Ok(()),

@@ -54,14 +54,12 @@ pub struct ToolDefinition<'t> {
 }
 
 impl ToolDefinition<'static> {
-    #[must_use]
     pub const fn of<T: ToolArguments>() -> Self {
         Self { name: T::NAME, resource_kind: T::RESOURCE_KIND, spec_for: T::spec_for }
     }
 }
 
 /// The description of a tool that is the same for all agents.
-#[must_use]
 pub fn tool_spec<T: ToolArguments>() -> ToolSpec {
     ToolSpec { name: T::NAME.into(), description: T::ABOUT.into(), parameters: parameter_schema::<T>().into() }
 }

@@ -24,7 +24,6 @@ const LINES_PER_STOP_CHECK: usize = 200;
 /// Lines of the wanted text that are compared in the search for the nearest match.
 const COMPARED_LINES: usize = 40;
 
-/// Arguments of `edit_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EditFile {

@@ -27,7 +27,6 @@ const MAX_REDIRECTS: usize = 5;
 /// The media types to ask for, readable ones first.
 const ACCEPTED_TYPES: &str = "text/markdown, text/plain;q=0.9, text/html;q=0.8, application/json;q=0.8, */*;q=0.1";
 
-/// The settings of `fetch_url`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FetchSettings {
     /// Allows private, loopback and other special addresses.
@@ -229,7 +228,6 @@ fn request_error(url: &Url, error: &reqwest::Error) -> String {
 
 #[cfg(test)]
 impl Fetcher {
-    /// A fetcher with a custom address filter.
     pub(super) fn with_address_rule(settings: FetchSettings, may_reach: AddressFilter) -> Self {
         Self { settings, may_reach, client: OnceCell::new() }
     }
@@ -239,7 +237,6 @@ impl Fetcher {
         let _ = self.client.get_or_try_init(std::future::pending::<Result<_, FetchError>>).await;
     }
 
-    /// The error text of a failed fetch.
     pub(super) async fn failure_of(&self, url: &str, scope: &Scope) -> String {
         self.outcome(url, scope).await.expect("it is not cancelled")
     }

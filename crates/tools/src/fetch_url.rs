@@ -11,7 +11,6 @@ use crate::fetch::response_text;
 use crate::text::quoted;
 use crate::tool::{ContextTool, ToolContext, ToolOutput};
 
-/// Arguments of `fetch_url`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FetchUrlArgs {

@@ -24,7 +24,6 @@ pub(crate) trait FileTool: ToolArguments {
     fn execute(self, context: &FileToolContext, stop: &StopFlag<'_>) -> Result<String, FileToolError>;
 }
 
-/// The environment of a file tool.
 #[derive(Debug, Clone)]
 pub(crate) struct FileToolContext {
     pub(crate) workdir: PathBuf,

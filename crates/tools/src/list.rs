@@ -19,7 +19,6 @@ const DEFAULT_DEPTH: usize = 2;
 /// Bytes reserved for the notes at the end.
 const NOTE_ROOM: usize = 300;
 
-/// Arguments of `list_files`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListFiles {
@@ -89,7 +88,6 @@ impl GlobPattern {
 struct FileListing {
     room: usize,
     text: String,
-    /// Entries that did not fit.
     omitted_count: usize,
 }
 
@@ -127,7 +125,6 @@ impl FileListing {
     }
 }
 
-/// Notes on what a walk left out.
 pub(super) fn omission_notes(omitted: &WalkOmissions) -> String {
     let mut text = String::new();
     if omitted.directories > 0 {

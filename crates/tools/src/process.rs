@@ -29,7 +29,6 @@ enum ProcessAction {
     Kill,
 }
 
-/// Arguments of `process`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProcessArgs {

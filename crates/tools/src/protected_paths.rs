@@ -65,7 +65,6 @@ impl ProtectedPaths {
     }
 }
 
-/// The protected paths with their symlinks resolved.
 #[derive(Debug, Default)]
 pub(super) struct ResolvedProtectedPaths {
     directories: Vec<PathBuf>,

@@ -18,7 +18,6 @@ const BINARY_BYTES: usize = 512;
 /// Bytes reserved for the note at the end.
 const NOTE_ROOM: usize = 200;
 
-/// Arguments of `read_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReadFile {

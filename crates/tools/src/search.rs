@@ -36,7 +36,6 @@ const MAX_PATTERN_CACHE_BYTES: usize = 8 * 1024 * 1024;
 /// Bytes reserved for the notes at the end.
 const NOTE_ROOM: usize = 400;
 
-/// Arguments of `search_files`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SearchFiles {
@@ -212,7 +211,6 @@ fn pattern_error(pattern: &str, error: &grep_regex::Error) -> FileToolError {
 /// Printed between groups of lines that are not adjacent.
 const GROUP_SEPARATOR: &str = "--\n";
 
-/// The matches in one file.
 struct FileMatches<'a> {
     matcher: &'a RegexMatcher,
     path: &'a str,

@@ -40,20 +40,17 @@ const NON_INTERACTIVE_VARIABLES: &[(&str, &str)] = &[
     ("VIMINIT", "autocmd VimEnter * if !has('ttyin') | cquit | endif"),
 ];
 
-/// Advice in the messages about a timeout.
 const TIMEOUT_ADVICE: &str =
     "give `timeout_s` to what takes longer, and start what is to go on with `background: true`";
 
 /// The timeout of a foreground command, in seconds.
 #[derive(Debug, Clone, Copy)]
 struct ShellTimeout {
-    /// The timeout that the call gives.
     requested_s: Option<f64>,
     /// The timeout of the agent, for a call that gives none.
     default_s: u64,
 }
 
-/// Arguments of `shell`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ShellArgs {

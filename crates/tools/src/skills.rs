@@ -32,7 +32,6 @@ pub struct LoadedSkills {
 
 /// Reads the skills in this folder, a path relative to the workdir. A missing folder is no problem. Returns `None`
 /// after a stop.
-#[must_use]
 pub fn read_skills(workdir: &Path, folder: &str, stop: &AtomicBool) -> Option<LoadedSkills> {
     // Remove `.` components, so that the path is shown as people write it.
     let folder: PathBuf = Path::new(folder).components().filter(|part| *part != Component::CurDir).collect();

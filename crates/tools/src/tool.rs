@@ -3,7 +3,6 @@
 //! `docs/add-a-tool.md` shows how to add a tool.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::marker::PhantomData;
 use std::path::Path;
 use std::pin::Pin;
@@ -18,7 +17,6 @@ use crate::definition::{ToolArguments, ToolDefinition, parse_arguments};
 use crate::text;
 use crate::toolbox::Toolbox;
 
-/// A tool that a model can call.
 pub trait Tool: Send + Sync {
     fn definition(&self) -> ToolDefinition<'_>;
 
@@ -35,7 +33,6 @@ pub trait Tool: Send + Sync {
     fn call<'c>(&'c self, arguments: &'c Value, context: &'c mut ToolContext<'_>) -> ToolFuture<'c>;
 }
 
-/// The future of a call.
 pub type ToolFuture<'c> = Pin<Box<dyn Future<Output = Result<ToolOutput, Cancelled>> + Send + 'c>>;
 
 impl<T: Tool + ?Sized> Tool for &T {
@@ -54,7 +51,6 @@ pub(crate) trait ContextTool: ToolArguments {
     fn call(self, cx: &mut ToolContext<'_>) -> impl Future<Output = Result<ToolOutput, Cancelled>> + Send;
 }
 
-/// A [`ContextTool`] as a [`Tool`].
 pub(crate) struct BuiltInTool<T>(PhantomData<fn() -> T>);
 
 impl<T: ContextTool> BuiltInTool<T> {
@@ -109,19 +105,16 @@ pub struct ToolContext<'a> {
     /// The base of relative paths. The file tools do not leave it unless they are unconfined.
     pub workdir: &'a Path,
     pub wardens: &'a Wardens,
-    /// The environment variables of commands.
     pub environment: &'a [(OsString, OsString)],
     /// The maximum size of the output text, in bytes.
     pub output_limit: usize,
     /// Timeout of a foreground command whose call gives none, in seconds.
     pub shell_timeout_s: u64,
-    /// How commands are isolated.
     pub isolate: Isolate,
     /// Receives the output of a command while it runs.
     pub sink: &'a mut dyn OutputSink,
 }
 
-/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolOutput {
     pub end: CallEnd,
@@ -139,7 +132,6 @@ impl ToolOutput {
         Self { end: CallEnd::Ok, code: None, text, images: Vec::new() }
     }
 
-    /// An error text for the model.
     #[must_use]
     pub fn error(text: String) -> Self {
         Self { end: CallEnd::Error, ..Self::ok(text) }
@@ -148,11 +140,5 @@ impl ToolOutput {
     #[must_use]
     pub fn truncated(self, limit: usize) -> Self {
         Self { text: text::truncate_with_note(self.text, limit), ..self }
-    }
-}
-
-impl fmt::Debug for ToolContext<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ToolContext").field("owner", self.owner).field("workdir", &self.workdir).finish_non_exhaustive()
     }
 }

@@ -23,19 +23,16 @@ pub struct Toolbox {
 }
 
 impl Toolbox {
-    #[must_use]
     pub fn new(settings: ToolSettings) -> Self {
         let fetcher = Fetcher::new(settings.fetch.clone());
         Self { settings, fetcher }
     }
 
     /// The addresses that `fetch_url` may reach. The same policy applies to the endpoints that sessions bring along.
-    #[must_use]
     pub fn address_policy(&self) -> AddressPolicy {
         if self.settings.fetch.allow_private { AddressPolicy::Any } else { AddressPolicy::PublicOnly }
     }
 
-    #[must_use]
     pub fn protected_paths(&self) -> &ProtectedPaths {
         &self.settings.protected
     }

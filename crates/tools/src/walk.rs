@@ -27,9 +27,7 @@ const MAX_IGNORE_FILE_BYTES: u64 = 64 * 1024;
 const IGNORE_FILES: [(&str, &str); 3] =
     [(".git", ".git/info/exclude"), (".gitignore", ".gitignore"), (".ignore", ".ignore")];
 
-/// One entry of the tree.
 pub(super) struct WalkEntry<'a> {
-    /// The directory that contains the entry.
     pub(super) directory: BorrowedFd<'a>,
     pub(super) name: &'a OsStr,
     /// Relative to the workdir, or absolute outside of it.
@@ -107,7 +105,6 @@ struct WalkLevel {
     pending: Vec<(OsString, FileType)>,
 }
 
-/// The ignore rules of one directory.
 struct IgnoreRules {
     base: PathBuf,
     rules: Gitignore,

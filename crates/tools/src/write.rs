@@ -8,7 +8,6 @@ use crate::confined_fs::{WorkdirRoot, quoted_path};
 use crate::definition::ToolArguments;
 use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag, failed_call};
 
-/// Arguments of `write_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WriteFile {

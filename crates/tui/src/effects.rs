@@ -148,7 +148,6 @@ pub(crate) enum DaemonQuery {
     History { session: SessionKey, page: HistorySlice },
 }
 
-/// Scrolling of the transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scroll {
     PageUp,

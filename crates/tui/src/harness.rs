@@ -156,12 +156,10 @@ impl ChatHarness {
         self.receive_event(id, EventKind::Ended { verdict, receipt, steps: 1, text: None })
     }
 
-    /// The end of a run that was stopped.
     pub(crate) fn receive_stopped(&mut self, id: &RunId) -> Vec<ChatEffect> {
         self.receive_end(id, receipts::stopped_receipt())
     }
 
-    /// The answer to the stop of the session.
     pub(crate) fn receive_stop_answer(&mut self, answer: Value) -> Vec<ChatEffect> {
         let session = self.chat.session().clone();
         self.respond(DaemonResponse::SessionStopped { session, result: Ok(from_json(answer)) })

@@ -69,7 +69,6 @@ impl ChatState {
         }
     }
 
-    /// The slash commands that complete the input.
     pub(crate) fn offered_commands(&self) -> Vec<&'static SlashCommandSpec> {
         if self.completion.closed_for.as_deref() == Some(self.composer.text()) {
             return Vec::new();

@@ -336,13 +336,11 @@ impl ChatState {
         self.runs.iter_mut().find(|run| run.id == *id)
     }
 
-    /// The agent that answers, if known.
     pub(crate) fn effective_agent(&self) -> Option<&AgentId> {
         let default = || self.agents.iter().find(|row| row.default).map(|row| &row.id);
         self.agent.as_ref().or(self.session_info.agent.as_ref()).or_else(default)
     }
 
-    /// The model that answers, if known.
     pub(crate) fn effective_model(&self) -> Option<&str> {
         let agent = self.effective_agent();
         let of_agent = || self.agents.iter().find(|row| Some(&row.id) == agent).map(|row| row.model.as_str());
@@ -353,7 +351,6 @@ impl ChatState {
         }
     }
 
-    /// The first approval without an answer.
     pub(crate) fn next_approval(&self) -> Option<&ChatApproval> {
         self.approvals.iter().find(|asked| !asked.answered)
     }

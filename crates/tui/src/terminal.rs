@@ -98,7 +98,6 @@ impl TerminalGuard {
         TERMINAL_HELD.load(Ordering::SeqCst)
     }
 
-    /// Paints the whole screen in the next frame.
     pub(crate) fn force_full_repaint(&mut self) {
         self.full_repaint = true;
     }

@@ -108,7 +108,6 @@ pub(crate) fn wrap(spans: &[Span<'_>], max_width: usize) -> Vec<Line<'static>> {
     rows
 }
 
-/// Why a row ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RowEnd {
     Wrapped,

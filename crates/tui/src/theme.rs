@@ -21,12 +21,10 @@ pub(crate) const QUIET_STYLE: Style = Style::new().add_modifier(Modifier::DIM);
 pub(crate) const STOPPING_STYLE: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 /// Something failed or is left over.
 pub(crate) const FAILURE_STYLE: Style = Style::new().fg(Color::Yellow);
-/// Something waits.
 pub(crate) const WAITING_STYLE: Style = Style::new().fg(Color::Blue);
 pub(crate) const DONE_STYLE: Style = Style::new().fg(Color::Green);
 pub(crate) const STOPPED_STYLE: Style = Style::new().fg(Color::DarkGray);
 pub(crate) const CODE_STYLE: Style = Style::new().fg(Color::Cyan);
-/// The selected row.
 pub(crate) const CHOSEN_STYLE: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// ASCII replacements of our own glyphs. Foreign letters stay as they are.

@@ -73,10 +73,15 @@ fn a_new_token_is_a_change_and_the_same_file_again_is_none() {
     assert!(!telegram_config().has_same_settings(&ChannelConfig { mention_only: true, ..telegram_config() }));
 }
 
-#[test]
-fn an_answer_has_twenty_minutes_by_default() {
-    assert_eq!(MessageSettings::default().reply_timeout(), Duration::from_secs(1200));
-    assert_eq!(MessageSettings::default().first_problem(), None);
+#[rstest]
+#[case::by_default(MessageSettings::default(), 1200)]
+#[case::fewer_rounds_than_the_cap(MessageSettings { max_tool_iterations: 2, ..MessageSettings::default() }, 600)]
+#[case::no_tools_is_one_round(MessageSettings { max_tool_iterations: 0, ..MessageSettings::default() }, 300)]
+#[case::cap_of_one(MessageSettings { timeout_scale_cap: 1, ..MessageSettings::default() }, 300)]
+#[case::more_than_a_clock_counts(MessageSettings { message_timeout_s: u64::MAX, ..MessageSettings::default() }, u64::MAX)]
+fn an_answer_has_time_for_its_rounds(#[case] settings: MessageSettings, #[case] seconds: u64) {
+    assert_eq!(settings.reply_timeout(), Duration::from_secs(seconds));
+    assert_eq!(settings.first_problem(), None);
 }
 
 #[rstest]

@@ -7,8 +7,7 @@ use std::convert::Infallible;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Fuse, FusedFuture as _};
-use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
+use futures_util::{SinkExt as _, StreamExt as _};
 use reqwest::Method;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::Message;
@@ -18,10 +17,11 @@ use url::Url;
 use super::DiscordNetwork;
 use super::gateway_session::{GatewaySession, ResumeState};
 use super::message_parser;
-use super::payload::{self, GatewayEvent, GatewayPayload, SessionResumable};
+use super::payload::{self, GatewayEvent, GatewayPayload};
 use super::rest_client;
 use crate::network::{InboundSink, ListenError};
 use crate::wire::call_error::CallError;
+use crate::wire::cursor_saver::CursorSaver;
 use crate::wire::text::single_line;
 use crate::wire::websocket::{self, ClientWebSocket};
 
@@ -42,14 +42,10 @@ const MAX_SESSION_START_WAIT: Duration = Duration::from_secs(86_400);
 ///
 /// # Cancel safety
 /// Safe: the next call resumes the session.
-pub(super) async fn listen(discord: &DiscordNetwork, sink: &dyn InboundSink) -> ListenError {
-    match connect_and_read(discord, sink).await {
-        Ok(never) => match never {},
-        Err(lost) => lost,
-    }
-}
-
-async fn connect_and_read(discord: &DiscordNetwork, sink: &dyn InboundSink) -> Result<Infallible, ListenError> {
+pub(super) async fn connect_and_read(
+    discord: &DiscordNetwork,
+    sink: &dyn InboundSink,
+) -> Result<Infallible, ListenError> {
     let session = discord.load_session(sink).await;
     let url = match session.as_ref().and_then(|session| session.resume_url.as_deref()) {
         Some(url) => discord.parse_gateway_url(url)?,
@@ -76,8 +72,7 @@ pub(super) struct GatewayConnection<'a> {
     next_heartbeat_at: Instant,
     /// True while the last heartbeat is not acknowledged.
     awaiting_ack: bool,
-    /// Saves the received events to the database; resolves to the number of the last one.
-    saving_progress: Fuse<BoxFuture<'a, u64>>,
+    cursor_saver: CursorSaver<'a>,
 }
 
 impl<'a> GatewayConnection<'a> {
@@ -88,15 +83,14 @@ impl<'a> GatewayConnection<'a> {
         socket: ClientWebSocket,
         session: Option<GatewaySession>,
     ) -> Result<Self, ListenError> {
-        let (interval, due, saving) = (HELLO_TIMEOUT, Instant::now() + HELLO_TIMEOUT, Fuse::terminated());
         let mut connection = Self {
             discord,
             sink,
             socket,
-            heartbeat_interval: interval,
-            next_heartbeat_at: due,
+            heartbeat_interval: HELLO_TIMEOUT,
+            next_heartbeat_at: Instant::now() + HELLO_TIMEOUT,
             awaiting_ack: false,
-            saving_progress: saving,
+            cursor_saver: CursorSaver::new(sink),
         };
         let silent = |_| ListenError::Connection("the gateway sent no Hello in time".to_owned());
         connection.heartbeat_interval = timeout(HELLO_TIMEOUT, connection.wait_for_hello()).await.map_err(silent)??;
@@ -127,19 +121,22 @@ impl<'a> GatewayConnection<'a> {
             if Instant::now() >= self.next_heartbeat_at {
                 self.next_heartbeat_at = Instant::now() + self.heartbeat_interval;
                 self.write_heartbeat().await?;
-                self.start_saving_progress();
+                self.save_progress();
             }
             // Each branch only receives; nothing is lost when another one wins.
             tokio::select! {
                 biased;
-                seq = &mut self.saving_progress => self.record_saved_seq(seq),
+                cursor = self.cursor_saver.save_next() => self.record_saved_seq(&cursor),
                 message = self.socket.next() => {
                     if let Some(payload) = self.parse_frame(message)? {
                         self.handle_payload(payload).await?;
                     }
                 }
                 // No received frame is waiting, so a missing acknowledgement is really missing.
-                () = sleep_until(self.next_heartbeat_at) => self.check_heartbeat_ack()?,
+                () = sleep_until(self.next_heartbeat_at) => if self.awaiting_ack {
+                    // Discord: a zombied connection. Close it without a close code; the session is resumed.
+                    return Err(ListenError::Connection("the gateway answers no heartbeats".to_owned()));
+                },
             }
         }
     }
@@ -177,8 +174,8 @@ impl<'a> GatewayConnection<'a> {
                 Ok(())
             }
             GatewayPayload::Reconnect => Err(ListenError::Connection("Discord asks for a reconnect".to_owned())),
-            GatewayPayload::InvalidSession(resumable) => {
-                if resumable == SessionResumable::No {
+            GatewayPayload::InvalidSession { is_resumable } => {
+                if !is_resumable {
                     *self.discord.lock_resume_state() = ResumeState::NoSession;
                 }
                 let delay = INVALID_SESSION_DELAY + INVALID_SESSION_JITTER.mul_f64(random_fraction());
@@ -227,15 +224,7 @@ impl<'a> GatewayConnection<'a> {
             session.last_seq = session.last_seq.max(seq);
         }
         if should_save {
-            self.start_saving_progress();
-        }
-        Ok(())
-    }
-
-    /// Discord: a zombied connection. Close it without a close code; the session is resumed.
-    fn check_heartbeat_ack(&self) -> Result<(), ListenError> {
-        if self.awaiting_ack {
-            return Err(ListenError::Connection("the gateway answers no heartbeats".to_owned()));
+            self.save_progress();
         }
         Ok(())
     }
@@ -254,26 +243,17 @@ impl<'a> GatewayConnection<'a> {
         }
     }
 
-    /// Begins to save the received events to the database, unless a save is running.
-    fn start_saving_progress(&mut self) {
-        let Some(session) = self.discord.open_session().filter(|session| session.saved_seq != Some(session.last_seq))
-        else {
-            return;
-        };
-        if self.saving_progress.is_terminated() {
-            let sink = self.sink;
-            let saving = async move {
-                sink.wait_until_stored().await;
-                sink.save_cursor(session.to_cursor()).await;
-                session.last_seq
-            };
-            self.saving_progress = saving.boxed().fuse();
+    /// Saves the number of the last received event, once the database has all events up to it.
+    fn save_progress(&mut self) {
+        if let Some(session) = self.discord.open_session().filter(|session| session.saved_seq != Some(session.last_seq))
+        {
+            self.cursor_saver.set_cursor(session.to_cursor());
         }
     }
 
-    fn record_saved_seq(&self, seq: u64) {
+    fn record_saved_seq(&self, cursor: &str) {
         if let ResumeState::Open(session) = &mut *self.discord.lock_resume_state() {
-            session.saved_seq = Some(seq);
+            session.saved_seq = GatewaySession::from_cursor(cursor).and_then(|saved| saved.saved_seq);
         }
     }
 }

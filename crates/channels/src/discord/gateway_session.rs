@@ -10,7 +10,6 @@ use crate::wire::text::single_line;
 /// A longer session id or URL is not from Discord.
 const MAX_TEXT_BYTES: usize = 2048;
 
-/// State of the session.
 #[derive(Debug, Clone, Default)]
 pub(super) enum ResumeState {
     /// The cursor of the time before the restart was not read yet.
@@ -18,31 +17,26 @@ pub(super) enum ResumeState {
     NotLoaded,
     /// The next connection starts a session.
     NoSession,
-    /// The session can be resumed.
     Open(GatewaySession),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A session. Its serialised form is the cursor, the part that survives a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct GatewaySession {
+    #[serde(rename = "session")]
     pub(super) id: String,
     /// Where to resume the session; none if that failed, then the general URL is requested.
+    #[serde(rename = "url")]
     pub(super) resume_url: Option<String>,
+    #[serde(flatten)]
     pub(super) account: OwnAccount,
     /// Number of the last event that was received. A reconnect resumes after it.
+    #[serde(rename = "seq")]
     pub(super) last_seq: u64,
     /// Number up to which all events are in the database. A restart resumes after it, and heartbeats confirm no later
     /// one, so that Discord still keeps the events after it.
+    #[serde(skip)]
     pub(super) saved_seq: Option<u64>,
-}
-
-/// The part of the session that survives a restart.
-#[derive(Debug, Serialize, Deserialize)]
-struct GatewayCursor {
-    session: String,
-    url: Option<String>,
-    id: String,
-    name: String,
-    seq: u64,
 }
 
 impl GatewaySession {
@@ -57,21 +51,13 @@ impl GatewaySession {
 
     /// A session from before a restart; none if the text cannot be parsed.
     pub(super) fn from_cursor(text: &str) -> Option<Self> {
-        let cursor: GatewayCursor = serde_json::from_str(text).ok()?;
-        let account = OwnAccount { id: cursor.id, name: cursor.name };
-        Some(Self {
-            id: cursor.session,
-            resume_url: cursor.url,
-            account,
-            last_seq: cursor.seq,
-            saved_seq: Some(cursor.seq),
-        })
+        let session: Self = serde_json::from_str(text).ok()?;
+        Some(Self { saved_seq: Some(session.last_seq), ..session })
     }
 
     /// The cursor to save once everything received so far is in the database.
     pub(super) fn to_cursor(&self) -> String {
-        let (session, url, OwnAccount { id, name }) = (self.id.clone(), self.resume_url.clone(), self.account.clone());
         // Strings and a number always serialise.
-        serde_json::to_string(&GatewayCursor { session, url, id, name, seq: self.last_seq }).unwrap_or_default()
+        serde_json::to_string(self).unwrap_or_default()
     }
 }

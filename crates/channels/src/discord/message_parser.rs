@@ -1,6 +1,5 @@
 //! Parse a MESSAGE_CREATE event into an inbound message. Pure; the input is untrusted.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde_json::Value;
@@ -36,8 +35,8 @@ pub(super) fn parse_message(event: &Value, own_id: &str, mention_only: bool) -> 
         .take(MAX_MENTIONS)
         .filter_map(|user| Some((parse_snowflake(user["id"].as_str()?)?, display_name(user)?)));
     let names: HashMap<&str, String> = names.collect();
-    let text = replace_mentions(strip_leading_mentions(event["content"].as_str().unwrap_or_default(), own_id), &names)
-        .into_owned();
+    let content = event["content"].as_str().unwrap_or_default();
+    let text = replace_mentions(strip_leading_mentions(content, own_id), &names);
     let attachments = parse_attachments(&event["attachments"], &ATTACHMENT_KEYS);
     // A sticker, a forwarded message or a mention alone has nothing to answer.
     if text.is_empty() && attachments.is_empty() {
@@ -82,10 +81,7 @@ fn strip_leading_mentions<'a>(text: &'a str, own_id: &str) -> &'a str {
 }
 
 /// Replaces the mentions of users by their names.
-fn replace_mentions<'a>(text: &'a str, names: &HashMap<&str, String>) -> Cow<'a, str> {
-    if names.is_empty() {
-        return Cow::Borrowed(text);
-    }
+fn replace_mentions(text: &str, names: &HashMap<&str, String>) -> String {
     let (mut readable, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find("<@") {
         readable.push_str(&rest[..at]);
@@ -103,7 +99,7 @@ fn replace_mentions<'a>(text: &'a str, names: &HashMap<&str, String>) -> Cow<'a,
         }
     }
     readable.push_str(rest);
-    Cow::Owned(readable)
+    readable
 }
 
 /// Discord: message formatting, `<@id>` and its older form `<@!id>`. Returns the id and the rest of the text.

@@ -20,7 +20,6 @@ const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(300);
 pub(super) enum GatewayPayload {
     /// Opcode 0.
     Dispatch {
-        /// Sequence number in the session.
         seq: Option<u64>,
         event: GatewayEvent,
     },
@@ -29,7 +28,9 @@ pub(super) enum GatewayPayload {
     /// Opcode 7: reconnect and resume.
     Reconnect,
     /// Opcode 9.
-    InvalidSession(SessionResumable),
+    InvalidSession {
+        is_resumable: bool,
+    },
     /// Opcode 10.
     Hello {
         interval: Duration,
@@ -48,14 +49,6 @@ pub(super) enum GatewayEvent {
     Other,
 }
 
-/// Whether an invalid session can still be resumed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SessionResumable {
-    Yes,
-    No,
-}
-
-/// Discord: Ready event.
 #[derive(Debug, Deserialize)]
 pub(super) struct ReadyEvent {
     pub(super) user: DiscordUser,
@@ -63,7 +56,6 @@ pub(super) struct ReadyEvent {
     pub(super) resume_gateway_url: String,
 }
 
-/// Discord: user object.
 #[derive(Debug, Deserialize)]
 pub(super) struct DiscordUser {
     pub(super) id: String,
@@ -95,7 +87,7 @@ pub(super) fn parse_payload(text: &str) -> GatewayPayload {
         0 => GatewayPayload::Dispatch { seq: envelope.s, event: parse_event(envelope.t.as_deref(), data) },
         1 => GatewayPayload::HeartbeatRequested,
         7 => GatewayPayload::Reconnect,
-        9 => GatewayPayload::InvalidSession(if data == "true" { SessionResumable::Yes } else { SessionResumable::No }),
+        9 => GatewayPayload::InvalidSession { is_resumable: data == "true" },
         10 => match serde_json::from_str::<HelloData>(data) {
             Ok(hello) => GatewayPayload::Hello {
                 interval: Duration::from_millis(hello.heartbeat_interval)
@@ -120,19 +112,16 @@ fn parse_event(name: Option<&str>, data: &str) -> GatewayEvent {
     event.unwrap_or(GatewayEvent::Other)
 }
 
-/// Discord: Heartbeat.
 pub(super) fn heartbeat_payload(seq: Option<u64>) -> String {
     json!({"op": 1, "d": seq}).to_string()
 }
 
-/// Discord: Identify.
 pub(super) fn identify_payload(token: &SecretString) -> String {
     let properties = json!({"os": "linux", "browser": "quell", "device": "quell"});
     let data = json!({"token": token.expose_secret(), "intents": INTENTS, "properties": properties});
     json!({"op": 2, "d": data}).to_string()
 }
 
-/// Discord: Resume.
 pub(super) fn resume_payload(token: &SecretString, session: &str, seq: u64) -> String {
     json!({"op": 6, "d": {"token": token.expose_secret(), "session_id": session, "seq": seq}}).to_string()
 }

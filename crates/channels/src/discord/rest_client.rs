@@ -1,6 +1,5 @@
 //! REST client: authorisation, error classification, message nonces. It knows no single route.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
@@ -15,7 +14,6 @@ use crate::wire::call_error::{CallError, DEFAULT_RETRY_AFTER};
 use crate::wire::http_client::{self, HttpResponse, Repeatable};
 use crate::wire::text::single_line;
 
-/// Time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Discord: reference, user agent. Without one of this form Cloudflare rejects the request.
 const USER_AGENT_TEXT: &str = concat!("DiscordBot (https://quell.invalid, ", env!("CARGO_PKG_VERSION"), ")");
@@ -48,10 +46,7 @@ impl DiscordRestClient {
 
     /// A request with the token. Each part of the path is encoded.
     pub(super) fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
-        let mut url = self.base.clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(path);
-        }
+        let url = http_client::extend_path(&self.base, path.iter().copied());
         let request = self.client.request(method, url).header(USER_AGENT, USER_AGENT_TEXT);
         request.header(AUTHORIZATION, self.authorization.clone())
     }
@@ -79,9 +74,6 @@ pub(super) async fn call_api(request: RequestBuilder) -> Result<Value, CallError
 }
 
 /// Like [`call_api`], with a time limit of its own.
-///
-/// # Cancel safety
-/// Like [`call_api`].
 pub(super) async fn call_api_within(request: RequestBuilder, time: Duration) -> Result<Value, CallError> {
     interpret_response(&http_client::send_request(request, time).await.map_err(CallError::NoResponse)?)
 }
@@ -141,9 +133,5 @@ pub(super) fn sent_message_id(sent_message: &Value, repeatable: Repeatable) -> R
 /// Discord: create message, `nonce`, at most 25 characters. The same for the same key in the same channel.
 pub(super) fn message_nonce(channel: &str, key: &str) -> String {
     let hash = digest(&SHA256, format!("{channel}\n{key}").as_bytes());
-    hash.as_ref().iter().take(12).fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hash.as_ref().iter().take(12).map(|byte| format!("{byte:02x}")).collect()
 }

@@ -9,17 +9,18 @@ mod hostile;
 mod receiving;
 mod sending;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use quell_testkit::networks::discord::{DiscordRoute, FakeDiscord, FakeDiscordFault, RateLimitScope, TOKEN};
+use quell_testkit::networks::discord::{
+    DiscordRoute, FakeDiscord, FakeDiscordFault, FakeDiscordMessage, RateLimitScope, TOKEN,
+};
 use serde_json::json;
 
 use super::*;
-use crate::config::ChannelKind;
 use crate::network::test_support::{
-    ListeningFixture, RecordingInboundSink, StrictServer, attachment_from, chat_address, message_piece,
-    run_while_listening_with,
+    ListeningFixture, RecordingInboundSink, StrictServer, attachment_from, channel_config, chat_address,
+    run_while_listening_with, thread_address,
 };
 
 type DiscordFixture = ListeningFixture<FakeDiscord, DiscordNetwork>;
@@ -28,11 +29,18 @@ impl DiscordFixture {
     async fn new() -> Self {
         let server = FakeDiscord::start().await;
         let network = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();
-        Self::from_parts(server, network)
+        let (channel, anna) = (server.add_channel(), server.add_person("anna"));
+        Self::from_parts(server, network, channel, anna)
     }
 
-    async fn send(&self, target: &str, text: &str, key: &str) -> Result<MessageId, SendError> {
-        Network::send(&*self.network, &chat_address(target), &message_piece(text), key).await
+    async fn listening() -> Self {
+        let fixture = Self::new().await;
+        fixture.listen().await;
+        fixture
+    }
+
+    fn messages(&self) -> Vec<FakeDiscordMessage> {
+        self.server.messages(&self.channel)
     }
 }
 
@@ -40,12 +48,13 @@ impl StrictServer for FakeDiscord {
     fn client_errors(&self) -> Vec<String> {
         self.state().client_errors
     }
+
+    fn write_message(&self, channel: &str, person: &str, text: &str) -> String {
+        self.post_message(channel, person, text)
+    }
 }
 
 fn discord_config(api_base: &str) -> ChannelConfig {
-    let text = json!({"kind": "discord", "api_base": api_base, "allow": ["*"]});
-    let mut config: ChannelConfig = serde_json::from_value(text).unwrap();
-    assert_eq!(config.kind, ChannelKind::Discord);
-    config.token = Some(TOKEN.into());
-    config
+    let keys = json!({"kind": "discord", "api_base": api_base, "allow": ["*"]});
+    channel_config(keys, &json!({}), Some(TOKEN))
 }

@@ -8,7 +8,7 @@ use quell_scope::clock::Clock;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::notice_queue::NoticeQueue;
+use super::notices::NoticeQueue;
 use crate::config::{ChannelConfig, ChannelConfigError};
 use crate::network::{Network, NetworkLimits, OwnAccount};
 
@@ -32,11 +32,11 @@ pub(super) struct ActiveChannel {
     /// Held while a file is being sent; apart from `fetch_permits`, so that sending never waits for runs that fetch.
     pub(super) send_permits: Semaphore,
     /// Cancelled at the first successful connection.
-    first_connected: CancellationToken,
+    pub(super) first_connected: CancellationToken,
     /// Cancelled to ask the listener to end.
-    stop_requested: CancellationToken,
-    /// Cancelled when the listener has ended.
-    listener_ended: CancellationToken,
+    pub(super) stop_requested: CancellationToken,
+    /// Cancelled when the listener has ended, so that another may use the account.
+    pub(super) listener_ended: CancellationToken,
     clock: Clock,
     status: Mutex<ChannelStatus>,
 }
@@ -107,11 +107,6 @@ impl ActiveChannel {
         self.first_connected.cancel();
     }
 
-    /// Waits for the first successful connection.
-    pub(super) async fn wait_until_connected(&self) {
-        self.first_connected.cancelled().await;
-    }
-
     pub(super) fn set_health(&self, health: ChannelHealth) {
         let mut status = self.lock_status();
         if status.health != health {
@@ -143,35 +138,7 @@ impl ActiveChannel {
     }
 
     pub(super) fn to_row(&self) -> ChannelRow {
-        let status = self.lock_status();
-        ChannelRow {
-            name: self.name.clone(),
-            kind: self.config.kind.as_str().to_owned(),
-            health: status.health.clone(),
-            since: status.health_since.clone(),
-            account: status.account.as_ref().map(|own| own.name.clone()),
-            heard: status.received,
-            answered: status.answered,
-            undelivered: status.undelivered,
-        }
-    }
-
-    /// Asks the listener to end.
-    pub(super) fn request_stop(&self) {
-        self.stop_requested.cancel();
-    }
-
-    /// Records that the listener has ended, so that another may use the account.
-    pub(super) fn mark_listener_ended(&self) {
-        self.listener_ended.cancel();
-    }
-
-    pub(super) async fn wait_until_listener_ended(&self) {
-        self.listener_ended.cancelled().await;
-    }
-
-    pub(super) async fn wait_for_stop_request(&self) {
-        self.stop_requested.cancelled().await;
+        self.lock_status().to_row(&self.name, &self.config)
     }
 
     fn lock_status(&self) -> MutexGuard<'_, ChannelStatus> {
@@ -180,15 +147,22 @@ impl ActiveChannel {
 }
 
 pub(super) fn unusable_row(name: &str, config: &ChannelConfig, bad: &ChannelConfigError) -> ChannelRow {
-    ChannelRow {
-        name: name.to_owned(),
-        kind: config.kind.as_str().to_owned(),
-        health: ChannelHealth::Refused(bad.to_string()),
-        since: None,
-        account: None,
-        heard: 0,
-        answered: 0,
-        undelivered: 0,
+    let health = ChannelHealth::Refused(bad.to_string());
+    ChannelStatus { health, ..ChannelStatus::default() }.to_row(name, config)
+}
+
+impl ChannelStatus {
+    fn to_row(&self, name: &str, config: &ChannelConfig) -> ChannelRow {
+        ChannelRow {
+            name: name.to_owned(),
+            kind: config.kind.as_str().to_owned(),
+            health: self.health.clone(),
+            since: self.health_since.clone(),
+            account: self.account.as_ref().map(|own| own.name.clone()),
+            heard: self.received,
+            answered: self.answered,
+            undelivered: self.undelivered,
+        }
     }
 }
 

@@ -12,14 +12,13 @@ use quell_kernel::registry::{StopRequest, StopScope};
 use quell_protocol::api::AccessLevel;
 use quell_protocol::{ChannelMessage, InterruptionScope, Receipt, RunId, StopReason, Surface};
 
+use super::notices::NoticePriority;
 use super::{Channels, ChatOrigin, channel_caller, texts};
 
-/// Reach of a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChannelStopScope {
     /// The sender's own runs in this conversation, and others in it that their access level allows.
     Conversation(AccessLevel),
-    /// Everything in this channel.
     Channel,
     /// `/stop all` from a sender who is not an operator.
     Forbidden,
@@ -52,16 +51,13 @@ pub(super) fn handle_stop(
     stop_scope: ChannelStopScope,
     reply_policy: StopReplyPolicy,
 ) {
-    let notices = &origin.channel.notices;
+    let push_unless_recent = |text| {
+        let (notices, priority) = (&origin.channel.notices, NoticePriority::Stop);
+        notices.push_unless_recent(priority, &origin.address, &message.sender, text);
+    };
     let scope = message.interruption_scope();
-    let result = match stop_scope {
-        ChannelStopScope::Forbidden => {
-            return notices.push_stop_reply_unless_recent(
-                &origin.address,
-                &message.sender,
-                texts::STOP_ALL_NEEDS_OPERATOR,
-            );
-        }
+    let stop = match stop_scope {
+        ChannelStopScope::Forbidden => return push_unless_recent(texts::STOP_ALL_NEEDS_OPERATOR),
         ChannelStopScope::Conversation(access_level) => {
             let is_covered = |other: &InterruptionScope| *other == scope;
             let stop_scope = StopScope::Conversation { scope: scope.clone(), session: conversation_key(message) };
@@ -69,99 +65,61 @@ pub(super) fn handle_stop(
         }
         ChannelStopScope::Channel => {
             let is_covered = |other: &InterruptionScope| other.channel == message.channel;
-            perform_stop(
-                channels,
-                message,
-                AccessLevel::Admin,
-                &StopScope::Channel { name: message.channel.clone() },
-                is_covered,
-            )
+            let stop_scope = StopScope::Channel { name: message.channel.clone() };
+            perform_stop(channels, message, AccessLevel::Admin, &stop_scope, is_covered)
         }
     };
-    let summary = ChatStopSummary::from_result(&result);
-    if summary.is_empty() {
+    if stop.is_empty() {
+        let ended_consolidation = stop.engine_stop.background.tasks.iter().any(|task| task.is_active());
         return match reply_policy {
             // An earlier stop ended them and will report when they have settled.
-            _ if summary.is_still_stopping => {
-                notices.push_stop_reply_unless_recent(&origin.address, &message.sender, texts::STILL_STOPPING)
-            }
-            StopReplyPolicy::Always if result.engine_stop.background.tasks.iter().any(|task| task.is_active()) => {
-                notices.push_stop_reply_unless_recent(
-                    &origin.address,
-                    &message.sender,
-                    texts::ONLY_CONSOLIDATION_STOPPED,
-                );
-            }
-            StopReplyPolicy::Always => {
-                notices.push_stop_reply_unless_recent(&origin.address, &message.sender, texts::NOTHING_TO_STOP)
-            }
+            _ if stop.is_still_stopping => push_unless_recent(texts::STILL_STOPPING),
+            StopReplyPolicy::Always if ended_consolidation => push_unless_recent(texts::ONLY_CONSOLIDATION_STOPPED),
+            StopReplyPolicy::Always => push_unless_recent(texts::NOTHING_TO_STOP),
             StopReplyPolicy::IfSomethingStopped => {}
         };
     }
-    let (commands, background_commands) = (summary.stopped_commands, summary.background_commands);
-    notices.push_stop_reply(
-        &origin.address,
-        texts::stopping_text(summary.stopped_runs.len(), commands, background_commands, summary.withdrawn_messages),
+    let background_commands = stop.engine_stop.background.newly_ended;
+    let text = texts::stopping_text(
+        stop.stopped_runs.len(),
+        stop.stopped_commands,
+        background_commands,
+        stop.withdrawn_messages,
     );
+    origin.channel.notices.push(NoticePriority::Stop, &origin.address, text);
     // Stopped commands report their own results.
-    if !summary.stopped_runs.is_empty() || background_commands > 0 {
-        let live_runs = summary.stopped_runs.into_iter().map(|run| Arc::clone(run.live_run())).collect();
-        report_when_settled(channels, origin, result.engine_stop, live_runs, background_commands);
+    if !stop.stopped_runs.is_empty() || background_commands > 0 {
+        report_when_settled(channels, origin, stop);
     }
 }
 
-struct ChatStopResult {
+/// What a stop ended, counted as people count it.
+struct PerformedStop {
     engine_stop: StopResult,
-    /// Messages that were withdrawn before they became runs.
-    withdrawn_messages: usize,
-    stopped_commands: usize,
-    /// Commands that an earlier stop had already cancelled.
-    commands_already_stopping: usize,
-}
-
-/// The result of a stop, counted as people count it.
-struct ChatStopSummary<'a> {
     /// Active runs that were stopped, without those that another of them had started.
-    stopped_runs: Vec<&'a Ticket>,
+    stopped_runs: Vec<Arc<LiveRun>>,
+    /// Messages that were withdrawn before they became runs, or as queued runs.
     withdrawn_messages: usize,
     stopped_commands: usize,
-    background_commands: usize,
     /// Something that an earlier stop ended has not settled.
     is_still_stopping: bool,
 }
 
-impl<'a> ChatStopSummary<'a> {
-    fn from_result(result: &'a ChatStopResult) -> Self {
-        let stop = &result.engine_stop;
-        let queued_run_ids: HashSet<&RunId> = stop.withdrawn.iter().map(|(run, _)| run).collect();
-        let roots = root_tickets(stop, &stop.aborted);
-        let (waiting, stopped_runs): (Vec<&Ticket>, Vec<&Ticket>) =
-            roots.into_iter().partition(|run| queued_run_ids.contains(run.live_run().id()));
-        let is_still_stopping = !stop.already_ending.is_empty()
-            || stop.background.processes.len() > stop.background.newly_ended
-            || result.commands_already_stopping > 0;
-        Self {
-            stopped_runs,
-            withdrawn_messages: waiting.len() + result.withdrawn_messages,
-            stopped_commands: result.stopped_commands,
-            background_commands: stop.background.newly_ended,
-            is_still_stopping,
-        }
-    }
-
+impl PerformedStop {
     fn is_empty(&self) -> bool {
-        self.stopped_runs.is_empty() && self.withdrawn_messages + self.stopped_commands + self.background_commands == 0
+        let background_commands = self.engine_stop.background.newly_ended;
+        self.stopped_runs.is_empty() && self.withdrawn_messages + self.stopped_commands + background_commands == 0
     }
 }
 
-/// The tickets of those runs that no other run in `runs` has started.
-fn root_tickets<'a>(stop: &'a StopResult, runs: &[RunId]) -> Vec<&'a Ticket> {
-    let run_ids: HashSet<&RunId> = runs.iter().collect();
-    let is_root = |ticket: &&Ticket| {
-        let run = &ticket.live_run().run;
+/// Those stopped runs that no other of them has started.
+fn root_runs(stop: &StopResult) -> impl Iterator<Item = &Arc<LiveRun>> {
+    let run_ids: HashSet<&RunId> = stop.aborted.iter().collect();
+    let is_root = move |live_run: &&Arc<LiveRun>| {
+        let run = &live_run.run;
         run_ids.contains(&run.id) && run.parent.as_ref().is_none_or(|parent| !run_ids.contains(parent))
     };
-    stop.tickets.iter().filter(is_root).collect()
+    stop.tickets.iter().map(Ticket::live_run).filter(is_root)
 }
 
 /// Stops the runs in `scope` and everything of this channel's inbox for which `is_covered` is true.
@@ -171,7 +129,7 @@ fn perform_stop(
     caller_scope: AccessLevel,
     scope: &StopScope,
     is_covered: impl Fn(&InterruptionScope) -> bool,
-) -> ChatStopResult {
+) -> PerformedStop {
     let engine = channels.engine();
     let caller = channel_caller(&message.channel, &message.sender, caller_scope);
     let request = |level| StopRequest { level, reason: StopReason::Command, surface: Surface::Channel };
@@ -201,11 +159,18 @@ fn perform_stop(
         let new = of_run.tickets.into_iter().filter(|new| !stop.tickets.iter().any(|known| is_same_run(known, new)));
         stop.tickets.extend(new.collect::<Vec<_>>());
     }
-    ChatStopResult {
-        engine_stop: stop,
-        withdrawn_messages,
+    let queued: HashSet<&RunId> = stop.withdrawn.iter().map(|(run, _)| run).collect();
+    let (queued_runs, stopped_runs): (Vec<_>, Vec<_>) =
+        root_runs(&stop).cloned().partition(|live_run| queued.contains(live_run.id()));
+    let is_still_stopping = !stop.already_ending.is_empty()
+        || stop.background.processes.len() > stop.background.newly_ended
+        || !already_stopping.is_empty();
+    PerformedStop {
+        stopped_runs,
+        withdrawn_messages: queued_runs.len() + withdrawn_messages,
         stopped_commands: newly_stopped.len(),
-        commands_already_stopping: already_stopping.len(),
+        is_still_stopping,
+        engine_stop: stop,
     }
 }
 
@@ -214,31 +179,26 @@ fn is_same_run(one: &Ticket, other: &Ticket) -> bool {
 }
 
 /// Sends the receipts of the stopped runs, and the end of their background commands, when all of it has settled.
-fn report_when_settled(
-    channels: &Channels,
-    origin: &ChatOrigin,
-    stop: StopResult,
-    live_runs: Vec<Arc<LiveRun>>,
-    commands: usize,
-) {
+fn report_when_settled(channels: &Channels, origin: &ChatOrigin, stop: PerformedStop) {
     let Some(permit) = origin.channel.notices.acquire_stop_permit() else {
         // A flood of stops gets a limited number of reports; every stop has acted.
         return;
     };
-    let (channels, origin, permit) = (channels.clone(), origin.clone(), permit);
+    let (channels, origin) = (channels.clone(), origin.clone());
     let scope = channels.scope().clone();
     scope.spawn(async move {
         let _permit = permit;
+        let PerformedStop { engine_stop: stop, stopped_runs, .. } = stop;
         stop.wait_settled().await;
-        let receipts = live_runs.iter().filter_map(|live_run| live_run.receipt());
+        let receipts = stopped_runs.iter().filter_map(|live_run| live_run.receipt());
         let receipts: Vec<Receipt> = receipts.filter(|receipt| !receipt.resources.is_empty()).collect();
         let left: Vec<&str> =
             stop.background.processes.iter().filter(|it| !it.ended_cleanly()).map(|it| it.id.as_str()).collect();
+        let commands_ended = texts::commands_ended_text(stop.background.newly_ended, &left);
         // The channel's configuration may have changed meanwhile.
-        let channel = channels.find_channel(&origin.channel.name).unwrap_or_else(|| Arc::clone(&origin.channel));
-        for text in texts::stop_receipt_texts(&receipts).into_iter().chain(texts::commands_ended_text(commands, &left))
-        {
-            channel.notices.push_stop_reply(&origin.address, text);
+        let channel = channels.current_channel(&origin.channel);
+        for text in texts::stop_receipt_texts(&receipts).into_iter().chain(commands_ended) {
+            channel.notices.push(NoticePriority::Stop, &origin.address, text);
         }
     });
 }

@@ -14,9 +14,10 @@ use quell_kernel::channel::commands::ChannelCommand;
 use quell_kernel::channel::inbox::{InboxMessage, InboxPoll};
 use quell_kernel::channel::sanitise::NarrationPolicy;
 use quell_protocol::api::OnBusy;
-use quell_protocol::{ChannelMessage, RunId, StopReason, Verdict};
+use quell_protocol::{ChannelMessage, HookEvent, RunId, StopReason, Verdict};
 use tokio::time::sleep_until;
 
+use super::notices::NoticePriority;
 use super::progress::show_progress;
 use super::reply_delivery::ChatReply;
 use super::{Channels, ChatOrigin, channel_caller, commands, stale_replies, texts};
@@ -102,7 +103,7 @@ async fn submit_run(channels: &Channels, queued: InboxMessage<ChatOrigin>) {
     let messages = settings.settings.messages;
     let options = ChannelRunOptions {
         context_lines: channel_notes(&extra),
-        send_files_hint: supports_files(extra.channel.config.kind).then(|| FILE_MARKER_NOTE.to_owned()),
+        send_files_hint: supports_files(channel.config.kind).then(|| FILE_MARKER_NOTE.to_owned()),
         routed_model: settings.settings.routing.model_for(&message.content),
         max_history_chars: messages.history_budget_chars,
     };
@@ -127,7 +128,8 @@ async fn submit_run(channels: &Channels, queued: InboxMessage<ChatOrigin>) {
         Ok(SubmitOutcome::Duplicate(known)) => handle_duplicate(channels, &extra, &known.run_id).await,
         Ok(SubmitOutcome::Stopped(_)) => {}
         Err(SubmitError::Refused(AdmissionError::QueueFull { .. })) => {
-            channel.notices.push_unless_recent(&extra.address, &message.sender, texts::TOO_MANY_WAITING);
+            let (priority, sender) = (NoticePriority::Text, &message.sender);
+            channel.notices.push_unless_recent(priority, &extra.address, sender, texts::TOO_MANY_WAITING);
         }
         Err(error) => reject_submission(&extra, &message, &error),
     }
@@ -136,7 +138,8 @@ async fn submit_run(channels: &Channels, queued: InboxMessage<ChatOrigin>) {
 /// A message that a hook must see, or that has files, needs a run of its own to be prepared: it cannot steer the active
 /// run.
 fn effective_on_busy(channels: &Channels, configured: OnBusy, message: &ChannelMessage) -> OnBusy {
-    let needs_own_run = channels.engine().has_message_received_hook() || !message.attachments.is_empty();
+    let needs_own_run =
+        channels.engine().hooks().has_hooks_for(HookEvent::MessageReceived) || !message.attachments.is_empty();
     if configured == OnBusy::Steer && needs_own_run { OnBusy::Queue } else { configured }
 }
 
@@ -149,13 +152,13 @@ async fn handle_duplicate(channels: &Channels, origin: &ChatOrigin, run: &RunId)
     let view = channels.engine().find_run(run).await.ok().flatten();
     let daemon_stopped = Some(Verdict::Aborted { reason: StopReason::DaemonStopped, by: None });
     if view.is_some_and(|view| view.verdict == daemon_stopped) {
-        origin.channel.notices.push(&origin.address, texts::RESTARTED);
+        origin.channel.notices.push(NoticePriority::Text, &origin.address, texts::RESTARTED);
     }
 }
 
 fn reject_submission(origin: &ChatOrigin, message: &ChannelMessage, error: &SubmitError) {
     tracing::warn!(channel = message.channel, sender = message.sender, %error, "a message was refused");
-    origin.channel.notices.push(&origin.address, texts::rejection_text(error.code()));
+    origin.channel.notices.push(NoticePriority::Text, &origin.address, texts::rejection_text(error.code()));
 }
 
 /// Lines of the run context: the format of answers for this network, and the configured instructions.

@@ -1,29 +1,24 @@
 //! Send the outcome of a finished run to its chat: the final text, the end of the draft, the final reaction.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::channel_origin::DeliveryError;
-use quell_protocol::{RunId, Verdict};
+use quell_protocol::Verdict;
 use tokio::time::timeout;
 
-use super::channel::ActiveChannel;
-use super::send_retry::{SendPersistence, edit_message, send_piece};
-use super::status_reactions::{DONE_EMOJI, FAILED_EMOJI, FINAL_REACTION_TIMEOUT, StatusReactions, verdict_emoji};
+use super::reply_target::{DONE_EMOJI, FAILED_EMOJI, FINAL_REACTION_TIMEOUT, ReplyTarget, verdict_emoji};
+use super::send_retry::{SendPersistence, edit_message, send_text};
 use super::texts;
-use crate::format::{format_draft, split_message};
-use crate::network::{ChatAddress, MessageId, SendError};
+use crate::format::format_draft;
+use crate::network::{MessageId, SendError};
 
 /// Time limit for the final text of a run.
 const FINAL_TEXT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The reply of a finished run, as far as the outcome message needs it.
 pub(super) struct FinishedReply {
-    /// The current channel of this name: its configuration may have changed since the message arrived.
-    pub(super) channel: Arc<ActiveChannel>,
-    pub(super) address: ChatAddress,
-    pub(super) request_message: MessageId,
-    pub(super) run_id: RunId,
+    /// With the current channel of this name: its configuration may have changed since the message arrived.
+    pub(super) target: ReplyTarget,
     /// The draft; `None` once a piece of the reply is shown, because the draft is its first piece then.
     pub(super) draft_message: Option<MessageId>,
     /// The text of an unfinished reply.
@@ -72,7 +67,8 @@ impl FinishedReply {
     /// # Errors
     /// The status of a draft that could not be ended; `Settled` if there is no draft.
     async fn finish_draft(&self, verdict: &Verdict, final_text: Option<&str>) -> Result<(), NotificationStatus> {
-        let (Some(message), Some(drafts)) = (&self.draft_message, self.channel.network.drafts()) else {
+        let ReplyTarget { channel, address, run_id, .. } = &self.target;
+        let (Some(message), Some(drafts)) = (&self.draft_message, channel.network.features().drafts) else {
             return Err(NotificationStatus::Settled);
         };
         let ending = match (final_text, self.withheld) {
@@ -83,9 +79,9 @@ impl FinishedReply {
         let partial = if self.withheld { "" } else { self.partial_text.trim() };
         let text = if partial.is_empty() { ending.to_owned() } else { format!("{partial}\n\n{ending}") };
         // A draft that is too long shows its end, which matters here.
-        let piece = format_draft(&text, &self.channel.limits.message_format);
-        edit_message(drafts, &self.address, message, &piece, SendPersistence::UntilCancelled).await.map_err(|error| {
-            tracing::debug!(run = %self.run_id, %error, "a draft could not be ended");
+        let piece = format_draft(&text, &channel.limits.message_format);
+        edit_message(drafts, address, message, &piece).await.map_err(|error| {
+            tracing::debug!(run = %run_id, %error, "a draft could not be ended");
             match error {
                 SendError::Refused { .. } => NotificationStatus::Settled,
                 SendError::NotDelivered { .. } | SendError::Unknown { .. } => NotificationStatus::RetryLater,
@@ -95,27 +91,23 @@ impl FinishedReply {
 
     async fn with_timeout(&self, sending: impl Future<Output = NotificationStatus>) -> NotificationStatus {
         timeout(FINAL_TEXT_TIMEOUT, sending).await.unwrap_or_else(|_elapsed| {
-            tracing::warn!(run = %self.run_id, "sending the outcome of a run timed out");
+            tracing::warn!(run = %self.target.run_id, "sending the outcome of a run timed out");
             NotificationStatus::RetryLater
         })
     }
 
     async fn send_final_text(&self, final_text: &str) -> NotificationStatus {
-        for (number, piece) in split_message(final_text, &self.channel.limits.message_format).iter().enumerate() {
-            let key = format!("{}-end-{number}", self.run_id);
-            if let Err(error) =
-                send_piece(&*self.channel.network, &self.address, piece, &key, SendPersistence::UntilCancelled).await
-            {
-                self.channel.count_undelivered();
-                tracing::warn!(run = %self.run_id, %error, "the outcome of a run was not delivered");
-                return match error {
-                    SendError::NotDelivered { .. } => NotificationStatus::RetryLater,
-                    // The text may be shown already, and must not be sent twice.
-                    SendError::Refused { .. } | SendError::Unknown { .. } => NotificationStatus::Settled,
-                };
-            }
+        let ReplyTarget { channel, address, run_id, .. } = &self.target;
+        let key = format!("{run_id}-end");
+        let sent = send_text(channel, address, final_text, &key, SendPersistence::UntilCancelled).await;
+        let Err(error) = sent else { return NotificationStatus::Settled };
+        channel.count_undelivered();
+        tracing::warn!(run = %run_id, %error, "the outcome of a run was not delivered");
+        match error {
+            SendError::NotDelivered { .. } => NotificationStatus::RetryLater,
+            // The text may be shown already, and must not be sent twice.
+            SendError::Refused { .. } | SendError::Unknown { .. } => NotificationStatus::Settled,
         }
-        NotificationStatus::Settled
     }
 
     /// The reaction that stays; `None` for a withheld message.
@@ -130,16 +122,7 @@ impl FinishedReply {
 
     pub(super) async fn add_final_reaction(&self, emoji: Option<&str>) {
         if let Some(emoji) = emoji {
-            self.status_reactions().add(emoji, FINAL_REACTION_TIMEOUT).await;
-        }
-    }
-
-    pub(super) fn status_reactions(&self) -> StatusReactions<'_> {
-        StatusReactions {
-            channel: &self.channel,
-            address: &self.address,
-            request_message: &self.request_message,
-            run_id: &self.run_id,
+            self.target.add_reaction(emoji, FINAL_REACTION_TIMEOUT).await;
         }
     }
 }

@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::channel::ActiveChannel;
 use super::chat_stop::{ChannelStopScope, StopReplyPolicy, handle_stop};
+use super::notices::NoticePriority;
 use super::{Channels, ChatOrigin, texts};
 use crate::network::{InboundMessage, InboundSink, OwnAccount};
 
@@ -88,7 +89,7 @@ impl InboundSink for ChannelInboundSink {
 
     fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
         async move {
-            match self.channels.engine().channel_cursor(&self.channel.name).await {
+            match self.channels.engine().channel_store().cursor(self.channel.name.clone()).await {
                 Ok(cursor) => cursor,
                 Err(error) => {
                     tracing::error!(channel = self.channel.name, %error, "cannot load the cursor of a channel");
@@ -101,7 +102,9 @@ impl InboundSink for ChannelInboundSink {
 
     fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()> {
         async move {
-            if let Err(error) = self.channels.engine().save_channel_cursor(&self.channel.name, cursor).await {
+            if let Err(error) =
+                self.channels.engine().channel_store().save_cursor(self.channel.name.clone(), cursor).await
+            {
                 tracing::error!(channel = self.channel.name, %error, "cannot save the cursor of a channel");
             }
         }
@@ -147,7 +150,8 @@ impl ChannelInboundSink {
                     sender = evicted.message.sender,
                     "a waiting message was dropped: the inbox is full"
                 );
-                channel.notices.push_unless_recent(address, &evicted.message.sender, texts::TOO_MANY_WAITING);
+                let (priority, sender) = (NoticePriority::Text, &evicted.message.sender);
+                channel.notices.push_unless_recent(priority, address, sender, texts::TOO_MANY_WAITING);
                 self.channels.notify_inbox_changed();
             }
         }

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 use super::Channels;
 use super::channel::{ActiveChannel, unusable_row};
 use super::inbound::ChannelInboundSink;
-use super::notice_queue::NoticeQueue;
 use super::notice_sender::run_notice_queue;
+use super::notices::NoticeQueue;
 use super::stale_replies;
 use crate::config::ChannelConfig;
 use crate::network::ListenError;
@@ -47,7 +47,7 @@ fn apply_channel_configs(channels: &Channels, wanted: &BTreeMap<String, ChannelC
     active_channels.retain(|name, channel| {
         let is_unchanged = wanted.get(name).is_some_and(|config| config.has_same_settings(&channel.config));
         if !is_unchanged {
-            channel.request_stop();
+            channel.stop_requested.cancel();
             stopped_channels.insert(name.clone(), Arc::clone(channel));
         }
         is_unchanged
@@ -85,14 +85,14 @@ async fn until_cancelled(channels: Channels, work: impl Future<Output = ()>) {
 /// Listens until the channel is stopped. Waits first until the previous channel with the same account has ended.
 async fn run_listener(channels: Channels, channel: Arc<ActiveChannel>, previous: Option<Arc<ActiveChannel>>) {
     if let Some(previous) = previous {
-        previous.wait_until_listener_ended().await;
+        previous.listener_ended.cancelled().await;
     }
     let sink = ChannelInboundSink { channels: channels.clone(), channel: Arc::clone(&channel) };
     let mut next_delay = MIN_RECONNECT_DELAY;
     loop {
         let started_at = Instant::now();
         let listen_error = tokio::select! {
-            () = channel.wait_for_stop_request() => break,
+            () = channel.stop_requested.cancelled() => break,
             () = channels.scope().cancelled() => break,
             lost = AssertUnwindSafe(channel.network.listen(&sink)).catch_unwind() => lost.unwrap_or_else(|_| {
                 tracing::error!(channel = channel.name, "a listener panicked");
@@ -114,7 +114,7 @@ async fn run_listener(channels: Channels, channel: Arc<ActiveChannel>, previous:
             ListenError::Connection(_) | ListenError::Busy { .. } => ChannelHealth::Lost(listen_error.to_string()),
         });
         tokio::select! {
-            () = channel.wait_for_stop_request() => break,
+            () = channel.stop_requested.cancelled() => break,
             () = channels.scope().cancelled() => break,
             () = sleep(delay) => {}
         }
@@ -125,6 +125,6 @@ async fn run_listener(channels: Channels, channel: Arc<ActiveChannel>, previous:
         }
     }
     channel.set_health(ChannelHealth::Stopped);
-    channel.mark_listener_ended();
+    channel.listener_ended.cancel();
     tracing::info!(channel = channel.name, "channel stopped");
 }

@@ -1,6 +1,6 @@
-//! Send the notices of a channel; stop replies have a queue of their own and are dropped last.
+//! Send the notices of a channel: to many addresses at the same time, and to each address one after the other.
 //!
-//! One task sends them: to many addresses at the same time, and to each address one after the other.
+//! Stop replies have a queue of their own and are dropped last.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Weak;
@@ -11,9 +11,10 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
 use super::channel::ActiveChannel;
-use super::notice_queue::{ChatNotice, NoticePriority, QueueKey};
-use super::send_retry::{SendPersistence, send_piece, send_urgent_piece};
+use super::notices::{ChatNotice, NoticePriority};
+use super::send_retry::{RetrySafety, SendPersistence, retry, send_piece};
 use crate::format::split_message;
+use crate::network::ChatAddress;
 
 /// Limits of the notices that wait for one address, by priority; further ones are dropped.
 const MAX_WAITING_TEXTS: usize = 8;
@@ -23,6 +24,15 @@ const MAX_WAITING_STOP_REPLIES: usize = 16;
 const MAX_ADDRESSES: usize = 64;
 /// Older notices are dropped: they are no longer useful.
 const MAX_NOTICE_AGE: Duration = Duration::from_secs(30);
+
+/// Address, and whether the queue is for stop replies. The notices of one key are sent one after the other.
+type QueueKey = (ChatAddress, bool);
+
+impl ChatNotice {
+    fn queue_key(&self) -> QueueKey {
+        (self.address.clone(), self.priority == NoticePriority::Stop)
+    }
+}
 
 /// Sends a channel's notices until the channel is gone.
 pub(super) async fn run_notice_queue(channel: Weak<ActiveChannel>, mut notices: mpsc::Receiver<ChatNotice>) {
@@ -70,11 +80,15 @@ async fn send_notice(channel: Weak<ActiveChannel>, notice: ChatNotice) -> QueueK
     };
     for (number, piece) in split_message(&notice.text, &channel.limits.message_format).iter().enumerate() {
         let key = format!("{}-{number}", notice.key);
+        let (network, address) = (&*channel.network, &notice.address);
         let sent = async {
             match notice.priority {
-                NoticePriority::Stop => send_urgent_piece(&*channel.network, &notice.address, piece, &key).await,
+                NoticePriority::Stop => {
+                    let send = || network.send_urgent(address, piece, &key);
+                    retry(send, RetrySafety::OnlyWithKey, SendPersistence::FewTries).await
+                }
                 NoticePriority::Tool | NoticePriority::Text => {
-                    send_piece(&*channel.network, &notice.address, piece, &key, SendPersistence::FewTries).await
+                    send_piece(network, address, piece, &key, SendPersistence::FewTries).await
                 }
             }
         };
@@ -95,7 +109,6 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::network::ChatAddress;
 
     fn notice(text: &str, priority: NoticePriority) -> ChatNotice {
         let address = ChatAddress { target: "room".to_owned(), thread: None };

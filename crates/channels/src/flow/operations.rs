@@ -9,14 +9,14 @@ use quell_protocol::audit::Action;
 use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelReceived, ChannelTest, DeliveryState};
 use quell_scope::clock::Clock;
 use reqwest::header::HeaderMap;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Channels;
 use super::channel::ActiveChannel;
 use super::inbound::ChannelInboundSink;
-use super::send_retry::{delivery_error, send_piece_before};
+use super::send_retry::{RetrySafety, SendPersistence, delivery_error, retry};
 use crate::format::split_message;
-use crate::network::{ChatAddress, InboundEndpoint, InboundRejection, InboundSink};
+use crate::network::{ChatAddress, InboundEndpoint, InboundRejection, InboundSink, SendError};
 
 /// Time limit of a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -126,9 +126,12 @@ impl Channels {
             (ChatAddress { target: target.to_owned(), thread: None }, Instant::now() + SEND_TIMEOUT);
         let (key, total) = (uuid::Uuid::now_v7(), pieces.len());
         for (sent, piece) in pieces.iter().enumerate() {
-            if let Err(error) =
-                send_piece_before(&*channel.network, &address, piece, &format!("{key}-{sent}"), deadline).await
-            {
+            let key = format!("{key}-{sent}");
+            let send = || async {
+                let lost = |_| Err(SendError::Unknown { why: "no answer in time".to_owned(), is_repeatable: false });
+                timeout_at(deadline, channel.network.send(&address, piece, &key)).await.unwrap_or_else(lost)
+            };
+            if let Err(error) = retry(send, RetrySafety::OnlyWithKey, SendPersistence::FewTriesBefore(deadline)).await {
                 return Ok(failed_delivery(sent, total, delivery_error(error, sent, total)));
             }
         }
@@ -138,7 +141,7 @@ impl Channels {
     /// Maximum body size of a posted message, in bytes; `None` if the channel accepts none.
     #[must_use]
     pub fn max_post_bytes(&self, name: &str) -> Option<usize> {
-        Some(self.find_channel(name)?.network.inbound_endpoint()?.max_body_bytes())
+        Some(self.find_channel(name)?.network.features().inbound_endpoint?.max_body_bytes())
     }
 
     /// Accepts a message that was posted to a channel. When it returns, a stop has acted, and the message is stored or
@@ -157,7 +160,7 @@ impl Channels {
     ) -> Result<ChannelReceived, ReceiveError> {
         let no_endpoint = || ReceiveError::NoEndpoint(name.to_owned());
         let channel = self.find_channel(name).ok_or_else(no_endpoint)?;
-        let endpoint: &dyn InboundEndpoint = channel.network.inbound_endpoint().ok_or_else(no_endpoint)?;
+        let endpoint: &dyn InboundEndpoint = channel.network.features().inbound_endpoint.ok_or_else(no_endpoint)?;
         let inbound = endpoint.parse_request(headers, body, Clock::wall_seconds())?;
         let id = inbound.id.clone();
         let sink = ChannelInboundSink { channels: self.clone(), channel: Arc::clone(&channel) };

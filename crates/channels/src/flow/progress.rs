@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::live_run::{Follower, LiveRun, RunProgress};
-use quell_kernel::channel::sanitise::sanitise_partial_reply;
 use quell_protocol::event::EventKind;
 use quell_protocol::{RunId, Verdict};
-use quell_store::PendingReply;
+use quell_store::{ChannelStore, PendingReply};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::finished_reply::NotificationStatus;
+use super::notices::NoticePriority;
 use super::reply_delivery::ChatReply;
-use super::status_reactions::{DONE_EMOJI, SEEN_EMOJI, StatusReactions, verdict_emoji};
+use super::reply_target::{DONE_EMOJI, ReplyTarget, SEEN_EMOJI, verdict_emoji};
 use super::{Channels, texts};
 use crate::format::{MessagePiece, format_draft};
 use crate::network::{Drafts, MessageId, SendError};
@@ -32,9 +32,10 @@ const DRAFT_PLACEHOLDER: &str = "...";
 pub(super) async fn show_progress(channels: Channels, reply: Arc<ChatReply>, answering_run: RunId) {
     let engine = channels.engine();
     let _shutdown_guard = engine.delay_shutdown();
-    let Some(live_run) = engine.live_run(&reply.run_id) else {
+    let run_id = &reply.target.run_id;
+    let Some(live_run) = engine.live_run(run_id) else {
         // The run has ended and is no longer in memory.
-        let view = engine.find_run(&reply.run_id).await.ok().flatten();
+        let view = engine.find_run(run_id).await.ok().flatten();
         if let Some((verdict, receipt)) = view.and_then(|view| view.verdict.zip(view.receipt)) {
             let finished_reply = reply.finish(String::new());
             finished_reply.send_outcome(&verdict, texts::no_answer_text(&verdict, &receipt)).await;
@@ -44,14 +45,12 @@ pub(super) async fn show_progress(channels: Channels, reply: Arc<ChatReply>, ans
     };
     let progress = ProgressView { reply: &reply, live_run: &live_run };
     progress.save_pending_reply().await;
-    progress.add_seen_reaction().await;
+    // A short time limit, because the draft comes after it.
+    reply.target.add_reaction(SEEN_EMOJI, CALL_TIMEOUT).await;
     progress.follow_run(&mut live_run.follow(0)).await;
     live_run.wait_for_progress(RunProgress::Ended).await;
-    let partial_text = match engine.has_message_sending_hook() {
-        true => String::new(),
-        false => sanitise_partial_reply(&live_run.view().output.unwrap_or_default(), &channels.0.tool_names),
-    };
-    let finished_reply = reply.finish(partial_text);
+    let partial_text = live_run.view().output.unwrap_or_default();
+    let finished_reply = reply.finish(channels.visible_draft_text(&partial_text));
     let emoji = match live_run.verdict().zip(live_run.receipt()) {
         Some((verdict, receipt)) => {
             let status = finished_reply.send_outcome(&verdict, texts::no_answer_text(&verdict, &receipt)).await;
@@ -69,7 +68,7 @@ pub(super) async fn show_progress(channels: Channels, reply: Arc<ChatReply>, ans
             None => Some(DONE_EMOJI),
         },
     };
-    progress.status_reactions().remove(SEEN_EMOJI).await;
+    reply.target.remove_reaction(SEEN_EMOJI).await;
     finished_reply.add_final_reaction(emoji).await;
     progress.delete_pending_reply().await;
 }
@@ -101,7 +100,7 @@ enum DraftStatus {
 impl ProgressView<'_> {
     /// Follows the run while it is active. After it returns, nothing here writes to the draft or the typing indicator.
     async fn follow_run(&self, follower: &mut Follower) {
-        let limits = self.reply.channel.limits;
+        let limits = self.reply.target.channel.limits;
         let mut draft_text = DraftText::new();
         let mut draft_guard = self.draft_network().and_then(|_| self.reply.acquire_draft());
         let mut typing = interval(limits.typing_interval);
@@ -112,7 +111,7 @@ impl ProgressView<'_> {
             // Before the next edit is allowed, the chat cannot show new text: until then, events are not read one by
             // one.
             let is_waiting =
-                drafts && !self.reply.channel.config.show_tool_calls && Instant::now() < draft_text.next_edit_at;
+                drafts && !self.reply.target.channel.config.show_tool_calls && Instant::now() < draft_text.next_edit_at;
             let due = is_waiting || (drafts && draft_text.has_changed());
             // Every arm only waits; calls to the network come after the select. Rare events are polled first.
             let step = tokio::select! {
@@ -168,18 +167,17 @@ impl ProgressView<'_> {
             EventKind::TextDelta { text } => draft_text.append_delta(&text),
             EventKind::StepStarted { .. } => draft_text.is_new_step = true,
             EventKind::Snapshot { text, .. } => (draft_text.text, draft_text.is_new_step) = (text, false),
-            EventKind::ToolStarted { tool, arguments, .. } if self.reply.channel.config.show_tool_calls => {
-                self.reply
-                    .channel
-                    .notices
-                    .push_tool_notice(&self.reply.address, texts::tool_notice_text(&tool, &arguments));
+            EventKind::ToolStarted { tool, arguments, .. } if self.reply.target.channel.config.show_tool_calls => {
+                let (ReplyTarget { channel, address, .. }, text) =
+                    (&self.reply.target, texts::tool_notice_text(&tool, &arguments));
+                channel.notices.push(NoticePriority::Tool, address, text);
             }
             _ => {}
         }
     }
 
     fn draft_network(&self) -> Option<&dyn Drafts> {
-        self.reply.channel.network.drafts().filter(|_| self.reply.channel.config.drafts)
+        self.reply.target.channel.network.features().drafts.filter(|_| self.reply.target.channel.config.drafts)
     }
 
     /// Sends the draft, or edits it if its content has changed.
@@ -188,12 +186,8 @@ impl ProgressView<'_> {
     /// given up half-way could arrive after the last one. The stop itself does not wait for this.
     async fn update_draft(&self, draft_text: &mut DraftText) -> DraftStatus {
         let Some(drafts) = self.draft_network() else { return DraftStatus::Ended };
-        let (channel, address) = (&self.reply.channel, &self.reply.address);
-        // A hook may still change or withhold the reply: show nothing before it has decided.
-        let text = match self.reply.channels.engine().has_message_sending_hook() {
-            true => String::new(),
-            false => sanitise_partial_reply(&draft_text.text, &self.reply.channels.0.tool_names),
-        };
+        let ReplyTarget { channel, address, .. } = &self.reply.target;
+        let text = self.reply.channels.visible_draft_text(&draft_text.text);
         let format = &channel.limits.message_format;
         let piece = Some(format_draft(&text, format)).filter(|piece| !piece.plain.trim().is_empty());
         // Unfinished markup alone, such as the opening of bold text, shows nothing.
@@ -206,7 +200,7 @@ impl ProgressView<'_> {
         let result = match self.reply.draft_message() {
             Some(message) => timeout(CALL_TIMEOUT, drafts.edit(address, &message, &piece)).await,
             None => {
-                let key = format!("{}-draft", self.reply.run_id);
+                let key = format!("{}-draft", self.reply.target.run_id);
                 let sent = timeout(CALL_TIMEOUT, channel.network.send(address, &piece, &key)).await;
                 sent.map(|sent| {
                     sent.map(|message| {
@@ -239,20 +233,14 @@ impl ProgressView<'_> {
         DraftStatus::Active
     }
 
-    /// Adds the "seen" reaction, with a short time limit because the draft comes after it.
-    async fn add_seen_reaction(&self) {
-        self.status_reactions().add(SEEN_EMOJI, CALL_TIMEOUT).await;
-    }
-
-    fn status_reactions(&self) -> StatusReactions<'_> {
-        let ChatReply { channel, address, request_message, run_id, .. } = self.reply;
-        StatusReactions { channel, address, request_message, run_id }
+    fn channel_store(&self) -> &dyn ChannelStore {
+        self.reply.channels.engine().channel_store()
     }
 
     /// Stores that a sender waits for a reply, before the chat shows anything. The end of the run does not wait for
     /// this.
     async fn save_pending_reply(&self) {
-        let ChatReply { channels, channel, address, request_message, run_id, .. } = self.reply;
+        let ReplyTarget { channel, address, request_message, run_id } = &self.reply.target;
         let pending_reply = PendingReply {
             run: run_id.clone(),
             channel: channel.name.clone(),
@@ -264,7 +252,7 @@ impl ProgressView<'_> {
         tokio::select! {
             biased;
             // Polled first: one poll hands the write to the store, even if the other arm wins.
-            saved = channels.engine().save_pending_reply(pending_reply) => if let Err(error) = saved {
+            saved = self.channel_store().save_pending_reply(pending_reply) => if let Err(error) = saved {
                 tracing::warn!(run = %run_id, %error, "cannot store the pending reply of a run");
             },
             () = self.live_run.wait_for_progress(RunProgress::Ending) => {}
@@ -273,9 +261,10 @@ impl ProgressView<'_> {
 
     /// Stores the message id of the draft in a task of its own, so that nothing waits for it.
     fn save_draft_message(&self, message: &MessageId) {
-        let (engine, run, draft) = (self.reply.channels.engine().clone(), self.reply.run_id.clone(), message.0.clone());
+        let (engine, run, draft) =
+            (self.reply.channels.engine().clone(), self.reply.target.run_id.clone(), message.0.clone());
         self.reply.channels.scope().spawn(async move {
-            if let Err(error) = engine.save_pending_reply_draft(&run, Some(draft)).await {
+            if let Err(error) = engine.channel_store().save_pending_reply_draft(run.clone(), Some(draft)).await {
                 tracing::warn!(%run, %error, "cannot store the message id of a draft");
             }
         });
@@ -283,37 +272,37 @@ impl ProgressView<'_> {
 
     /// Records that the outcome was sent, because a shutdown may prevent the steps after it.
     async fn mark_outcome_sent(&self) {
-        let run = &self.reply.run_id;
-        if let Err(error) = self.reply.channels.engine().mark_outcome_sent(run).await {
+        let run = &self.reply.target.run_id;
+        if let Err(error) = self.channel_store().mark_outcome_sent(run.clone()).await {
             tracing::debug!(%run, %error, "the outcome of a run may be sent again after a restart");
         }
     }
 
     async fn delete_pending_reply(&self) {
-        let run = &self.reply.run_id;
-        if let Err(error) = self.reply.channels.engine().delete_pending_reply(run).await {
+        let run = &self.reply.target.run_id;
+        if let Err(error) = self.channel_store().delete_pending_reply(run.clone()).await {
             tracing::debug!(%run, %error, "the outcome of a run will be sent again after a restart");
         }
     }
 
     async fn show_typing(&self) {
-        let Some(typing) = self.reply.channel.network.typing() else { return };
+        let Some(typing) = self.reply.target.channel.network.features().typing else { return };
         // Not raced against the end of the run: a call that was given up half-way could take effect after `hide`.
         let shown = tokio::select! {
             biased;
             () = self.reply.wait_for_delivery() => return,
-            shown = timeout(CALL_TIMEOUT, typing.show(&self.reply.address)) => shown,
+            shown = timeout(CALL_TIMEOUT, typing.show(&self.reply.target.address)) => shown,
         };
         if !matches!(shown, Ok(Ok(()))) {
-            tracing::debug!(run = %self.reply.run_id, ?shown, "the typing indicator was not shown");
+            tracing::debug!(run = %self.reply.target.run_id, ?shown, "the typing indicator was not shown");
         }
     }
 
     async fn hide_typing(&self) {
-        let Some(typing) = self.reply.channel.network.typing() else { return };
-        let hidden = timeout(CALL_TIMEOUT, typing.hide(&self.reply.address)).await;
+        let Some(typing) = self.reply.target.channel.network.features().typing else { return };
+        let hidden = timeout(CALL_TIMEOUT, typing.hide(&self.reply.target.address)).await;
         if !matches!(hidden, Ok(Ok(()))) {
-            tracing::debug!(run = %self.reply.run_id, ?hidden, "the typing indicator was not hidden");
+            tracing::debug!(run = %self.reply.target.run_id, ?hidden, "the typing indicator was not hidden");
         }
     }
 }

@@ -13,17 +13,18 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::channel_origin::{DeliveryContext, DeliveryError, ReplyDelivery};
 use quell_kernel::channel::sanitise::NarrationPolicy;
-use quell_protocol::{Attachment, AttachmentKind, ChannelMessage, RunId};
+use quell_protocol::{Attachment, ChannelMessage, RunId};
 use quell_scope::Point;
 use quell_tools::attachment::{attachment_folder, read_attachment, write_attachment};
 use tokio::sync::watch;
 
 use super::channel::ActiveChannel;
 use super::finished_reply::FinishedReply;
-use super::send_retry::{SendPersistence, delivery_error, edit_message, send_piece, wait_before_retry};
+use super::reply_target::ReplyTarget;
+use super::send_retry::{RetrySafety, SendPersistence, delivery_error, edit_message, retry, send_piece, send_text};
 use super::{Channels, ChatOrigin, texts};
-use crate::format::{attachment_sources, extract_attachments, split_message};
-use crate::network::{ChatAddress, MessageId, SendError};
+use crate::format::{attachment_sources, extract_attachments, marker_word, split_message};
+use crate::network::{MessageId, SendError};
 
 /// Maximum size of a file that is fetched or sent, in bytes.
 const MAX_FILE_BYTES: u64 = 20 * 1024 * 1024;
@@ -33,11 +34,7 @@ const MAX_FILES: usize = 10;
 /// The reply of one run to one chat message.
 pub(super) struct ChatReply {
     pub(super) channels: Channels,
-    pub(super) channel: Arc<ActiveChannel>,
-    pub(super) address: ChatAddress,
-    /// The message to which this replies.
-    pub(super) request_message: MessageId,
-    pub(super) run_id: RunId,
+    pub(super) target: ReplyTarget,
     message: ChannelMessage,
     narration: NarrationPolicy,
     draft_state: watch::Sender<DraftState>,
@@ -61,7 +58,6 @@ struct DraftState {
 enum DraftOwner {
     #[default]
     Free,
-    /// The progress view.
     Progress,
     /// The delivery of the reply.
     Delivery,
@@ -77,10 +73,12 @@ impl ChatReply {
     ) -> Self {
         Self {
             channels: channels.clone(),
-            channel: Arc::clone(&extra.channel),
-            address: extra.address.clone(),
-            request_message: extra.message_id.clone(),
-            run_id,
+            target: ReplyTarget {
+                channel: Arc::clone(&extra.channel),
+                address: extra.address.clone(),
+                request_message: extra.message_id.clone(),
+                run_id,
+            },
             message,
             narration,
             draft_state: watch::Sender::default(),
@@ -122,10 +120,7 @@ impl ChatReply {
         // Once a piece of the reply is shown, the draft is its first piece.
         let has_begun = self.shown_pieces.load(Ordering::Acquire) > 0;
         FinishedReply {
-            channel: self.current_channel(),
-            address: self.address.clone(),
-            request_message: self.request_message.clone(),
-            run_id: self.run_id.clone(),
+            target: ReplyTarget { channel: self.current_channel(), ..self.target.clone() },
             draft_message: self.draft_message().filter(|_| !has_begun),
             partial_text,
             withheld: self.withheld_reason.get().is_some(),
@@ -133,9 +128,8 @@ impl ChatReply {
         }
     }
 
-    /// The current channel of this name: its configuration may have changed since the message arrived.
     fn current_channel(&self) -> Arc<ActiveChannel> {
-        self.channels.find_channel(&self.channel.name).unwrap_or_else(|| Arc::clone(&self.channel))
+        self.channels.current_channel(&self.target.channel)
     }
 
     async fn take_over_draft(&self) -> Option<MessageId> {
@@ -166,23 +160,23 @@ impl ChatReply {
             self.clear_saved_draft().await;
         }
         if let (Some(message), Some(first)) = (&draft, pieces.first())
-            && let Some(drafts) = channel.network.drafts()
+            && let Some(drafts) = channel.network.features().drafts
         {
-            match edit_message(drafts, &self.address, message, first, SendPersistence::UntilCancelled).await {
+            match edit_message(drafts, &self.target.address, message, first).await {
                 Ok(()) => {
                     sent = 1;
                     self.shown_pieces.fetch_add(1, Ordering::AcqRel);
                 }
                 // The draft cannot be edited, for example because it was deleted: send the reply as a new message.
                 Err(SendError::Refused { why }) => {
-                    tracing::debug!(run = %self.run_id, why, "a draft could not be edited")
+                    tracing::debug!(run = %self.target.run_id, why, "a draft could not be edited")
                 }
                 Err(error) => return Err(delivery_error(error, 0, total)),
             }
         }
         for (number, piece) in pieces.iter().enumerate().skip(sent) {
-            let key = format!("{}-{number}", self.run_id);
-            send_piece(&*channel.network, &self.address, piece, &key, SendPersistence::UntilCancelled)
+            let key = format!("{}-{number}", self.target.run_id);
+            send_piece(&*channel.network, &self.target.address, piece, &key, SendPersistence::UntilCancelled)
                 .await
                 .map_err(|error| delivery_error(error, sent, total))?;
             sent += 1;
@@ -202,24 +196,20 @@ impl ChatReply {
             not_sent.push(format!("⚠️ {skipped_files} more files were not sent: {MAX_FILES} are the most"));
         }
         if !not_sent.is_empty() {
-            tracing::warn!(run = %self.run_id, ?not_sent, "files of a reply were not sent");
-            self.send_file_errors(&channel, &not_sent).await.map_err(|error| delivery_error(error, sent, total))?;
+            tracing::warn!(run = %self.target.run_id, ?not_sent, "files of a reply were not sent");
+            let (lines, key) = (not_sent.join("\n"), format!("{}-files", self.target.run_id));
+            send_text(&channel, &self.target.address, &lines, &key, SendPersistence::UntilCancelled)
+                .await
+                .map_err(|error| delivery_error(error, sent, total))?;
         }
         Ok(())
     }
 
     async fn clear_saved_draft(&self) {
-        if let Err(error) = self.channels.engine().save_pending_reply_draft(&self.run_id, None).await {
-            tracing::warn!(run = %self.run_id, %error, "cannot record that a draft has become a reply");
+        let channel_store = self.channels.engine().channel_store();
+        if let Err(error) = channel_store.save_pending_reply_draft(self.target.run_id.clone(), None).await {
+            tracing::warn!(run = %self.target.run_id, %error, "cannot record that a draft has become a reply");
         }
-    }
-
-    async fn send_file_errors(&self, channel: &ActiveChannel, lines: &[String]) -> Result<(), SendError> {
-        for (number, piece) in split_message(&lines.join("\n"), &channel.limits.message_format).iter().enumerate() {
-            let key = format!("{}-files-{number}", self.run_id);
-            send_piece(&*channel.network, &self.address, piece, &key, SendPersistence::UntilCancelled).await?;
-        }
-        Ok(())
     }
 
     async fn send_file(
@@ -229,26 +219,20 @@ impl ChatReply {
         context: DeliveryContext<'_>,
     ) -> Result<(), SendError> {
         let refused = |why: String| SendError::Refused { why };
-        let Some(files) = channel.network.files() else {
+        let Some(files) = channel.network.features().files else {
             return Err(refused(format!("{} takes no files", channel.name)));
         };
-        let mut attempts = 0;
-        loop {
-            let sent = {
-                // The semaphore is never closed. The permit and the file are dropped before a pause, so that a
-                // network's rate limit does not block other files.
-                let _permit = channel.send_permits.acquire().await;
-                let (path, folder, session) =
-                    (file.source.clone(), context.workdir.to_owned(), context.session.clone());
-                let read = move |stop: &AtomicBool| read_attachment(&folder, &session, &path, MAX_FILE_BYTES, stop);
-                let read = context.scope.blocking(Point::Blocking, "a file of an answer", read).await;
-                let bytes = read.map_err(|_| refused("the request was stopped".to_owned()))?.map_err(refused)?;
-                files.send(&self.address, &file, bytes).await
-            };
-            let Err(error) = sent else { return Ok(()) };
-            attempts += 1;
-            wait_before_retry(error, attempts).await?;
-        }
+        let send = || async {
+            // The semaphore is never closed. The permit and the file are dropped before a pause, so that a network's
+            // rate limit does not block other files.
+            let _permit = channel.send_permits.acquire().await;
+            let (path, folder, session) = (file.source.clone(), context.workdir.to_owned(), context.session.clone());
+            let read = move |stop: &AtomicBool| read_attachment(&folder, &session, &path, MAX_FILE_BYTES, stop);
+            let read = context.scope.blocking(Point::Blocking, "a file of an answer", read).await;
+            let bytes = read.map_err(|_| refused("the request was stopped".to_owned()))?.map_err(refused)?;
+            files.send(&self.target.address, &file, bytes).await.map(drop)
+        };
+        retry(send, RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled).await
     }
 
     async fn fetch_attachment(
@@ -257,19 +241,19 @@ impl ChatReply {
         number: usize,
         file: &Attachment,
     ) -> Result<String, String> {
-        let Some(files) = self.channel.network.files() else {
+        let Some(files) = self.target.channel.network.features().files else {
             return Err("this network hands out no files".to_owned());
         };
         if file.bytes.is_some_and(|bytes| bytes > MAX_FILE_BYTES) {
             return Err(format!("it is larger than {} MiB", MAX_FILE_BYTES / 1024 / 1024));
         }
         // The semaphore is never closed.
-        let _permit = self.channel.fetch_permits.acquire().await;
+        let _permit = self.target.channel.fetch_permits.acquire().await;
         let bytes = files.fetch(file, MAX_FILE_BYTES).await.map_err(|error| error.to_string())?;
         let path = format!(
             "{}/{}/{number}-{}",
             attachment_folder(context.session),
-            run_folder_name(&self.run_id),
+            run_folder_name(&self.target.run_id),
             safe_file_name(file)
         );
         let workdir = context.workdir.to_owned();
@@ -293,7 +277,7 @@ impl ReplyDelivery for ChatReply {
         async move {
             let mut lines = Vec::new();
             for (number, file) in self.message.attachments.iter().enumerate().take(MAX_FILES) {
-                let label = marker_label(file.kind);
+                let label = marker_word(file.kind);
                 lines.push(match self.fetch_attachment(context, number, file).await {
                     Ok(path) => format!("[{label}:{path}]"),
                     Err(why) => format!("[{} could not be fetched: {why}]", label.to_lowercase()),
@@ -324,8 +308,8 @@ impl ReplyDelivery for ChatReply {
         async move {
             let delivered = self.deliver_reply(answer, context).await;
             match &delivered {
-                Ok(()) => self.channel.count_answered(),
-                Err(_) => self.channel.count_undelivered(),
+                Ok(()) => self.target.channel.count_answered(),
+                Err(_) => self.target.channel.count_undelivered(),
             }
             // Set once: a run delivers one reply.
             let _ = self.delivery_result.set(delivered.clone());
@@ -337,15 +321,6 @@ impl ReplyDelivery for ChatReply {
     fn on_withheld(&self, reason: &str) {
         // Keeps the first reason.
         let _ = self.withheld_reason.set(reason.to_owned());
-    }
-}
-
-fn marker_label(kind: AttachmentKind) -> &'static str {
-    match kind {
-        AttachmentKind::Image => "IMAGE",
-        AttachmentKind::Audio => "AUDIO",
-        AttachmentKind::Video => "VIDEO",
-        AttachmentKind::File => "FILE",
     }
 }
 
@@ -366,6 +341,6 @@ fn run_folder_name(run: &RunId) -> String {
 
 impl std::fmt::Debug for ChatReply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ChatReply({})", self.run_id)
+        write!(f, "ChatReply({})", self.target.run_id)
     }
 }

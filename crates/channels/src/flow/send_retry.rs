@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use quell_engine::channel_origin::DeliveryError;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
-use crate::format::MessagePiece;
+use super::channel::ActiveChannel;
+use crate::format::{MessagePiece, split_message};
 use crate::network::{ChatAddress, Drafts, MessageId, Network, SendError};
 
 /// Tries of a call whose effect is unknown.
@@ -19,10 +20,32 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 /// How long to retry a piece that is certainly not shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendPersistence {
-    /// A few times.
     FewTries,
+    /// A few times. A retry that would start after this moment is not made.
+    FewTriesBefore(Instant),
     /// Until the caller drops the future: a server that restarts comes back.
     UntilCancelled,
+}
+
+/// Whether a retry after a lost response can have a second effect.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RetrySafety {
+    Idempotent,
+    OnlyWithKey,
+}
+
+/// Sends a text in pieces. The key of each piece begins with `key`.
+pub(super) async fn send_text(
+    channel: &ActiveChannel,
+    address: &ChatAddress,
+    text: &str,
+    key: &str,
+    persistence: SendPersistence,
+) -> Result<(), SendError> {
+    for (number, piece) in split_message(text, &channel.limits.message_format).iter().enumerate() {
+        send_piece(&*channel.network, address, piece, &format!("{key}-{number}"), persistence).await?;
+    }
+    Ok(())
 }
 
 /// Sends one piece with its key. Dropping the future gives up the request.
@@ -33,61 +56,7 @@ pub(super) async fn send_piece(
     key: &str,
     persistence: SendPersistence,
 ) -> Result<MessageId, SendError> {
-    retry_with_key(|| network.send(address, piece, key), persistence).await
-}
-
-/// Sends one piece with its key before all other pieces that wait in the network, with few tries.
-pub(super) async fn send_urgent_piece(
-    network: &dyn Network,
-    address: &ChatAddress,
-    piece: &MessagePiece,
-    key: &str,
-) -> Result<MessageId, SendError> {
-    retry_with_key(|| network.send_urgent(address, piece, key), SendPersistence::FewTries).await
-}
-
-async fn retry_with_key<T>(mut call: impl FnMut() -> T, persistence: SendPersistence) -> Result<MessageId, SendError>
-where
-    T: Future<Output = Result<MessageId, SendError>>,
-{
-    let mut attempts = 0;
-    loop {
-        let error = match call().await {
-            Ok(message) => return Ok(message),
-            Err(error) => error,
-        };
-        attempts += 1;
-        match retry_delay(&error, attempts, RetrySafety::OnlyWithKey, persistence) {
-            Some(pause) => sleep(pause).await,
-            None => return Err(error),
-        }
-    }
-}
-
-/// Sends one piece with its key before `deadline`. A retry that would start after it is not made.
-pub(super) async fn send_piece_before(
-    network: &dyn Network,
-    address: &ChatAddress,
-    piece: &MessagePiece,
-    key: &str,
-    deadline: Instant,
-) -> Result<MessageId, SendError> {
-    let mut attempts = 0;
-    loop {
-        let error = match timeout_at(deadline, network.send(address, piece, key)).await {
-            Ok(Ok(message)) => return Ok(message),
-            Ok(Err(error)) => error,
-            Err(_elapsed) => {
-                return Err(SendError::Unknown { why: "no answer in time".to_owned(), is_repeatable: false });
-            }
-        };
-        attempts += 1;
-        let pause = retry_delay(&error, attempts, RetrySafety::OnlyWithKey, SendPersistence::FewTries);
-        match pause.filter(|pause| Instant::now() + *pause < deadline) {
-            Some(pause) => sleep(pause).await,
-            None => return Err(error),
-        }
-    }
+    retry(|| network.send(address, piece, key), RetrySafety::OnlyWithKey, persistence).await
 }
 
 /// Replaces the content of a message. An edit is idempotent, so it is retried even if its effect is unknown.
@@ -96,35 +65,31 @@ pub(super) async fn edit_message(
     address: &ChatAddress,
     message: &MessageId,
     piece: &MessagePiece,
-    persistence: SendPersistence,
 ) -> Result<(), SendError> {
-    retry_idempotent(|| drafts.edit(address, message, piece), persistence).await
+    retry(|| drafts.edit(address, message, piece), RetrySafety::Idempotent, SendPersistence::UntilCancelled).await
 }
 
-/// Retries an idempotent call, such as adding a reaction.
-pub(super) async fn retry_idempotent<T>(
-    mut call: impl FnMut() -> T,
+/// Makes a call, and makes it again where that cannot show a message twice.
+pub(super) async fn retry<T, F>(
+    mut call: impl FnMut() -> F,
+    retry_safety: RetrySafety,
     persistence: SendPersistence,
-) -> Result<(), SendError>
+) -> Result<T, SendError>
 where
-    T: Future<Output = Result<(), SendError>>,
+    F: Future<Output = Result<T, SendError>>,
 {
     let mut attempts = 0;
     loop {
-        let Err(error) = call().await else { return Ok(()) };
+        let error = match call().await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
         attempts += 1;
-        match retry_delay(&error, attempts, RetrySafety::Idempotent, persistence) {
+        match retry_delay(&error, attempts, retry_safety, persistence) {
             Some(pause) => sleep(pause).await,
             None => return Err(error),
         }
     }
-}
-
-/// Whether a retry after a lost response can have a second effect.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RetrySafety {
-    Idempotent,
-    OnlyWithKey,
 }
 
 /// The pause before the next try; `None` to give up.
@@ -136,7 +101,7 @@ fn retry_delay(
 ) -> Option<Duration> {
     let backoff = FIRST_RETRY_DELAY.saturating_mul(1 << (attempts - 1).min(8)).min(MAX_RETRY_DELAY);
     let may_retry = attempts < MAX_TRIES;
-    match error {
+    let pause = match error {
         SendError::NotDelivered { retry_after, .. } if may_retry || persistence == SendPersistence::UntilCancelled => {
             // A retry before the requested time would only lengthen the wait.
             Some(retry_after.unwrap_or(backoff)).filter(|pause| *pause <= MAX_RETRY_AFTER)
@@ -145,21 +110,11 @@ fn retry_delay(
         SendError::Unknown { is_repeatable, .. } => {
             (may_retry && (*is_repeatable || retry_safety == RetrySafety::Idempotent)).then_some(backoff)
         }
-    }
-}
-
-/// Waits before the next try of a call without a key.
-///
-/// # Errors
-/// The given error, if a retry would not help or could show the message twice.
-pub(super) async fn wait_before_retry(error: SendError, attempts: u32) -> Result<(), SendError> {
-    match retry_delay(&error, attempts, RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled) {
-        Some(pause) => {
-            sleep(pause).await;
-            Ok(())
-        }
-        None => Err(error),
-    }
+    };
+    pause.filter(|pause| match persistence {
+        SendPersistence::FewTriesBefore(deadline) => Instant::now() + *pause < deadline,
+        SendPersistence::FewTries | SendPersistence::UntilCancelled => true,
+    })
 }
 
 /// The result of a delivery that failed after `sent` of `total` pieces.

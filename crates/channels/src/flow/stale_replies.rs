@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use quell_engine::channel_origin::DeliveryError;
-use quell_kernel::channel::sanitise::sanitise_partial_reply;
 use quell_kernel::turn::CODE_WITHHELD;
 use quell_protocol::api::{HistoryMessage, RunView};
 use quell_protocol::{Receipt, ResourceKind, RunId, StopReason, Verdict};
@@ -21,7 +20,7 @@ use tokio::time::sleep;
 
 use super::channel::ActiveChannel;
 use super::finished_reply::{FinishedReply, NotificationStatus};
-use super::status_reactions::{SEEN_EMOJI, verdict_emoji};
+use super::reply_target::{ReplyTarget, SEEN_EMOJI, verdict_emoji};
 use super::{Channels, texts};
 use crate::network::{ChatAddress, MessageId};
 
@@ -35,10 +34,13 @@ const HISTORY_PAGE_SIZE: usize = 8;
 
 /// Loads the stale replies before any message is received, and deletes those of channels that are no longer configured.
 pub(super) async fn load_stale_replies(channels: &Channels, configured: Vec<String>) {
-    let engine = channels.engine();
+    let channel_store = channels.engine().channel_store();
     let loading = async {
-        engine.delete_stale_replies_except(configured).await?;
-        engine.list_stale_replies().await
+        let deleted = channel_store.delete_stale_replies_except(configured).await?;
+        if deleted > 0 {
+            tracing::info!(runs = deleted, "stale replies of removed channels are deleted");
+        }
+        channel_store.list_stale_replies().await
     };
     let stale_replies = tokio::select! {
         () = channels.scope().cancelled() => return,
@@ -66,7 +68,7 @@ pub(super) async fn repair_channel(channels: Channels, channel: Arc<ActiveChanne
         return;
     }
     let repair = async {
-        channel.wait_until_connected().await;
+        channel.first_connected.cancelled().await;
         for _ in 0..MAX_ROUNDS {
             match repair_round(&channels, &channel).await {
                 Ok(NotificationStatus::Settled) => return,
@@ -80,14 +82,14 @@ pub(super) async fn repair_channel(channels: Channels, channel: Arc<ActiveChanne
     };
     tokio::select! {
         // Unrepaired replies stay stored.
-        () = channel.wait_for_stop_request() => {}
+        () = channel.stop_requested.cancelled() => {}
         () = channels.scope().cancelled() => {}
         () = repair => {}
     }
 }
 
 async fn repair_round(channels: &Channels, channel: &Arc<ActiveChannel>) -> Result<NotificationStatus, StoreError> {
-    let mut stale_replies = channels.engine().list_stale_replies().await?;
+    let mut stale_replies = channels.engine().channel_store().list_stale_replies().await?;
     stale_replies.retain(|stale| stale.pending_reply.channel == channel.name);
     tracing::info!(
         channel = channel.name,
@@ -126,10 +128,12 @@ async fn repair_stale_reply(
     };
     let Some(outcome) = StaleRunOutcome::from_view(view.as_ref()) else { return NotificationStatus::Settled };
     let finished_reply = FinishedReply {
-        channel: Arc::clone(channel),
-        address: ChatAddress { target, thread },
-        request_message: MessageId(asked),
-        run_id: run,
+        target: ReplyTarget {
+            channel: Arc::clone(channel),
+            address: ChatAddress { target, thread },
+            request_message: MessageId(asked),
+            run_id: run,
+        },
         draft_message: draft_message.map(MessageId),
         partial_text: partial_answer_text(channels, view.as_ref()).await,
         withheld: outcome.is_withheld,
@@ -144,12 +148,13 @@ async fn repair_stale_reply(
             finished_reply.final_emoji(&outcome.verdict),
         ),
     };
-    finished_reply.status_reactions().remove(SEEN_EMOJI).await;
+    finished_reply.target.remove_reaction(SEEN_EMOJI).await;
     finished_reply.add_final_reaction(emoji).await;
+    let run = &finished_reply.target.run_id;
     if status == NotificationStatus::Settled
-        && let Err(error) = engine.delete_pending_reply(&finished_reply.run_id).await
+        && let Err(error) = engine.channel_store().delete_pending_reply(run.clone()).await
     {
-        tracing::warn!(run = %finished_reply.run_id, %error, "the outcome of a run will be sent again after a restart");
+        tracing::warn!(%run, %error, "the outcome of a run will be sent again after a restart");
     }
     status
 }
@@ -205,19 +210,17 @@ fn reply_delivery_outcome(receipt: &Receipt) -> &str {
 }
 
 /// The text that the draft may show: the streamed part of the reply, or the whole reply if it was being delivered.
-/// Empty if a hook may change the reply.
 async fn partial_answer_text(channels: &Channels, view: Option<&RunView>) -> String {
-    let engine = channels.engine();
-    let Some(view) = view.filter(|_| !engine.has_message_sending_hook()) else { return String::new() };
+    let Some(view) = view else { return String::new() };
     let text = match &view.output {
         Some(output) => output.clone(),
         None => {
-            let page = engine.history_page(&view.session_key, HISTORY_PAGE_SIZE, None).await;
+            let page = channels.engine().history_page(&view.session_key, HISTORY_PAGE_SIZE, None).await;
             let messages = page.map(|page| page.messages).unwrap_or_default();
             let of_run = |message: &&HistoryMessage| message.run_id.as_ref() == Some(&view.run_id);
             let last = messages.iter().filter(of_run).rfind(|message| message.role == "assistant");
             last.filter(|message| message.calls.is_empty()).map(|message| message.text.clone()).unwrap_or_default()
         }
     };
-    sanitise_partial_reply(&text, &channels.0.tool_names)
+    channels.visible_draft_text(&text)
 }

@@ -15,26 +15,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::engine::{Retention, SessionSettings, StopTextMode, Submission};
+use quell_engine::engine::{Caller, Retention, SessionSettings, StopTextMode, Submission};
 use quell_engine::hooks::HookSettings;
 use quell_engine::memory::MemorySettings;
 use quell_engine::{Engine, EngineConfig};
-use quell_kernel::StopTimeouts;
 use quell_kernel::expiry::ExpiryLimits;
+use quell_kernel::registry::StopRequest;
+use quell_kernel::{StopLevel, StopTimeouts};
 use quell_llm::{ProviderConfig, ProviderKind};
 use quell_process::{WardenExe, base_environment};
-use quell_protocol::api::OnBusy;
-use quell_protocol::{AgentId, SessionKey};
+use quell_protocol::api::{AccessLevel, OnBusy};
+use quell_protocol::{AgentId, SessionKey, StopReason, Surface};
 use quell_scope::PointProbe;
 use quell_scope::clock::Clock;
 use quell_testkit::ScriptedModel;
-use quell_testkit::model::ScriptedResponse;
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_tools::ToolSettings;
 use tempfile::TempDir;
 
 use self::fake_network::FakeNetwork;
 use super::Channels;
-use super::commands::STOPPED_COMMAND_TIMEOUT;
 use crate::config::ChannelConfig;
 use crate::network::Network;
 use crate::settings::{FlowSettings, LiveSettings};
@@ -64,15 +64,9 @@ impl FlowFixture {
     }
 
     /// Starts with an existing data directory and network.
-    async fn start_with_data(data: (TempDir, FakeNetwork), keys: &str, change: impl FnOnce(&mut EngineConfig)) -> Self {
-        Self::start_with_timeout(data, keys, STOPPED_COMMAND_TIMEOUT, change).await
-    }
-
-    /// Like [`Self::start_with_data`], with the time to wait for a stopped command.
-    async fn start_with_timeout(
+    async fn start_with_data(
         (dir, network): (TempDir, FakeNetwork),
         keys: &str,
-        stopped_command_timeout: Duration,
         change: impl FnOnce(&mut EngineConfig),
     ) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -84,13 +78,7 @@ impl FlowFixture {
         let network = Arc::new(network);
         let shared = Arc::clone(&network);
         let factory = Arc::new(move |_: &str, _: &ChannelConfig| Ok(Arc::clone(&shared) as Arc<dyn Network>));
-        let channels = Channels::start_with_command_timeout(
-            engine.clone(),
-            live_settings.clone(),
-            Arc::new(|| {}),
-            factory,
-            stopped_command_timeout,
-        );
+        let channels = Channels::start_with_factory(engine.clone(), live_settings.clone(), Arc::new(|| {}), factory);
         network.wait_for_connection().await;
         Self { engine, model, network, channels, live_settings, dir }
     }
@@ -128,6 +116,20 @@ impl FlowFixture {
         assert!(left.is_empty(), "{left:?}");
         self.dir
     }
+}
+
+/// A model step that calls a tool when the gate opens.
+fn gated_tool_call(gate: &str) -> ScriptedStream {
+    ScriptedStream::new().wait_for_gate(gate).tool_call("c1", "recall", &serde_json::json!({"query": "x"}))
+}
+
+/// An administrator outside of any chat.
+fn page_admin() -> Caller {
+    super::channel_caller("page", "admin", AccessLevel::Admin)
+}
+
+fn page_stop_request() -> StopRequest {
+    StopRequest { level: StopLevel::Gentle, reason: StopReason::User, surface: Surface::Page }
 }
 
 /// A request for a session that does not come from a chat.

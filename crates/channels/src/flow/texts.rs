@@ -39,27 +39,22 @@ const CONTEXT_OVERFLOW: &str = "⚠️ Context window exceeded: the conversation
 
 /// The immediate reply to a stop.
 pub(super) fn stopping_text(runs: usize, commands: usize, background_commands: usize, withdrawn: usize) -> String {
-    let running = match runs {
-        0 => None,
-        1 => Some("Stopping your request.".to_owned()),
-        many => Some(format!("Stopping {many} requests.")),
-    };
-    let waiting = match withdrawn {
-        0 => None,
-        1 => Some("1 waiting message will not be answered.".to_owned()),
-        many => Some(format!("{many} waiting messages will not be answered.")),
-    };
-    let commands = match commands {
-        0 => None,
-        1 => Some("Stopping your command.".to_owned()),
-        many => Some(format!("Stopping {many} commands.")),
-    };
-    let background = match background_commands {
-        0 => None,
-        1 => Some("Ending 1 background command.".to_owned()),
-        many => Some(format!("Ending {many} background commands.")),
-    };
-    [running, commands, background, waiting].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    let parts = [
+        (runs, "Stopping your request.", format!("Stopping {runs} requests.")),
+        (commands, "Stopping your command.", format!("Stopping {commands} commands.")),
+        (
+            background_commands,
+            "Ending 1 background command.",
+            format!("Ending {background_commands} background commands."),
+        ),
+        (
+            withdrawn,
+            "1 waiting message will not be answered.",
+            format!("{withdrawn} waiting messages will not be answered."),
+        ),
+    ];
+    let parts = parts.iter().filter(|(count, ..)| *count > 0);
+    parts.map(|(count, one, many)| if *count == 1 { one } else { many.as_str() }).collect::<Vec<_>>().join(" ")
 }
 
 /// The result of a command that ended before the stop, and that nobody had read by then.

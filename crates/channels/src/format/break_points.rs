@@ -17,8 +17,20 @@ pub(super) enum BreakRank {
 
 pub(super) const BREAK_RANKS: usize = 4;
 
+/// The chunks of a text, each with the rank of a break before it.
+pub(super) fn ranked_chunks(text: &str) -> impl Iterator<Item = (&str, Option<BreakRank>)> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let start = from;
+        from = if start < text.len() { chunk_end(text, start) } else { return None };
+        let rank =
+            if start > 0 { break_rank_before(text, start) } else { text.starts_with(' ').then_some(BreakRank::Word) };
+        Some((&text[start..from], rank))
+    })
+}
+
 /// End of the chunk that begins at `from`: spaces, then a word or a part of a long word.
-pub(super) fn chunk_end(text: &str, from: usize) -> usize {
+fn chunk_end(text: &str, from: usize) -> usize {
     let window = &text[from..text.floor_char_boundary(from + MAX_CHUNK_BYTES)];
     let spaces = window.len() - window.trim_start_matches([' ', '\t']).len();
     let mut before = None;
@@ -42,7 +54,7 @@ pub(super) fn grapheme_boundaries(chunk: &str) -> Vec<usize> {
 }
 
 /// Rank of a break before `at`; none inside a word.
-pub(super) fn break_rank_before(text: &str, at: usize) -> Option<BreakRank> {
+fn break_rank_before(text: &str, at: usize) -> Option<BreakRank> {
     let (before, after) = text.split_at(at);
     let spaced = after.starts_with([' ', '\t']);
     let last = before.trim_end_matches(is_closing_mark).chars().next_back()?;
@@ -67,13 +79,7 @@ mod tests {
     use super::*;
 
     fn chunks(text: &str) -> Vec<&str> {
-        let (mut at, mut chunks) = (0, Vec::new());
-        while at < text.len() {
-            let end = chunk_end(text, at);
-            chunks.push(&text[at..end]);
-            at = end;
-        }
-        chunks
+        ranked_chunks(text).map(|(chunk, _)| chunk).collect()
     }
 
     #[test]

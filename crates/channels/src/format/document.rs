@@ -12,7 +12,6 @@ pub(super) enum DocumentToken {
     Text(String),
     /// The address of the link before, for markups that cannot show links.
     Address(Rc<DocumentLink>),
-    /// A horizontal rule.
     Rule,
     Separator(BlockSeparator),
 }
@@ -77,7 +76,7 @@ impl DocumentToken {
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Open(_) | Self::Close | Self::Address(_) | Self::Rule | Self::Separator(_) => None,
+            _ => None,
         }
     }
 }
@@ -85,18 +84,7 @@ impl DocumentToken {
 impl DocumentElement {
     /// True for an element inside a line.
     pub(super) fn is_inline(&self) -> bool {
-        match self {
-            Self::Strong | Self::Emphasis | Self::Strike | Self::Underline | Self::Link(_) | Self::Code(_) => true,
-            Self::Paragraph
-            | Self::Heading(_)
-            | Self::Quote
-            | Self::List(_)
-            | Self::Item(_)
-            | Self::CodeBlock { .. }
-            | Self::Table { .. }
-            | Self::Row(_)
-            | Self::Cell { .. } => false,
-        }
+        self.is_character_style() || matches!(self, Self::Link(_) | Self::Code(_))
     }
 
     /// True for an element that some networks show as a letter style.

@@ -17,6 +17,12 @@ const MARKER_KINDS: [(&str, AttachmentKind); 5] = [
     ("DOCUMENT", AttachmentKind::File),
 ];
 
+/// The word before the colon for a kind of file.
+#[must_use]
+pub fn marker_word(kind: AttachmentKind) -> &'static str {
+    MARKER_KINDS.iter().find(|(_, other)| *other == kind).map_or("FILE", |(word, _)| word)
+}
+
 /// The distinct sources of all markers in a reply, in order.
 #[must_use]
 pub fn attachment_sources(reply: &str) -> Vec<String> {

@@ -19,9 +19,10 @@ impl MarkupSyntax for MarkdownMarkup {
             DocumentElement::Paragraph => None,
             DocumentElement::Heading(level) => Some(Delimiters::new("#".repeat((*level).into()) + " ", "")),
             DocumentElement::Quote => Some(Delimiters::line_prefixed("> ")),
-            DocumentElement::Item(None) => Some(Delimiters::list_item("- ".to_owned()).with_code_line_prefix()),
-            DocumentElement::Item(Some(number)) => {
-                Some(Delimiters::list_item(format!("{number}. ")).with_code_line_prefix())
+            DocumentElement::Item(number) => {
+                let item = Delimiters::list_item(number.map_or("- ".to_owned(), |number| format!("{number}. ")));
+                // Code in an item is indented, too.
+                Some(Delimiters { code_line_prefix: item.line_prefix.clone(), ..item })
             }
             DocumentElement::CodeBlock { language, longest_backticks: ticks } => {
                 let fence = delimiter_run('`', 3, *ticks);
@@ -39,7 +40,7 @@ impl MarkupSyntax for MarkdownMarkup {
             DocumentElement::Underline => Some(Delimiters::new("<u>", "</u>")),
             DocumentElement::Link(link) => Some(Delimiters::new("[", format!("]({})", escape_url(&link.url)))),
             DocumentElement::Code(ticks) => Some(inline_code_delimiters(*ticks)),
-            DocumentElement::List(_) | DocumentElement::Table { .. } => Some(Delimiters::empty()),
+            DocumentElement::List(_) | DocumentElement::Table { .. } => Some(Delimiters::default()),
         }
     }
 
@@ -75,14 +76,14 @@ impl MarkupSyntax for MarkdownMarkup {
 }
 
 /// Delimiters of inline code whose longest run of backticks is `ticks`.
-pub(super) fn inline_code_delimiters(ticks: usize) -> Delimiters {
+fn inline_code_delimiters(ticks: usize) -> Delimiters {
     let fence = delimiter_run('`', 1, ticks);
     let space = if ticks == 0 { "" } else { " " };
     Delimiters::new(format!("{fence}{space}"), format!("{space}{fence}"))
 }
 
 /// Escapes what would end the address of a link.
-pub(super) fn escape_url(url: &str) -> String {
+fn escape_url(url: &str) -> String {
     url.replace(' ', "%20").replace('(', "%28").replace(')', "%29").replace('<', "%3C").replace('>', "%3E")
 }
 
@@ -92,7 +93,7 @@ pub(super) fn url_start(word: &str) -> usize {
     word.find("http://").or_else(|| word.find("https://")).unwrap_or(word.len())
 }
 
-pub(super) fn escape_chars(text: &str, out: &mut String, needs_escape: impl Fn(char) -> bool) {
+fn escape_chars(text: &str, out: &mut String, needs_escape: impl Fn(char) -> bool) {
     for c in text.chars() {
         if needs_escape(c) {
             out.push('\\');

@@ -8,7 +8,6 @@ use std::rc::Rc;
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-use super::aligned_table::AlignedTable;
 use super::cjk::{self, JOINER};
 use super::document::{BlockSeparator, DocumentElement, DocumentLink, DocumentToken, TableRow, longest_backtick_run};
 use super::has_visible_text;
@@ -21,16 +20,9 @@ const MAX_DEPTH: usize = 24;
 /// Longest name of a programming language, in bytes.
 const MAX_LANGUAGE_BYTES: usize = 32;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TableStyle {
-    Rows,
-    /// As code with aligned columns.
-    Aligned,
-}
-
-pub(super) fn parse_markdown(markdown: &str, tables: TableStyle) -> Vec<DocumentToken> {
+pub(super) fn parse_markdown(markdown: &str) -> Vec<DocumentToken> {
     let source = cjk::insert_joiners(markdown);
-    let mut reader = MarkdownReader::new(&source, tables);
+    let mut reader = MarkdownReader::new(&source);
     for (event, range) in Parser::new_ext(&source, PARSER_OPTIONS).into_offset_iter() {
         reader.handle_event(event, range);
     }
@@ -40,14 +32,13 @@ pub(super) fn parse_markdown(markdown: &str, tables: TableStyle) -> Vec<Document
 
 /// Parses a text as literal text, without Markdown.
 pub(super) fn parse_literal(text: &str) -> Vec<DocumentToken> {
-    let mut reader = MarkdownReader::new(text, TableStyle::Rows);
+    let mut reader = MarkdownReader::new(text);
     reader.add_text(text);
     reader.tokens
 }
 
 struct MarkdownReader<'a> {
     source: &'a str,
-    table_style: TableStyle,
     tokens: Vec<DocumentToken>,
     open_frames: Vec<ParserFrame>,
     /// Number of open frames that hold only text.
@@ -58,12 +49,10 @@ struct MarkdownReader<'a> {
     last_content: LastContent,
     /// The source is read up to this byte.
     source_offset: usize,
-    aligned_table: Option<AlignedTable>,
     row_kind: TableRow,
     in_cell: bool,
     /// The source of the current row is read up to this byte.
     cell_end: usize,
-    in_code: bool,
     /// Index of the first token of the open code block.
     code_start: usize,
 }
@@ -99,21 +88,18 @@ enum FrameKind {
 }
 
 impl<'a> MarkdownReader<'a> {
-    fn new(source: &'a str, table_style: TableStyle) -> Self {
+    fn new(source: &'a str) -> Self {
         Self {
             source,
-            table_style,
             tokens: Vec::new(),
             open_frames: Vec::new(),
             open_leaf_count: 0,
             list_numbers: Vec::new(),
             last_content: LastContent::Empty,
             source_offset: 0,
-            aligned_table: None,
             row_kind: TableRow::Body,
             in_cell: false,
             cell_end: 0,
-            in_code: false,
             code_start: 0,
         }
     }
@@ -180,10 +166,6 @@ impl<'a> MarkdownReader<'a> {
                 self.list_numbers.push(first);
             }
             Tag::Item => self.start_item(),
-            Tag::Table(_) if self.table_style == TableStyle::Aligned => {
-                self.start_code_block("");
-                self.aligned_table = Some(AlignedTable::default());
-            }
             Tag::Table(columns) => {
                 self.row_kind = TableRow::Head { columns: columns.len() };
                 self.start_block(
@@ -231,7 +213,6 @@ impl<'a> MarkdownReader<'a> {
             DocumentElement::CodeBlock { language: language.into(), longest_backticks: 0 },
             FrameKind::Code,
         );
-        self.in_code = true;
         self.code_start = self.tokens.len();
     }
 
@@ -249,10 +230,6 @@ impl<'a> MarkdownReader<'a> {
 
     fn start_row(&mut self, start: usize) {
         self.cell_end = start;
-        if let Some(aligned) = &mut self.aligned_table {
-            aligned.start_row();
-            return self.push_frame(FrameKind::Inline, false);
-        }
         if self.row_kind == TableRow::Body {
             self.push_separator(BlockSeparator::Item);
         }
@@ -260,12 +237,11 @@ impl<'a> MarkdownReader<'a> {
     }
 
     fn start_cell(&mut self) {
-        if let Some(aligned) = &mut self.aligned_table {
-            aligned.start_cell();
-            return self.push_frame(FrameKind::Inline, false);
-        }
         self.in_cell = true;
         let first = matches!(self.tokens.last(), Some(DocumentToken::Open(DocumentElement::Row(_))));
+        if self.open_frames.last().is_some_and(|row| !row.is_emitted) {
+            self.add_text(" ");
+        }
         self.open_element(DocumentElement::Cell { row: self.row_kind, first }, FrameKind::Inline);
     }
 
@@ -303,9 +279,15 @@ impl<'a> MarkdownReader<'a> {
     }
 
     fn open_element(&mut self, element: DocumentElement, kind: FrameKind) {
-        // Lists and tables are useless without their content, so leave room for it.
-        let room = if element.is_inline() { 0 } else { 3 };
-        let is_emitted = self.open_frames.len() + room < MAX_DEPTH && self.aligned_table.is_none();
+        // Lists and tables are useless without their content, so leave room for it. A table without room for its rows
+        // and cells becomes text as a whole.
+        let is_emitted = match element {
+            DocumentElement::Row(_) | DocumentElement::Cell { .. } => {
+                self.open_frames.last().is_some_and(|parent| parent.is_emitted)
+            }
+            DocumentElement::Table { .. } => self.open_frames.len() + 5 < MAX_DEPTH,
+            _ => self.open_frames.len() + if element.is_inline() { 0 } else { 3 } < MAX_DEPTH,
+        };
         if is_emitted {
             self.tokens.push(DocumentToken::Open(element));
         }
@@ -355,11 +337,7 @@ impl<'a> MarkdownReader<'a> {
     }
 
     fn end_code_block(&mut self) {
-        self.in_code = false;
         self.last_content = LastContent::Block;
-        if let Some(aligned) = self.aligned_table.take() {
-            self.add_text(&aligned.render());
-        }
         while matches!(self.tokens.last(), Some(DocumentToken::Separator(BlockSeparator::Line))) {
             self.tokens.pop();
         }
@@ -397,17 +375,11 @@ impl<'a> MarkdownReader<'a> {
     }
 
     fn token_mark(&self) -> TokenMark {
-        let byte = match &self.aligned_table {
-            Some(aligned) => aligned.cell_length(),
-            None => self.tokens.last().and_then(DocumentToken::text).map_or(0, str::len),
-        };
+        let byte = self.tokens.last().and_then(DocumentToken::text).map_or(0, str::len);
         TokenMark { token: self.tokens.len(), byte }
     }
 
     fn text_since(&self, since: TokenMark) -> String {
-        if let Some(aligned) = &self.aligned_table {
-            return aligned.cell_text_from(since.byte).to_owned();
-        }
         let (before, after) = self.tokens.split_at(since.token);
         let continued = before.last().and_then(DocumentToken::text).and_then(|words| words.get(since.byte..));
         continued.into_iter().chain(after.iter().filter_map(DocumentToken::text)).collect()
@@ -418,11 +390,6 @@ impl<'a> MarkdownReader<'a> {
         self.last_content = LastContent::Text;
         for (number, line) in text.split('\n').enumerate() {
             let line: String = line.chars().filter(|c| *c == '\t' || !(c.is_control() || *c == JOINER)).collect();
-            if let Some(aligned) = &mut self.aligned_table {
-                aligned.append_text(if number == 0 { "" } else { " " });
-                aligned.append_text(&line);
-                continue;
-            }
             if number > 0 {
                 if self.in_cell { self.append_text(" ") } else { self.push_separator(BlockSeparator::Line) }
             }
@@ -462,7 +429,7 @@ impl<'a> MarkdownReader<'a> {
     }
 }
 
-/// A position in the tokens, or in the current cell.
+/// A position in the tokens.
 #[derive(Debug, Clone, Copy)]
 struct TokenMark {
     token: usize,

@@ -34,7 +34,7 @@ pub(super) enum TextPosition {
     Code,
 }
 
-/// Delimiters around an element.
+/// Delimiters around an element. The default shows the content without any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Delimiters {
     pub(super) open: String,
@@ -57,11 +57,6 @@ impl Delimiters {
         Self { reopen: open.clone(), open, close: close.into(), ..Self::default() }
     }
 
-    /// No delimiters; the content is shown.
-    pub(super) fn empty() -> Self {
-        Self::default()
-    }
-
     /// A list item: a bullet before its first line, as many spaces before the others.
     pub(super) fn list_item(sign: String) -> Self {
         let line_prefix = " ".repeat(sign.chars().count());
@@ -77,19 +72,6 @@ impl Delimiters {
             code_line_prefix: prefix.to_owned(),
             ..Self::default()
         }
-    }
-
-    /// Lines of code get the line prefix, too.
-    pub(super) fn with_code_line_prefix(self) -> Self {
-        Self { code_line_prefix: self.line_prefix.clone(), ..self }
-    }
-
-    pub(super) fn with_word_boundary(self) -> Self {
-        Self { needs_word_boundary: true, ..self }
-    }
-
-    pub(super) fn exclusive(self) -> Self {
-        Self { is_exclusive: true, ..self }
     }
 }
 
@@ -122,6 +104,15 @@ impl OpenLevel {
             LevelState::Written { closing_length } => closing_length,
         }
     }
+}
+
+pub(super) fn is_in_quote(levels: &[OpenLevel]) -> bool {
+    levels.iter().any(|level| level.element == DocumentElement::Quote)
+}
+
+/// Whether text after an `@` begins with one of these words, or may do so together with the text that is written next.
+pub(super) fn may_begin_with(text: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| text.starts_with(word) || word.starts_with(text))
 }
 
 /// `• ` or `3. `.

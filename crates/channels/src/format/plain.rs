@@ -15,26 +15,13 @@ impl MarkupSyntax for PlainMarkup {
             DocumentElement::List(_)
             | DocumentElement::Table { .. }
             | DocumentElement::Row(_)
-            | DocumentElement::Cell { first: true, .. } => Some(Delimiters::empty()),
-            DocumentElement::Paragraph
-            | DocumentElement::Heading(_)
-            | DocumentElement::CodeBlock { .. }
-            | DocumentElement::Strong
-            | DocumentElement::Emphasis
-            | DocumentElement::Strike
-            | DocumentElement::Underline
-            | DocumentElement::Link(_)
-            | DocumentElement::Code(_) => None,
+            | DocumentElement::Cell { first: true, .. } => Some(Delimiters::default()),
+            _ => None,
         }
     }
 
     fn write_text(&self, text: &str, _: TextPosition, out: &mut String) {
-        for c in text.chars() {
-            match c {
-                '\t' => out.push_str("    "),
-                _ => out.push(c),
-            }
-        }
+        out.push_str(&text.replace('\t', "    "));
     }
 
     fn continuation_mark(&self) -> &'static str {

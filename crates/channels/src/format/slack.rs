@@ -4,7 +4,9 @@
 //! neither quotes nor code, and code has no language.
 
 use super::document::DocumentElement;
-use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition, ZERO_WIDTH_SPACE, list_bullet};
+use super::markup::{
+    Delimiters, MarkupSyntax, OpenLevel, TextPosition, ZERO_WIDTH_SPACE, is_in_quote, list_bullet, may_begin_with,
+};
 
 pub(super) struct SlackMarkup;
 
@@ -13,37 +15,23 @@ const BROADCAST_MENTIONS: [&str; 3] = ["channel", "here", "everyone"];
 
 impl MarkupSyntax for SlackMarkup {
     fn delimiters(&self, element: &DocumentElement, outer: &[OpenLevel]) -> Option<Delimiters> {
-        let is_inside = |found: fn(&DocumentElement) -> bool| outer.iter().any(|level| found(&level.element));
-        if is_inside(|element| matches!(element, DocumentElement::Link(_))) {
+        if outer.iter().any(|level| matches!(level.element, DocumentElement::Link(_))) {
             return None;
         }
         match element {
-            DocumentElement::Heading(_) | DocumentElement::Strong => {
-                Some(Delimiters::new("*", "*").with_word_boundary())
-            }
-            DocumentElement::Quote if is_inside(|element| *element == DocumentElement::Quote) => None,
+            DocumentElement::Heading(_) | DocumentElement::Strong => Some(style_mark("*")),
+            DocumentElement::Quote if is_in_quote(outer) => None,
             DocumentElement::Quote => {
-                let delimiters = Delimiters::line_prefixed("> ");
-                Some(Delimiters { code_line_prefix: String::new(), ..delimiters })
+                Some(Delimiters { code_line_prefix: String::new(), ..Delimiters::line_prefixed("> ") })
             }
             DocumentElement::Item(number) => Some(Delimiters::list_item(list_bullet(*number))),
             DocumentElement::CodeBlock { .. } => Some(Delimiters::new("```\n", "\n```")),
-            DocumentElement::Emphasis => Some(Delimiters::new("_", "_").with_word_boundary()),
-            DocumentElement::Strike => Some(Delimiters::new("~", "~").with_word_boundary()),
-            DocumentElement::Link(link) => {
-                let mut open = "<".to_owned();
-                escape_url(&link.url, &mut open);
-                // A `|` would end the address.
-                Some(Delimiters::new(open.replace('|', "%7C") + "|", ">"))
-            }
-            DocumentElement::Code(0) => Some(Delimiters::new("`", "`").with_word_boundary()),
-            DocumentElement::List(_) => Some(Delimiters::empty()),
-            DocumentElement::Paragraph
-            | DocumentElement::Underline
-            | DocumentElement::Code(_)
-            | DocumentElement::Table { .. }
-            | DocumentElement::Row(_)
-            | DocumentElement::Cell { .. } => None,
+            DocumentElement::Emphasis => Some(style_mark("_")),
+            DocumentElement::Strike => Some(style_mark("~")),
+            DocumentElement::Link(link) => Some(Delimiters::new(format!("<{}|", escape_url(&link.url)), ">")),
+            DocumentElement::Code(0) => Some(style_mark("`")),
+            DocumentElement::List(_) => Some(Delimiters::default()),
+            _ => None,
         }
     }
 
@@ -53,7 +41,7 @@ impl MarkupSyntax for SlackMarkup {
             let extends_backticks = c == '`' && out.ends_with('`');
             let is_broadcast = position != TextPosition::Code
                 && out.ends_with('@')
-                && BROADCAST_MENTIONS.iter().any(|call| text[at..].starts_with(call));
+                && may_begin_with(&text[at..], &BROADCAST_MENTIONS);
             if extends_backticks || is_broadcast {
                 out.push(ZERO_WIDTH_SPACE);
             }
@@ -67,13 +55,11 @@ impl MarkupSyntax for SlackMarkup {
     }
 }
 
-fn escape_url(url: &str, out: &mut String) {
-    for c in url.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("%3C"),
-            '>' => out.push_str("%3E"),
-            _ => out.push(c),
-        }
-    }
+fn style_mark(mark: &str) -> Delimiters {
+    Delimiters { needs_word_boundary: true, ..Delimiters::new(mark, mark) }
+}
+
+/// Escapes what would end the address of a link.
+fn escape_url(url: &str) -> String {
+    url.replace('&', "&amp;").replace('<', "%3C").replace('>', "%3E").replace('|', "%7C")
 }

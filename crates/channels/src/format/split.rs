@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::break_points::{BREAK_RANKS, BreakRank, break_rank_before, chunk_end, grapheme_boundaries};
+use super::break_points::{BREAK_RANKS, BreakRank, grapheme_boundaries, ranked_chunks};
 use super::document::{BlockSeparator, DocumentElement, DocumentLink, DocumentToken};
 use super::markup::MarkupSyntax;
 use super::writer::{LevelStart, PieceWriter};
@@ -12,25 +12,15 @@ use super::{Markup, MessageFormat, MessagePiece, has_visible_text};
 const MIN_FILL_TWELFTHS: [usize; BREAK_RANKS] = [4, 6, 6, 3];
 
 pub(super) struct MessageSplitter<'t> {
-    tokens: &'t [DocumentToken],
+    /// With the rank of a break after a separator, or before a text. A slice, because an insertion would move all later
+    /// steps.
+    steps: Box<[(WriteStep<'t>, Option<BreakRank>)]>,
     syntaxes: (&'static dyn MarkupSyntax, &'static dyn MarkupSyntax),
     format: MessageFormat,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct TokenPosition {
-    token_index: usize,
-    byte_offset: usize,
-}
-
-/// A position, and the elements that are open there.
-#[derive(Debug, Clone)]
-struct PieceStart {
-    position: TokenPosition,
-    open_elements: Vec<DocumentElement>,
-}
-
 /// A token, or a chunk of its text, that is written at once.
+#[derive(Clone, Copy)]
 enum WriteStep<'t> {
     Open(&'t DocumentElement),
     Close,
@@ -38,6 +28,21 @@ enum WriteStep<'t> {
     Separator(BlockSeparator),
     Text(&'t str),
     Address { part: &'t str, link: &'t Rc<DocumentLink> },
+}
+
+/// The index of a step, and the elements that are open before it.
+#[derive(Clone, Default)]
+struct PieceStart {
+    index: usize,
+    open_elements: Vec<DocumentElement>,
+}
+
+/// The end of a piece.
+struct PieceEnd<'t> {
+    /// The index of the step that begins the next piece.
+    index: usize,
+    /// The part of a cut step that is still in this piece.
+    cut_part: Option<WriteStep<'t>>,
 }
 
 /// Writers of the network's markup and of the plain text, side by side.
@@ -48,120 +53,125 @@ struct PieceWriters {
 
 /// The last break point of each rank, and the length of the piece there.
 #[derive(Default)]
-struct BestBreaks([Option<(TokenPosition, usize)>; BREAK_RANKS]);
+struct BestBreaks([Option<(usize, usize)>; BREAK_RANKS]);
 
 impl<'t> MessageSplitter<'t> {
     pub(super) fn new(tokens: &'t [DocumentToken], format: &MessageFormat) -> Self {
-        Self { tokens, syntaxes: format.markup.syntaxes(), format: *format }
-    }
-
-    pub(super) fn split(&self) -> Vec<MessagePiece> {
-        self.piece_writers().map(PieceWriters::finish).filter(|piece| has_visible_text(&piece.plain)).collect()
-    }
-
-    /// Writes the pieces one after the other.
-    fn piece_writers(&self) -> impl Iterator<Item = PieceWriters> {
-        let mut start =
-            PieceStart { position: TokenPosition { token_index: 0, byte_offset: 0 }, open_elements: Vec::new() };
-        std::iter::from_fn(move || {
-            if start.position.token_index >= self.tokens.len() {
-                return None;
+        let mut steps = Vec::with_capacity(tokens.len());
+        for token in tokens {
+            match token {
+                DocumentToken::Open(element) => steps.push((WriteStep::Open(element), None)),
+                DocumentToken::Close => steps.push((WriteStep::Close, None)),
+                DocumentToken::Rule => steps.push((WriteStep::Rule, None)),
+                DocumentToken::Separator(separator) => {
+                    steps.push((WriteStep::Separator(*separator), separator_rank(*separator)));
+                }
+                DocumentToken::Text(text) => {
+                    steps.extend(ranked_chunks(text).map(|(part, rank)| (WriteStep::Text(part), rank)));
+                }
+                DocumentToken::Address(link) => {
+                    let chunks = ranked_chunks(&link.address_text);
+                    steps.extend(chunks.map(|(part, rank)| (WriteStep::Address { part, link }, rank)));
+                }
             }
-            let until = self.find_piece_end(&start);
-            let (writers, next) = self.write_until(start.clone(), until);
+        }
+        Self { steps: steps.into(), syntaxes: format.markup.syntaxes(), format: *format }
+    }
+
+    pub(super) fn split(mut self) -> Vec<MessagePiece> {
+        let pieces = self.write_pieces().into_iter().map(PieceWriters::finish);
+        pieces.filter(|piece| has_visible_text(&piece.plain)).collect()
+    }
+
+    fn write_pieces(&mut self) -> Vec<PieceWriters> {
+        let (mut pieces, mut start) = (Vec::new(), PieceStart::default());
+        while start.index < self.steps.len() {
+            let end = self.find_piece_end(&start);
+            let (mut writers, next) = self.write_until(start, end.index);
+            if let Some(part) = end.cut_part {
+                writers.apply_step(part);
+            }
+            pieces.push(writers);
             start = next;
-            Some(writers)
-        })
+        }
+        pieces
     }
 
     /// The end of the piece that begins at `start`.
-    fn find_piece_end(&self, start: &PieceStart) -> TokenPosition {
-        let mut writers = self.start_writers(start);
-        let (mut best, mut place) = (BestBreaks::default(), start.position);
-        while let Some((step, next)) = self.next_step(place) {
+    fn find_piece_end(&mut self, start: &PieceStart) -> PieceEnd<'t> {
+        let (mut writers, mut best) = (self.start_writers(start), BestBreaks::default());
+        for index in start.index..self.steps.len() {
+            let (step, rank) = self.steps[index];
             if writers.has_text() {
-                if let WriteStep::Separator(separator) = step {
-                    if self.format.markup == Markup::Plain {
-                        return next;
-                    }
-                    best.record_break(separator_rank(separator), next, writers.length());
-                } else if let WriteStep::Text(_) | WriteStep::Address { .. } = step {
-                    best.record_break(self.break_rank_at(place), place, writers.length());
+                let is_separator = matches!(step, WriteStep::Separator(_));
+                let break_index = index + usize::from(is_separator);
+                if is_separator && self.format.markup == Markup::Plain {
+                    return PieceEnd::before(break_index);
                 }
+                best.record_break(rank, break_index, writers.length());
             }
-            writers.apply_step(&step);
+            writers.apply_step(step);
             if !writers.fits() {
-                return best
-                    .choose_break(self.format.effective_max_length())
-                    .unwrap_or_else(|| self.find_forced_break(start, place, next));
+                let best = best.choose_break(self.format.effective_max_length());
+                return best.map_or_else(|| self.force_break(start, index), PieceEnd::before);
             }
-            place = next;
         }
-        place
+        PieceEnd::before(self.steps.len())
     }
 
-    /// The last grapheme boundary in a step that did not fit, such that the piece before it fits.
-    fn find_forced_break(&self, start: &PieceStart, before: TokenPosition, after: TokenPosition) -> TokenPosition {
-        let Some(text_part) = self
-            .text_at(before.token_index)
-            .and_then(|words| words.get(before.byte_offset..self.text_end(before, after)))
-        else {
-            return if before > start.position { before } else { after };
+    /// Cuts a step that did not fit at its last grapheme boundary such that the piece before it fits. The rest of the
+    /// step takes its place. Returns the end of that piece.
+    fn force_break(&mut self, start: &PieceStart, index: usize) -> PieceEnd<'t> {
+        let (step, _) = self.steps[index];
+        let (WriteStep::Text(text) | WriteStep::Address { part: text, .. }) = step else {
+            return PieceEnd::before(index.max(start.index + 1));
         };
         let fits = |at: usize| {
-            let until = TokenPosition { byte_offset: before.byte_offset + at, ..before };
-            self.write_until(start.clone(), until).0.fits()
+            let mut writers = self.write_until(start.clone(), index).0;
+            writers.apply_step(step.with_text(&text[..at]));
+            writers.fits()
         };
-        let letters = grapheme_boundaries(text_part);
-        let fitting_count = letters.partition_point(|at| fits(*at));
-        if let Some(at) = fitting_count.checked_sub(1) {
-            return TokenPosition { byte_offset: before.byte_offset + letters[at], ..before };
-        }
-        if before > start.position {
-            return before;
-        }
-        // A grapheme that is longer than a piece.
-        let characters: Vec<usize> = text_part.char_indices().map(|(at, _)| at).skip(1).collect();
-        let whole = characters.partition_point(|at| fits(*at)).saturating_sub(1);
-        characters.get(whole).map_or(after, |at| TokenPosition { byte_offset: before.byte_offset + at, ..before })
-    }
-
-    fn text_end(&self, before: TokenPosition, after: TokenPosition) -> usize {
-        if after.token_index == before.token_index {
-            after.byte_offset
-        } else {
-            self.text_at(before.token_index).map_or(0, str::len)
-        }
+        let letters = grapheme_boundaries(text);
+        let cut = match letters.partition_point(|at| fits(*at)).checked_sub(1) {
+            Some(last) => letters[last],
+            None if index > start.index => return PieceEnd::before(index),
+            None => {
+                // A grapheme that is longer than a piece.
+                let characters: Vec<usize> = text.char_indices().map(|(at, _)| at).skip(1).collect();
+                let last = characters.partition_point(|at| fits(*at)).saturating_sub(1);
+                let Some(cut) = characters.get(last) else { return PieceEnd::before(index + 1) };
+                *cut
+            }
+        };
+        self.steps[index] = (step.with_text(&text[cut..]), None);
+        PieceEnd { index, cut_part: Some(step.with_text(&text[..cut])) }
     }
 
     /// Writes from a position to another. Returns the elements that are open there, too.
-    fn write_until(&self, start: PieceStart, until: TokenPosition) -> (PieceWriters, PieceStart) {
+    fn write_until(&self, start: PieceStart, until: usize) -> (PieceWriters, PieceStart) {
         let mut writers = self.start_writers(&start);
-        let PieceStart { position: mut place, open_elements: mut open } = start;
-        while place < until
-            && let Some((step, next)) = self.next_step(place)
-        {
-            let next = next.min(until);
-            let step = self.truncate_step(step, place, next);
-            track_open_elements(&mut open, &step);
-            writers.apply_step(&step);
-            place = next;
+        for (step, _) in &self.steps[start.index..until] {
+            writers.apply_step(*step);
         }
-        (writers, PieceStart { position: until, open_elements: open })
+        (writers, self.advance(start, until))
     }
 
-    /// Cuts a step so that it ends at `next`.
-    fn truncate_step(&self, step: WriteStep<'t>, position: TokenPosition, next: TokenPosition) -> WriteStep<'t> {
-        if next.token_index > position.token_index {
-            return step;
-        }
-        match step {
-            WriteStep::Text(part) => WriteStep::Text(&part[..next.byte_offset - position.byte_offset]),
-            WriteStep::Address { part, link } => {
-                WriteStep::Address { part: &part[..next.byte_offset - position.byte_offset], link }
+    fn advance(&self, start: PieceStart, until: usize) -> PieceStart {
+        let mut open_elements = start.open_elements;
+        for (step, _) in &self.steps[start.index..until] {
+            match step {
+                WriteStep::Open(element) => open_elements.push((*element).clone()),
+                WriteStep::Close => {
+                    if let (Some(DocumentElement::Item(_)), Some(DocumentElement::List(Some(number)))) =
+                        (open_elements.pop(), open_elements.last_mut())
+                    {
+                        *number = number.saturating_add(1);
+                    }
+                }
+                WriteStep::Rule | WriteStep::Separator(_) | WriteStep::Text(_) | WriteStep::Address { .. } => {}
             }
-            WriteStep::Open(_) | WriteStep::Close | WriteStep::Rule | WriteStep::Separator(_) => step,
         }
+        PieceStart { index: until, open_elements }
     }
 
     fn start_writers(&self, start: &PieceStart) -> PieceWriters {
@@ -174,150 +184,89 @@ impl<'t> MessageSplitter<'t> {
         writers
     }
 
-    fn next_step(&self, position: TokenPosition) -> Option<(WriteStep<'t>, TokenPosition)> {
-        let after = TokenPosition { token_index: position.token_index + 1, byte_offset: 0 };
-        let part = |words: &'t str| {
-            let end = chunk_end(words, position.byte_offset);
-            (
-                &words[position.byte_offset..end],
-                if end == words.len() { after } else { TokenPosition { byte_offset: end, ..position } },
-            )
-        };
-        Some(match self.tokens.get(position.token_index)? {
-            DocumentToken::Open(element) => (WriteStep::Open(element), after),
-            DocumentToken::Close => (WriteStep::Close, after),
-            DocumentToken::Rule => (WriteStep::Rule, after),
-            DocumentToken::Separator(separator) => (WriteStep::Separator(*separator), after),
-            DocumentToken::Text(words) => {
-                let (part, next) = part(words);
-                (WriteStep::Text(part), next)
-            }
-            DocumentToken::Address(link) => {
-                let (part, next) = part(&link.address_text);
-                (WriteStep::Address { part, link }, next)
-            }
-        })
-    }
-
-    fn text_at(&self, token: usize) -> Option<&'t str> {
-        match self.tokens.get(token)? {
-            DocumentToken::Text(words) => Some(words),
-            DocumentToken::Address(link) => Some(&link.address_text),
-            DocumentToken::Open(_) | DocumentToken::Close | DocumentToken::Rule | DocumentToken::Separator(_) => None,
-        }
-    }
-
-    fn break_rank_at(&self, position: TokenPosition) -> Option<BreakRank> {
-        let words = self.text_at(position.token_index)?;
-        if position.byte_offset == 0 {
-            words.starts_with(' ').then_some(BreakRank::Word)
-        } else {
-            break_rank_before(words, position.byte_offset)
-        }
-    }
-
     /// The whole text if it fits, else the last part that fits, from the best break point.
-    pub(super) fn last_piece(&self) -> Option<MessagePiece> {
-        let start =
-            PieceStart { position: TokenPosition { token_index: 0, byte_offset: 0 }, open_elements: Vec::new() };
-        let whole = self.write_rest(start, RestOrigin::WholeText).or_else(|| self.write_tail())?;
+    pub(super) fn last_piece(mut self) -> Option<MessagePiece> {
+        let whole = self.write_rest(0).or_else(|| self.write_tail())?;
         let piece = whole.finish();
         has_visible_text(&piece.plain).then_some(piece)
     }
 
-    fn write_tail(&self) -> Option<PieceWriters> {
-        let (mut places, mut place) = (Vec::new(), TokenPosition { token_index: 0, byte_offset: 0 });
-        while let Some((step, next)) = self.next_step(place) {
+    fn write_tail(&mut self) -> Option<PieceWriters> {
+        let mut places = Vec::new();
+        for (index, (step, rank)) in self.steps.iter().enumerate() {
             match step {
-                WriteStep::Separator(separator) => places.push((next, separator_rank(separator))),
-                WriteStep::Text(_) | WriteStep::Address { .. } => places.push((place, self.break_rank_at(place))),
+                WriteStep::Separator(_) => places.push((index + 1, *rank)),
+                WriteStep::Text(_) | WriteStep::Address { .. } => places.push((index, *rank)),
                 WriteStep::Open(_) | WriteStep::Close | WriteStep::Rule => {}
             }
-            place = next;
         }
-        let all: Vec<TokenPosition> = places.iter().map(|(place, _)| *place).collect();
-        let ranked = |worst: BreakRank| -> Vec<TokenPosition> {
+        let all: Vec<usize> = places.iter().map(|(place, _)| *place).collect();
+        let ranked = |worst: BreakRank| -> Vec<usize> {
             let good = places.iter().filter(|(_, rank)| rank.is_some_and(|rank| rank <= worst));
             good.map(|(place, _)| *place).collect()
         };
         let is_half_full = |writers: &PieceWriters| writers.length() >= self.format.effective_max_length() / 2;
-        let write_from_earliest = |places: &[TokenPosition]| self.write_earliest_fitting(places);
-        write_from_earliest(&ranked(BreakRank::Line))
+        self.write_earliest_fitting(&ranked(BreakRank::Line))
             .filter(is_half_full)
-            .or_else(|| write_from_earliest(&ranked(BreakRank::Word)).filter(is_half_full))
-            .or_else(|| write_from_earliest(&all))
-            .or_else(|| self.piece_writers().filter(PieceWriters::has_text).last())
+            .or_else(|| self.write_earliest_fitting(&ranked(BreakRank::Word)).filter(is_half_full))
+            .or_else(|| self.write_earliest_fitting(&all))
+            .or_else(|| self.write_pieces().into_iter().rfind(PieceWriters::has_text))
     }
 
     /// Writes from the earliest of these positions from which the rest fits.
-    fn write_earliest_fitting(&self, places: &[TokenPosition]) -> Option<PieceWriters> {
-        let from = |place: &TokenPosition| self.write_rest(self.start_at(*place), RestOrigin::MidText);
-        let first = places.partition_point(|place| from(place).is_none());
-        places.get(first).and_then(from)
-    }
-
-    /// A position with the elements that are open there.
-    fn start_at(&self, position: TokenPosition) -> PieceStart {
-        let mut start =
-            PieceStart { position: TokenPosition { token_index: 0, byte_offset: 0 }, open_elements: Vec::new() };
-        for token in &self.tokens[..position.token_index] {
-            match token {
-                DocumentToken::Open(element) => {
-                    track_open_elements(&mut start.open_elements, &WriteStep::Open(element))
-                }
-                DocumentToken::Close => track_open_elements(&mut start.open_elements, &WriteStep::Close),
-                DocumentToken::Text(_)
-                | DocumentToken::Address(_)
-                | DocumentToken::Rule
-                | DocumentToken::Separator(_) => {}
-            }
-        }
-        PieceStart { position, ..start }
+    fn write_earliest_fitting(&self, places: &[usize]) -> Option<PieceWriters> {
+        let first = places.partition_point(|place| self.write_rest(*place).is_none());
+        places.get(first).and_then(|place| self.write_rest(*place))
     }
 
     /// Writes everything from a position on, if it fits.
-    fn write_rest(&self, start: PieceStart, from: RestOrigin) -> Option<PieceWriters> {
-        let mut writers = self.start_writers(&start);
-        if from == RestOrigin::MidText {
+    fn write_rest(&self, from: usize) -> Option<PieceWriters> {
+        let mut writers = self.start_writers(&self.advance(PieceStart::default(), from));
+        if from > 0 {
             writers.formatted.write_continuation_mark();
             writers.plain.write_continuation_mark();
         }
-        let (mut place, mut second_line) = (start.position, false);
-        while let Some((step, next)) = self.next_step(place) {
+        let mut second_line = false;
+        for (step, _) in &self.steps[from..] {
             match step {
                 WriteStep::Separator(_) => second_line |= self.format.markup == Markup::Plain && writers.has_text(),
                 WriteStep::Text(_) | WriteStep::Address { .. } | WriteStep::Rule if second_line => return None,
-                WriteStep::Text(_)
-                | WriteStep::Address { .. }
-                | WriteStep::Rule
-                | WriteStep::Open(_)
-                | WriteStep::Close => {}
+                _ => {}
             }
-            writers.apply_step(&step);
+            writers.apply_step(*step);
             if !writers.fits() {
                 return None;
             }
-            place = next;
         }
         writers.has_text().then_some(writers)
     }
 }
 
-/// Whether there is text before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RestOrigin {
-    WholeText,
-    MidText,
+impl<'t> WriteStep<'t> {
+    /// The same step with another text, if it has a text.
+    fn with_text(self, part: &'t str) -> Self {
+        match self {
+            Self::Text(_) => Self::Text(part),
+            Self::Address { link, .. } => Self::Address { part, link },
+            Self::Open(_) | Self::Close | Self::Rule | Self::Separator(_) => self,
+        }
+    }
+}
+
+impl PieceEnd<'_> {
+    fn before(index: usize) -> Self {
+        Self { index, cut_part: None }
+    }
 }
 
 impl PieceWriters {
-    fn apply_step(&mut self, step: &WriteStep<'_>) {
+    fn apply_step(&mut self, step: WriteStep<'_>) {
         for writer in [&mut self.formatted, &mut self.plain] {
             match step {
                 WriteStep::Open(element) => writer.open_element(element, LevelStart::Begins),
                 WriteStep::Close => writer.close_element(),
                 WriteStep::Rule => writer.write_rule(),
-                WriteStep::Separator(separator) => writer.add_separator(*separator),
+                WriteStep::Separator(separator) => writer.add_separator(separator),
                 WriteStep::Text(words) => writer.write_text(words),
                 WriteStep::Address { part, link } => writer.write_link_address(part, link),
             }
@@ -342,15 +291,15 @@ impl PieceWriters {
 }
 
 impl BestBreaks {
-    fn record_break(&mut self, rank: Option<BreakRank>, position: TokenPosition, length: usize) {
+    fn record_break(&mut self, rank: Option<BreakRank>, index: usize, length: usize) {
         if let Some(rank) = rank {
-            self.0[rank as usize] = Some((position, length));
+            self.0[rank as usize] = Some((index, length));
         }
     }
 
-    fn choose_break(&self, limit: usize) -> Option<TokenPosition> {
-        let good = |(found, share): (&Option<(TokenPosition, usize)>, usize)| {
-            found.filter(|(_, length)| length * 12 >= limit * share).map(|(place, _)| place)
+    fn choose_break(&self, limit: usize) -> Option<usize> {
+        let good = |(found, share): (&Option<(usize, usize)>, usize)| {
+            found.filter(|(_, length)| length * 12 >= limit * share).map(|(index, _)| index)
         };
         self.0.iter().zip(MIN_FILL_TWELFTHS).find_map(good)
     }
@@ -362,20 +311,5 @@ fn separator_rank(separator: BlockSeparator) -> Option<BreakRank> {
         BlockSeparator::Item | BlockSeparator::Line => Some(BreakRank::Line),
         // A piece does not end after a heading.
         BlockSeparator::Heading => None,
-    }
-}
-
-/// Updates the open elements and the number of each open list.
-fn track_open_elements(open: &mut Vec<DocumentElement>, step: &WriteStep<'_>) {
-    match step {
-        WriteStep::Open(element) => open.push((*element).clone()),
-        WriteStep::Close => {
-            if let (Some(DocumentElement::Item(_)), Some(DocumentElement::List(Some(number)))) =
-                (open.pop(), open.last_mut())
-            {
-                *number = number.saturating_add(1);
-            }
-        }
-        WriteStep::Rule | WriteStep::Separator(_) | WriteStep::Text(_) | WriteStep::Address { .. } => {}
     }
 }

@@ -8,7 +8,7 @@ use crate::wire::byte_stream::StreamSecurity;
 /// No network allows longer nicks.
 const MAX_NICK_BYTES: usize = 64;
 
-/// The validated keys.
+/// The keys of one IRC channel in the configuration, validated.
 #[derive(Debug, Clone)]
 pub(super) struct IrcAccount {
     /// For logs.
@@ -22,7 +22,6 @@ pub(super) struct IrcAccount {
     pub(super) credentials: IrcCredentials,
 }
 
-/// How the client authenticates.
 #[derive(Debug, Clone)]
 pub(super) enum IrcCredentials {
     Unauthenticated,
@@ -36,8 +35,6 @@ pub(super) enum IrcCredentials {
 }
 
 impl IrcAccount {
-    /// # Errors
-    /// The first wrong key.
     pub(super) fn new(channel: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         let config_error = |key, problem: &str| ChannelConfigError::new(channel, key, problem);
         config.check_network_keys(channel, &["mention_only", "server", "tls", "nick", "sasl_account", "join"])?;
@@ -132,12 +129,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::network::test_support::channel_config;
 
     fn parse_account(changes: Value, token: Option<&str>) -> Result<IrcAccount, ChannelConfigError> {
-        let mut keys = json!({"kind": "irc", "server": "irc.test:6697", "nick": "quell"});
-        keys.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let mut config: ChannelConfig = serde_json::from_value(keys).unwrap();
-        config.token = token.map(Into::into);
+        let keys = json!({"kind": "irc", "server": "irc.test:6697", "nick": "quell"});
+        let config = channel_config(keys, &changes, token);
         IrcAccount::new("chat", &config)
     }
 

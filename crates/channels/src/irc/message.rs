@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 /// RFC 2812 2.3: a line with its CR LF.
 pub(super) const MAX_LINE_BYTES: usize = 512;
@@ -112,37 +112,22 @@ impl fmt::Debug for OutgoingIrcLine {
 impl OutgoingIrcLine {
     /// A line of words without spaces.
     pub(super) fn from_words(words: &[&str]) -> Self {
-        let mut line = BytesMut::new();
-        words.iter().for_each(|word| append_word(&mut line, word));
-        line.put_slice(b"\r\n");
-        Self(line.freeze())
+        Self::from_text(&words.join(" "))
     }
 
     /// A line of words and a text that may have spaces and be empty.
     pub(super) fn from_words_and_text(words: &[&str], text: &str) -> Self {
-        let mut line = BytesMut::new();
-        words.iter().for_each(|word| append_word(&mut line, word));
-        line.put_slice(b" :");
-        line.put(text.bytes().filter(|byte| !is_line_terminator(*byte)).collect::<Bytes>());
-        line.put_slice(b"\r\n");
-        Self(line.freeze())
+        Self::from_text(&format!("{} :{text}", words.join(" ")))
+    }
+
+    fn from_text(text: &str) -> Self {
+        // RFC 2812 2.3.1: no parameter may have these.
+        Self(format!("{}\r\n", text.replace(['\r', '\n', '\0'], "")).into())
     }
 
     pub(super) fn bytes(&self) -> &Bytes {
         &self.0
     }
-}
-
-fn append_word(line: &mut BytesMut, word: &str) {
-    if !line.is_empty() {
-        line.put_u8(b' ');
-    }
-    line.put(word.bytes().filter(|byte| !is_line_terminator(*byte)).collect::<Bytes>());
-}
-
-/// RFC 2812 2.3.1: bytes that no parameter may have.
-fn is_line_terminator(byte: u8) -> bool {
-    matches!(byte, b'\r' | b'\n' | b'\0')
 }
 
 /// A text from the server for people, shortened and without control characters.

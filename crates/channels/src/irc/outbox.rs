@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::message::OutgoingIrcLine;
 use super::send_limits::IrcSendLimits;
-use crate::network::SendError;
+use crate::network::{ListenError, SendError};
 
 /// Largest number of waiting messages, normal and urgent. The flow sends 64 at a time.
 const MAX_MESSAGES: usize = 256;
@@ -197,12 +197,13 @@ impl OpenOutbox<'_> {
     /// Queues a line that the server waits for, such as a `PONG`, before all messages.
     ///
     /// # Errors
-    /// [`TooManyReplies`] if too many such lines wait.
-    pub(super) fn queue_reply_to_server(&self, line: OutgoingIrcLine) -> Result<(), TooManyReplies> {
+    /// Too many such lines wait.
+    pub(super) fn queue_reply_to_server(&self, line: OutgoingIrcLine) -> Result<(), ListenError> {
         let mut state = self.outbox.lock_state();
         if let Some(queues) = self.own_queues(&mut state) {
             if queues.replies_to_server.len() >= MAX_SERVER_REPLIES {
-                return Err(TooManyReplies);
+                let why = "the server sends requests and does not read the replies";
+                return Err(ListenError::Connection(why.to_owned()));
             }
             queues.replies_to_server.push_back(line);
         }
@@ -211,10 +212,9 @@ impl OpenOutbox<'_> {
         Ok(())
     }
 
-    /// Replaces the send limits of the connection.
-    pub(super) fn set_send_limits(&self, send_limits: IrcSendLimits) {
+    pub(super) fn set_send_limits(&self, send_limits: &IrcSendLimits) {
         if let Some(queues) = self.own_queues(&mut self.outbox.lock_state()) {
-            queues.send_limits = send_limits;
+            queues.send_limits.clone_from(send_limits);
         }
     }
 
@@ -308,10 +308,6 @@ impl PartialLine {
         }
     }
 }
-
-/// The server requests more replies than it reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooManyReplies;
 
 #[cfg(test)]
 mod tests {

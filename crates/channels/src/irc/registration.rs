@@ -1,22 +1,24 @@
 //! State machine of the registration: capabilities (IRCv3 `CAP`), SASL, nick.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 
 use super::account::{IrcAccount, IrcCredentials};
 use super::message::{IrcMessage, OutgoingIrcLine, is_valid_name, printable};
-use super::sasl;
 use crate::network::ListenError;
 
 /// Capabilities to request if the server offers them. Echoes of own messages are not wanted.
 const WANTED_CAPABILITIES: &[&str] = &["message-tags", "server-time", "account-tag"];
 /// Largest number of offered capabilities that are remembered.
 const MAX_OFFERED_CAPABILITIES: usize = 200;
+/// IRCv3 `sasl-3.1`: a response is sent in chunks of this many bytes; a shorter chunk ends it.
+const MAX_SASL_CHUNK_BYTES: usize = 400;
 /// The user name in front of the host, and the real name that `WHOIS` shows.
 const USER_NAME: &str = "quell";
 const REAL_NAME: &str = "Quell, a gateway for agents";
 
-/// A registration in progress.
 #[derive(Debug)]
 pub(super) struct IrcRegistration<'a> {
     account: &'a IrcAccount,
@@ -26,7 +28,6 @@ pub(super) struct IrcRegistration<'a> {
     sasl_state: SaslState,
 }
 
-/// Progress of SASL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SaslState {
     /// Not begun, or not wanted.
@@ -41,13 +42,10 @@ enum SaslState {
 pub(super) enum RegistrationStep {
     /// Send these lines and go on.
     SendLines(Vec<OutgoingIrcLine>),
-    /// The registration succeeded.
     Welcome(IrcWelcome),
-    /// The registration failed.
     Failed(ListenError),
 }
 
-/// Facts from the server's welcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IrcWelcome {
     /// The nick that the server assigned.
@@ -81,7 +79,7 @@ impl<'a> IrcRegistration<'a> {
                 IrcCredentials::Sasl { account, password }
                     if self.sasl_state == SaslState::Requested && message.text() == "+" =>
                 {
-                    RegistrationStep::SendLines(sasl::plain_lines(account, password))
+                    RegistrationStep::SendLines(sasl_plain_lines(account, password))
                 }
                 _ => RegistrationStep::SendLines(vec![OutgoingIrcLine::from_words(&["AUTHENTICATE", "*"])]),
             },
@@ -209,6 +207,16 @@ fn refused_step(problem: &str, message: &IrcMessage) -> RegistrationStep {
 
 fn sasl_unavailable() -> ListenError {
     ListenError::Refused("the server offers no SASL PLAIN, without which the account cannot be proven".to_owned())
+}
+
+/// The lines that authenticate an account by SASL PLAIN (RFC 4616).
+fn sasl_plain_lines(account: &str, password: &SecretString) -> Vec<OutgoingIrcLine> {
+    let response = STANDARD.encode(format!("\0{account}\0{}", password.expose_secret()));
+    let mut chunks: Vec<_> = response.as_bytes().chunks(MAX_SASL_CHUNK_BYTES).map(String::from_utf8_lossy).collect();
+    if chunks.last().is_none_or(|chunk| chunk.len() == MAX_SASL_CHUNK_BYTES) {
+        chunks.push("+".into());
+    }
+    chunks.iter().map(|chunk| OutgoingIrcLine::from_words(&["AUTHENTICATE", chunk])).collect()
 }
 
 fn cap_end_line() -> OutgoingIrcLine {

@@ -39,7 +39,6 @@ impl Casemapping {
     }
 }
 
-/// Facts that the server announced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IrcServerInfo {
     pub(super) name: String,

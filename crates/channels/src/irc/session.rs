@@ -42,15 +42,9 @@ pub(super) struct IrcSession<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum IrcEffect {
     SendLine(OutgoingIrcLine),
-    /// A message was received.
     Receive(InboundMessage),
-    /// The nick or its folding has changed.
-    AccountChanged(OwnAccount),
-    /// The send limits have changed.
-    LimitsChanged(IrcSendLimits),
     /// The message of the day is over: the server has announced everything.
     MotdEnded,
-    /// The connection is lost.
     Disconnected(ListenError),
 }
 
@@ -105,57 +99,53 @@ impl<'a> IrcSession<'a> {
             .then(|| OutgoingIrcLine::from_words(&["NICK", configured]))
     }
 
-    /// Handles a line of the server.
-    pub(super) fn handle_message(&mut self, message: &IrcMessage) -> Vec<IrcEffect> {
+    /// Handles a line of the server. Any line may change the account and the send limits.
+    pub(super) fn handle_message(&mut self, message: &IrcMessage) -> Option<IrcEffect> {
         match message.command.as_str() {
-            "PRIVMSG" => self.parse_privmsg(message).map(IrcEffect::Receive).into_iter().collect(),
-            "PING" => vec![IrcEffect::SendLine(pong_line(message))],
+            "PRIVMSG" => return self.parse_privmsg(message).map(IrcEffect::Receive),
+            "PING" => return Some(IrcEffect::SendLine(pong_line(message))),
             "005" => {
                 self.server_info.apply_isupport(message);
                 self.send_limits.set_casemapping(self.server_info.casemapping);
-                vec![IrcEffect::AccountChanged(self.own_account()), self.limits_changed()]
             }
             // RPL_ENDOFMOTD, ERR_NOMOTD
-            "376" | "422" => vec![IrcEffect::MotdEnded],
-            "NICK" => self.handle_nick_change(message),
-            "QUIT" => self.handle_freed_nick(message).into_iter().collect(),
+            "376" | "422" => return Some(IrcEffect::MotdEnded),
+            "NICK" if self.is_own_nick(message.nick()) => self.change_nick(message.param(0)),
+            "NICK" | "QUIT" => return self.handle_freed_nick(message.nick()).map(IrcEffect::SendLine),
             "JOIN" if self.is_own_nick(message.nick()) => {
                 self.send_limits.mark_joined(message.param(0));
                 self.send_limits.observe_source(&message.source);
-                vec![self.limits_changed()]
             }
             "PART" if self.is_own_nick(message.nick()) && self.is_configured_room(message.param(0)) => {
-                self.leave_room(message.param(0), "it was made to leave")
+                self.leave_room(message.param(0), "it was made to leave");
             }
             "KICK" if self.is_own_nick(message.param(1)) && self.is_configured_room(message.param(0)) => {
                 let why = format!("kicked by {}: {}", printable(message.nick()), printable(message.text()));
-                self.leave_room(message.param(0), &why)
+                self.leave_room(message.param(0), &why);
             }
-            "INVITE" if self.is_own_nick(message.param(0)) => self.handle_invite(message.param(1)),
+            "INVITE" if self.is_own_nick(message.param(0)) && self.is_configured_room(message.param(1)) => {
+                return Some(IrcEffect::SendLine(OutgoingIrcLine::from_words(&["JOIN", message.param(1)])));
+            }
             // ERR_NOSUCHCHANNEL, ERR_TOOMANYCHANNELS, ERR_CHANNELISFULL, ERR_INVITEONLYCHAN, ERR_BANNEDFROMCHAN,
             // ERR_BADCHANNELKEY, ERR_BADCHANMASK, ERR_NEEDREGGEDNICK
             "403" | "405" | "471" | "473" | "474" | "475" | "476" | "477"
                 if self.is_configured_room(message.param(1)) =>
             {
-                self.leave_room(message.param(1), &printable(message.text()))
+                self.leave_room(message.param(1), &printable(message.text()));
             }
             // ERR_NOSUCHNICK, ERR_CANNOTSENDTOCHAN, ERR_TOOMANYTARGETS, ERR_NOTEXTTOSEND, ERR_INPUTTOOLONG
-            "401" | "404" | "407" | "412" | "417" => {
+            "401" | "404" | "407" | "412" | "417" if self.allow_warning() => {
                 let (target, why) = (printable(message.param(1)), printable(message.text()));
-                if self.allow_warning() {
-                    warn!(channel = self.account.channel_name, target, why, "the server did not pass a message on");
-                }
-                Vec::new()
+                warn!(channel = self.account.channel_name, target, why, "the server did not pass a message on");
             }
             "KILL" if self.is_own_nick(message.param(0)) => {
-                vec![IrcEffect::Disconnected(ListenError::Connection(format!(
-                    "the network ended the connection: {}",
-                    printable(message.text())
-                )))]
+                let why = format!("the network ended the connection: {}", printable(message.text()));
+                return Some(IrcEffect::Disconnected(ListenError::Connection(why)));
             }
-            "ERROR" => vec![IrcEffect::Disconnected(parse_error_message(message))],
-            _ => Vec::new(),
+            "ERROR" => return Some(IrcEffect::Disconnected(parse_error_message(message))),
+            _ => {}
         }
+        None
     }
 
     /// The message of a person in a `PRIVMSG`, if it is for a room or this account.
@@ -225,50 +215,32 @@ impl<'a> IrcSession<'a> {
         self.account.configured_rooms.iter().any(|configured| self.server_info.casemapping.equals(room, configured))
     }
 
-    fn handle_nick_change(&mut self, message: &IrcMessage) -> Vec<IrcEffect> {
-        if !self.is_own_nick(message.nick()) {
-            return self.handle_freed_nick(message).into_iter().collect();
+    fn change_nick(&mut self, nick: &str) {
+        if is_valid_name(nick) {
+            self.nick = nick.to_owned();
+            self.send_limits.set_nick(nick);
         }
-        if !is_valid_name(message.param(0)) {
-            return Vec::new();
-        }
-        self.nick = message.param(0).to_owned();
-        self.send_limits.set_nick(&self.nick);
-        vec![IrcEffect::AccountChanged(self.own_account()), self.limits_changed()]
     }
 
     /// Another user gave up a nick. If it is the configured one, request it.
-    fn handle_freed_nick(&self, message: &IrcMessage) -> Option<IrcEffect> {
-        let is_configured = self.server_info.casemapping.equals(message.nick(), &self.account.configured_nick);
-        if is_configured { self.reclaim_nick_line().map(IrcEffect::SendLine) } else { None }
+    fn handle_freed_nick(&self, nick: &str) -> Option<OutgoingIrcLine> {
+        let is_configured = self.server_info.casemapping.equals(nick, &self.account.configured_nick);
+        if is_configured { self.reclaim_nick_line() } else { None }
     }
 
     /// Marks a room as left. The account does not rejoin at once, since the removal may have a reason: it rejoins on
     /// the next connection or on an invitation.
-    fn leave_room(&mut self, room: &str, why: &str) -> Vec<IrcEffect> {
+    fn leave_room(&mut self, room: &str, why: &str) {
         if self.allow_warning() {
             warn!(channel = self.account.channel_name, room = printable(room), why, "not in the room");
         }
         self.send_limits.mark_left(room, why);
-        vec![self.limits_changed()]
     }
 
     /// Limits the number of warnings, so that a server cannot fill the log.
     fn allow_warning(&mut self) -> bool {
         self.warning_count += 1;
         self.warning_count <= MAX_WARNINGS
-    }
-
-    fn handle_invite(&self, room: &str) -> Vec<IrcEffect> {
-        if self.is_configured_room(room) {
-            vec![IrcEffect::SendLine(OutgoingIrcLine::from_words(&["JOIN", room]))]
-        } else {
-            Vec::new()
-        }
-    }
-
-    fn limits_changed(&self) -> IrcEffect {
-        IrcEffect::LimitsChanged(self.send_limits.clone())
     }
 }
 

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::network::test_support::{RecordingInboundSink, chat_address, message_piece};
+use crate::network::test_support::{RecordingInboundSink, channel_config, chat_address, message_piece};
 
-/// A channel, a recording sink, and the task that listens.
+/// A network, a recording sink, and the task that listens.
 struct IrcFixture {
     irc: Arc<IrcNetwork>,
     sink: Arc<RecordingInboundSink>,
@@ -20,33 +20,24 @@ struct IrcFixture {
 }
 
 impl IrcFixture {
-    fn new(address: &str, changes: Value) -> Self {
-        Self {
-            irc: Arc::new(irc_network(address, changes, None)),
-            sink: Arc::new(RecordingInboundSink::new()),
-            tasks: JoinSet::new(),
-        }
+    /// Listens on a stream to a server.
+    fn listen_on(irc: IrcNetwork, stream: ByteStream) -> Self {
+        let (irc, sink, mut tasks) = (Arc::new(irc), Arc::new(RecordingInboundSink::new()), JoinSet::new());
+        let (listening, task_sink) = (Arc::clone(&irc), Arc::clone(&sink));
+        tasks.spawn(async move {
+            let Err(lost) = connection::listen(&listening.account, &listening.outbox, stream, &*task_sink).await;
+            lost
+        });
+        Self { irc, sink, tasks }
     }
 
-    /// A fixture that listens and is connected.
+    /// A fixture that is connected.
     async fn connect(address: &str, changes: Value) -> Self {
-        let mut listener = Self::new(address, changes);
-        listener.listen().await;
-        listener
-    }
-
-    /// Listens, and returns after the next connect.
-    async fn listen(&mut self) {
-        let before = self.sink.state().accounts.len();
-        let (irc, sink) = (Arc::clone(&self.irc), Arc::clone(&self.sink));
-        self.tasks.spawn(async move { irc.listen(sink.as_ref()).await });
-        self.sink.wait_for("a connection", |state| state.accounts.len() > before).await;
-    }
-
-    /// Waits for a message with this text and returns the last one.
-    async fn wait_for_text(&self, text: &str) -> crate::network::InboundMessage {
-        let state = self.sink.wait_for(text, |state| state.messages.iter().any(|inbound| inbound.text == text)).await;
-        state.messages.into_iter().rfind(|inbound| inbound.text == text).unwrap()
+        let irc = irc_network(address, changes, None);
+        let stream = irc.connect().await.unwrap();
+        let fixture = Self::listen_on(irc, stream);
+        fixture.sink.wait_for("a connection", |state| !state.accounts.is_empty()).await;
+        fixture
     }
 
     async fn send(&self, target: &str, text: &str) -> Result<MessageId, SendError> {
@@ -54,10 +45,8 @@ impl IrcFixture {
     }
 }
 
-fn irc_network(address: &str, changes: Value, token: Option<&str>) -> IrcNetwork {
-    let mut keys = json!({"kind": "irc", "server": address, "tls": false, "nick": "quell", "join": ["#tea"]});
-    keys.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-    let mut config: ChannelConfig = serde_json::from_value(keys).unwrap();
-    config.token = token.map(Into::into);
+pub(super) fn irc_network(address: &str, changes: Value, token: Option<&str>) -> IrcNetwork {
+    let keys = json!({"kind": "irc", "server": address, "tls": false, "nick": "quell", "join": ["#tea"]});
+    let config = channel_config(keys, &changes, token);
     IrcNetwork::new("chat", &config).unwrap()
 }

@@ -68,14 +68,9 @@ impl MatrixApi {
         })
     }
 
-    /// The id of this account.
     pub(super) async fn whoami(&self) -> Result<String, CallError> {
-        #[derive(Deserialize)]
-        struct WhoamiResponse {
-            user_id: String,
-        }
-        let WhoamiResponse { user_id } =
-            self.call_api(self.get_request(&["v3", "account", "whoami"], &[]), CALL_TIMEOUT).await?;
+        let request = self.get_request(&["v3", "account", "whoami"], &[]);
+        let user_id = self.call_for_text(request, CALL_TIMEOUT, "user_id").await?;
         if is_matrix_id(&user_id, '@') { Ok(user_id) } else { Err(invalid_response("it names no user id")) }
     }
 
@@ -149,7 +144,7 @@ impl MatrixApi {
     ) -> Result<String, CallError> {
         let request =
             self.request(Method::PUT, &["v3", "rooms", room, "send", event_type, transaction_id], &[]).json(content);
-        self.call_api::<SendEventResponse>(request, CALL_TIMEOUT).await.map(|sent| sent.event_id)
+        self.call_for_text(request, CALL_TIMEOUT, "event_id").await
     }
 
     pub(super) async fn redact_event(&self, room: &str, event: &str, transaction_id: &str) -> Result<(), CallError> {
@@ -178,14 +173,10 @@ impl MatrixApi {
 
     /// Uploads a file and returns its `mxc` URI.
     pub(super) async fn upload(&self, name: &str, media_type: &str, bytes: Vec<u8>) -> Result<String, CallError> {
-        #[derive(Deserialize)]
-        struct UploadResponse {
-            content_uri: String,
-        }
         let url = self.url(&["_matrix", "media", "v3", "upload"], &[("filename", name)]);
         let request = self.client.post(url).bearer_auth(self.token.expose_secret());
         let request = request.header(CONTENT_TYPE, media_type).body(bytes);
-        self.call_api::<UploadResponse>(request, SLOW_CALL_TIMEOUT).await.map(|uploaded| uploaded.content_uri)
+        self.call_for_text(request, SLOW_CALL_TIMEOUT, "content_uri").await
     }
 
     /// Downloads a file from the given server, through the homeserver.
@@ -197,6 +188,13 @@ impl MatrixApi {
     ) -> Result<HttpResponse, CallError> {
         let request = self.get_request(&["v1", "media", "download", server, media], &[]);
         self.check_response(http_client::send_request_limited(request, SLOW_CALL_TIMEOUT, max_bytes).await)
+    }
+
+    /// Makes a call and returns this field of the response.
+    async fn call_for_text(&self, request: RequestBuilder, time: Duration, field: &str) -> Result<String, CallError> {
+        let response: Value = self.call_api(request, time).await?;
+        let text = response[field].as_str().ok_or_else(|| invalid_response(&format!("it has no {field}")))?;
+        Ok(text.to_owned())
     }
 
     async fn call_api<T: DeserializeOwned>(&self, request: RequestBuilder, time: Duration) -> Result<T, CallError> {
@@ -219,19 +217,10 @@ impl MatrixApi {
     }
 
     fn url(&self, path: &[&str], query: &[(&str, &str)]) -> Url {
-        let mut url = self.base.clone();
-        // Only URLs without a host have no path, and the settings refuse those.
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(path);
-        }
+        let mut url = http_client::extend_path(&self.base, path.iter().copied());
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
         url
     }
-}
-
-#[derive(Deserialize)]
-struct SendEventResponse {
-    event_id: String,
 }

@@ -19,7 +19,6 @@ pub(super) struct SyncResponse {
     pub(super) rooms: SyncRooms,
 }
 
-/// Rooms with news.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct SyncRooms {
     #[serde(default)]
@@ -58,14 +57,14 @@ pub(super) struct InvitedRoom {
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct EventList {
     #[serde(default)]
-    events: Vec<Box<RawValue>>,
+    pub(super) events: RawEvents,
 }
 
 /// The newest events of a room.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct RoomTimeline {
     #[serde(default)]
-    events: Vec<Box<RawValue>>,
+    pub(super) events: RawEvents,
     /// True if events between the last poll and these were left out.
     #[serde(default)]
     pub(super) limited: bool,
@@ -77,14 +76,19 @@ pub(super) struct RoomTimeline {
 #[derive(Debug, Deserialize)]
 pub(super) struct EventPage {
     #[serde(default)]
-    chunk: Vec<Box<RawValue>>,
+    pub(super) chunk: RawEvents,
+    /// The membership events of the senders.
     #[serde(default)]
-    state: Vec<Box<RawValue>>,
+    pub(super) state: RawEvents,
     /// Token of the next page of `/messages`.
     pub(super) end: Option<String>,
     /// Token of the next page of `/relations`.
     pub(super) next_batch: Option<String>,
 }
+
+/// Events as the server sent them.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct RawEvents(Vec<Box<RawValue>>);
 
 /// An event, or a stripped event of an invitation, which has no id.
 #[derive(Debug, Clone, Deserialize)]
@@ -149,31 +153,15 @@ pub(super) enum MembershipChange {
     Left,
 }
 
-impl EventList {
-    pub(super) fn parse_events(&self) -> Vec<MatrixEvent> {
-        parse_raw_events(&self.events)
-    }
-}
-
-impl RoomTimeline {
-    pub(super) fn parse_events(&self) -> Vec<MatrixEvent> {
-        parse_raw_events(&self.events)
-    }
-}
-
-impl EventPage {
-    pub(super) fn parse_events(&self) -> Vec<MatrixEvent> {
-        parse_raw_events(&self.chunk)
-    }
-
-    /// The membership events of the senders.
-    pub(super) fn parse_state_events(&self) -> Vec<MatrixEvent> {
-        parse_raw_events(&self.state)
+impl RawEvents {
+    /// The events that have the form of their type.
+    pub(super) fn parse(&self) -> Vec<MatrixEvent> {
+        self.0.iter().filter_map(|event| serde_json::from_str(event.get()).ok()).collect()
     }
 
     /// True if the server sent no events, not even invalid ones.
     pub(super) fn is_empty(&self) -> bool {
-        self.chunk.is_empty()
+        self.0.is_empty()
     }
 }
 
@@ -197,8 +185,4 @@ impl MatrixEvent {
         };
         Some((member, membership))
     }
-}
-
-fn parse_raw_events(events: &[Box<RawValue>]) -> Vec<MatrixEvent> {
-    events.iter().filter_map(|event| serde_json::from_str(event.get()).ok()).collect()
 }

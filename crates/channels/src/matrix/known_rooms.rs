@@ -26,7 +26,7 @@ impl KnownRooms {
         let is_new = !self.0.contains_key(id);
         let room = self.0.entry(id.to_owned()).or_default();
         room.member_count = joined.summary.members.or(room.member_count);
-        joined.state.parse_events().iter().for_each(|event| room.apply_member_event(event));
+        joined.state.events.parse().iter().for_each(|event| room.apply_member_event(event));
         is_new
     }
 

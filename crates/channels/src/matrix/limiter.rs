@@ -23,7 +23,6 @@ impl<'a, T> TaskLimiter<'a, T> {
         self.waiting.push_back(task);
     }
 
-    /// Number of unfinished tasks.
     pub(super) fn len(&self) -> usize {
         self.running.len() + self.waiting.len()
     }

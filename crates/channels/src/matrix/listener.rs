@@ -10,7 +10,6 @@ use std::pin::pin;
 use futures_util::FutureExt;
 
 use super::MatrixNetwork;
-use super::cursor_saver::CursorSaver;
 use super::events::{InvitedRoom, MatrixEvent, MembershipChange, SyncResponse};
 use super::known_rooms::KnownRooms;
 use super::limiter::TaskLimiter;
@@ -18,8 +17,9 @@ use super::message_parser::{MatrixMessageParser, own_membership_start};
 use super::room_tasks::{join_room, mark_notified, send_encryption_notice};
 use super::settings::server_name;
 use super::timeline_gaps::{GaplessEvents, TimelineGap, TimelineGaps};
-use crate::network::{InboundSink, ListenError, OwnAccount};
+use crate::network::{InboundSink, OwnAccount};
 use crate::wire::call_error::CallError;
+use crate::wire::cursor_saver::CursorSaver;
 
 /// Largest number of waiting room tasks: anybody may invite the account any number of times.
 const MAX_ROOM_TASKS: usize = 1_000;
@@ -28,12 +28,10 @@ const MAX_ROOM_TASKS: usize = 1_000;
 ///
 /// # Cancel safety
 /// Safe: messages that were delivered but not stored come again.
-pub(super) async fn listen(network: &MatrixNetwork, sink: &dyn InboundSink) -> ListenError {
-    let Err(fault) = listen_until_error(network, sink).await;
-    fault.into_listen_error()
-}
-
-async fn listen_until_error(network: &MatrixNetwork, sink: &dyn InboundSink) -> Result<Infallible, CallError> {
+pub(super) async fn listen_until_lost(
+    network: &MatrixNetwork,
+    sink: &dyn InboundSink,
+) -> Result<Infallible, CallError> {
     let account = network.fetch_account().await?;
     let initial_sync = network.api.initial_sync().await?;
     let mut listener = MatrixListener {
@@ -98,7 +96,7 @@ impl MatrixListener<'_> {
         }
         // Rooms that were replaced while nothing listened, or whose replacement could not be joined the last time.
         for (id, joined) in &sync.rooms.join {
-            self.follow_replacements(id, &joined.state.parse_events());
+            self.follow_replacements(id, &joined.state.events.parse());
         }
     }
 
@@ -112,7 +110,7 @@ impl MatrixListener<'_> {
                 biased;
                 response = &mut polling => return response,
                 gapless = self.gaps.next_gapless() => self.handle_gapless_events(gapless?),
-                () = self.cursor_saver.save_next() => {}
+                _ = self.cursor_saver.save_next() => {}
                 () = self.room_tasks.next_outcome() => {}
             }
         }
@@ -124,8 +122,8 @@ impl MatrixListener<'_> {
         sync.rooms.leave.keys().for_each(|id| self.rooms.remove(id));
         for (id, joined) in &sync.rooms.join {
             let is_new = self.rooms.apply_joined_room(id, joined);
-            self.follow_replacements(id, &joined.state.parse_events());
-            let events = joined.timeline.parse_events();
+            self.follow_replacements(id, &joined.state.events.parse());
+            let events = joined.timeline.events.parse();
             let was_member = !is_new && own_membership_start(&events, &self.account.id).is_none();
             match &joined.timeline.prev_batch {
                 // Events from before the account joined are not a gap.
@@ -155,7 +153,7 @@ impl MatrixListener<'_> {
     /// Saves the position, once no earlier event is missing.
     fn save_position(&mut self) {
         if self.gaps.is_empty() {
-            self.cursor_saver.set_cursor(&self.since_token);
+            self.cursor_saver.set_cursor(self.since_token.clone());
         }
     }
 
@@ -219,7 +217,7 @@ impl MatrixListener<'_> {
 
 /// The user who invited this account.
 fn find_inviter(invited: &InvitedRoom, own_id: &str) -> Option<String> {
-    let events = invited.invite_state.parse_events();
+    let events = invited.invite_state.events.parse();
     let own_event =
         events.iter().rev().find(|event| event.membership_change() == Some((own_id, MembershipChange::Invited)));
     own_event.map(|event| event.sender.clone())

@@ -103,7 +103,7 @@ impl MatrixNetwork {
                 response => response?,
             };
             if let Some(event) =
-                page.parse_events().into_iter().find(|event| event.sender == own_id && is_reaction_with(event, emoji))
+                page.chunk.parse().into_iter().find(|event| event.sender == own_id && is_reaction_with(event, emoji))
             {
                 return Ok(Some(event.event_id));
             }

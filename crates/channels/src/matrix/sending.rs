@@ -42,7 +42,6 @@ pub(super) fn transaction_id_for(key: &str) -> String {
     digest(&SHA256, key.as_bytes()).as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A unique transaction id.
 pub(super) fn new_transaction_id() -> String {
     uuid::Uuid::now_v7().simple().to_string()
 }

@@ -5,7 +5,7 @@ use url::Url;
 
 use crate::config::{ChannelConfig, ChannelConfigError};
 
-/// The validated keys.
+/// The keys of one Matrix channel in the configuration, validated.
 #[derive(Debug, Clone)]
 pub(super) struct MatrixSettings {
     pub(super) homeserver_url: Url,
@@ -19,7 +19,6 @@ pub(super) struct MatrixSettings {
 }
 
 impl MatrixSettings {
-    /// Validates the keys.
     pub(super) fn parse(channel: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         let config_error = |key, problem: String| ChannelConfigError::new(channel, key, problem);
         config.check_network_keys(channel, &["api_base", "mention_only", "join"])?;
@@ -64,7 +63,6 @@ impl MatrixSettings {
     }
 }
 
-/// The server in an id.
 pub(super) fn server_name(id: &str) -> Option<&str> {
     id.split_once(':').map(|(_, server)| server).filter(|server| !server.is_empty())
 }

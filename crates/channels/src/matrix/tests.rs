@@ -8,22 +8,17 @@ mod scripted;
 mod scripted_homeserver;
 mod settings;
 
-use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use super::MatrixNetwork;
 use crate::config::ChannelConfig;
 use crate::format::MessagePiece;
+use crate::network::test_support::channel_config;
 
 /// A configuration with these additional keys.
 fn matrix_config(base: &str, token: &str, extra_keys: Value) -> ChannelConfig {
-    let mut keys = json!({"kind": "matrix", "api_base": base, "token_env": "QUELL_MATRIX_TOKEN"});
-    for (key, value) in extra_keys.as_object().into_iter().flatten() {
-        keys[key] = value.clone();
-    }
-    let mut config: ChannelConfig = serde_json::from_value(keys).unwrap();
-    config.token = Some(SecretString::from(token.to_owned()));
-    config
+    let keys = json!({"kind": "matrix", "api_base": base, "token_env": "QUELL_MATRIX_TOKEN"});
+    channel_config(keys, &extra_keys, Some(token))
 }
 
 fn matrix_network(base: &str, token: &str, extra_keys: Value) -> MatrixNetwork {

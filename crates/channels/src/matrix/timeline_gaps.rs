@@ -17,10 +17,9 @@ const MAX_GAP_PAGES: usize = 5;
 /// Largest number of events of one room that wait behind its gap.
 const MAX_WAITING_EVENTS: usize = 2_000;
 
-/// All gaps of one connection.
 pub(super) struct TimelineGaps<'a> {
     network: &'a MatrixNetwork,
-    fill_tasks: TaskLimiter<'a, Result<FilledGap, CallError>>,
+    fill_tasks: TaskLimiter<'a, Result<GaplessEvents, CallError>>,
     /// Waiting events by room. Each room whose gap is being filled has an entry.
     waiting_by_room: HashMap<String, WaitingEvents>,
 }
@@ -39,15 +38,6 @@ pub(super) struct TimelineGap {
 struct WaitingEvents {
     newer_events: Vec<MatrixEvent>,
     further_gaps: VecDeque<(TimelineGap, Vec<MatrixEvent>)>,
-}
-
-/// The fetched events of a gap.
-struct FilledGap {
-    room: String,
-    /// Membership events of the senders.
-    writer_memberships: Vec<MatrixEvent>,
-    /// Oldest first.
-    missing_events: Vec<MatrixEvent>,
 }
 
 /// Events of a room without a gap before or between them.
@@ -101,13 +91,15 @@ impl<'a> TimelineGaps<'a> {
     /// # Cancel safety
     /// Safe: the next call continues the running requests.
     pub(super) async fn next_gapless(&mut self) -> Result<GaplessEvents, CallError> {
-        let FilledGap { room, writer_memberships, missing_events } = self.fill_tasks.next_outcome().await?;
-        let WaitingEvents { newer_events, mut further_gaps } = self.waiting_by_room.remove(&room).unwrap_or_default();
+        let mut gapless = self.fill_tasks.next_outcome().await?;
+        let room = &gapless.room;
+        let WaitingEvents { newer_events, mut further_gaps } = self.waiting_by_room.remove(room).unwrap_or_default();
         if let Some((gap, newer)) = further_gaps.pop_front() {
             self.waiting_by_room.insert(room.clone(), WaitingEvents { newer_events: newer, further_gaps });
             self.fill_tasks.push(fetch_missing_events(self.network, room.clone(), gap).boxed());
         }
-        Ok(GaplessEvents { room, writer_memberships, events: missing_events.into_iter().chain(newer_events).collect() })
+        gapless.events.extend(newer_events);
+        Ok(gapless)
     }
 
     fn warn_events_dropped(&self, room: &str) {
@@ -123,9 +115,13 @@ impl WaitingEvents {
 }
 
 /// Fetches the missing events of a gap.
-async fn fetch_missing_events(network: &MatrixNetwork, room: String, gap: TimelineGap) -> Result<FilledGap, CallError> {
+async fn fetch_missing_events(
+    network: &MatrixNetwork,
+    room: String,
+    gap: TimelineGap,
+) -> Result<GaplessEvents, CallError> {
     let TimelineGap { end_token: mut from, since_token: since } = gap;
-    let (mut missing_events, mut writer_memberships, mut is_complete) = (Vec::new(), Vec::new(), false);
+    let (mut events, mut writer_memberships, mut is_complete) = (Vec::new(), Vec::new(), false);
     for _ in 0..MAX_GAP_PAGES {
         let page = match network.api.fetch_gap_page(&room, &from, &since).await {
             // A room that cannot be read any more must not end listening.
@@ -135,10 +131,10 @@ async fn fetch_missing_events(network: &MatrixNetwork, room: String, gap: Timeli
             }
             response => response?,
         };
-        missing_events.extend(page.parse_events());
-        writer_memberships.extend(page.parse_state_events());
+        events.extend(page.chunk.parse());
+        writer_memberships.extend(page.state.parse());
         match page.end {
-            Some(end) if !page.is_empty() => from = end,
+            Some(end) if !page.chunk.is_empty() => from = end,
             _ => {
                 is_complete = true;
                 break;
@@ -152,6 +148,6 @@ async fn fetch_missing_events(network: &MatrixNetwork, room: String, gap: Timeli
             "too many messages were missed: the older ones were skipped"
         );
     }
-    missing_events.reverse();
-    Ok(FilledGap { room, writer_memberships, missing_events })
+    events.reverse();
+    Ok(GaplessEvents { room, writer_memberships, events })
 }

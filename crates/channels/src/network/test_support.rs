@@ -1,17 +1,20 @@
 //! For tests of networks: addresses and texts, an inbound sink that records what is delivered, and a listener beside a
 //! scenario.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_protocol::{Attachment, AttachmentKind};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
-use super::{ChatAddress, InboundMessage, InboundSink, ListenError, Network, OwnAccount};
+use super::{ChatAddress, InboundMessage, InboundSink, ListenError, MessageId, Network, OwnAccount, SendError};
+use crate::config::ChannelConfig;
 use crate::format::MessagePiece;
 
 /// How long a test waits before it fails.
@@ -23,6 +26,14 @@ pub(crate) fn chat_address(target: &str) -> ChatAddress {
 
 pub(crate) fn thread_address(target: &str, thread: &str) -> ChatAddress {
     ChatAddress { target: target.to_owned(), thread: Some(thread.to_owned()) }
+}
+
+/// A configuration with these keys, those of `more` instead of the same ones in `keys`, and a token.
+pub(crate) fn channel_config(mut keys: Value, more: &Value, token: Option<&str>) -> ChannelConfig {
+    keys.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let mut config: ChannelConfig = serde_json::from_value(keys).unwrap();
+    config.token = token.map(Into::into);
+    config
 }
 
 /// A text without markup.
@@ -59,6 +70,13 @@ impl RecordedInbound {
     pub(crate) fn texts(&self) -> Vec<&str> {
         self.messages.iter().map(|inbound| inbound.text.as_str()).collect()
     }
+
+    /// The texts of messages with different ids, in the order of their first delivery.
+    pub(crate) fn distinct_texts(&self) -> Vec<&str> {
+        let mut ids = HashSet::new();
+        let first = self.messages.iter().filter(|inbound| ids.insert(&inbound.id));
+        first.map(|inbound| inbound.text.as_str()).collect()
+    }
 }
 
 impl RecordingInboundSink {
@@ -88,9 +106,30 @@ impl RecordingInboundSink {
 
     /// Waits until the recorded state fulfils a condition. `what` names it in the panic message.
     pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&RecordedInbound) -> bool) -> RecordedInbound {
+        self.wait_with(what, condition, RecordedInbound::clone).await
+    }
+
+    /// Waits for a message with this text.
+    pub(crate) async fn wait_for_text(&self, text: &str) -> InboundMessage {
+        let state = self.wait_for(text, |state| state.texts().contains(&text)).await;
+        state.messages.into_iter().find(|inbound| inbound.text == text).unwrap()
+    }
+
+    /// Like [`Self::wait_for`], without a copy of what was recorded.
+    pub(crate) async fn wait_until(&self, what: &str, condition: impl Fn(&RecordedInbound) -> bool) {
+        self.wait_with(what, condition, |_| ()).await;
+    }
+
+    /// Returns what `read` takes from the state that fulfilled the condition.
+    async fn wait_with<T>(
+        &self,
+        what: &str,
+        condition: impl Fn(&RecordedInbound) -> bool,
+        read: impl FnOnce(&RecordedInbound) -> T,
+    ) -> T {
         let mut state = self.state.subscribe();
         match timeout(WAIT_TIMEOUT, state.wait_for(condition)).await {
-            Ok(Ok(state)) => state.clone(),
+            Ok(Ok(state)) => read(&state),
             _ => panic!("{what} did not come: {:#?}", self.state()),
         }
     }
@@ -156,14 +195,20 @@ pub(crate) async fn while_listening<T>(
     }
 }
 
-/// A fake server that records what a real one would not accept.
+/// A fake server that is as strict as the real one.
 pub(crate) trait StrictServer {
+    /// What a real server would not accept.
     fn client_errors(&self) -> Vec<String>;
+
+    /// A person writes in a channel; returns the id of the message.
+    fn write_message(&self, channel: &str, person: &str, text: &str) -> String;
 }
 
-/// A fake server, the network under test, and a recording sink.
+/// A fake server, a person in a channel there, the network under test, and a recording sink.
 pub(crate) struct ListeningFixture<S: StrictServer, N> {
     pub(crate) server: S,
+    pub(crate) channel: String,
+    pub(crate) person: String,
     pub(crate) network: Arc<N>,
     pub(crate) sink: Arc<RecordingInboundSink>,
     /// The errors with which listening has ended so far.
@@ -172,9 +217,31 @@ pub(crate) struct ListeningFixture<S: StrictServer, N> {
 }
 
 impl<S: StrictServer, N: Network> ListeningFixture<S, N> {
-    pub(crate) fn from_parts(server: S, network: N) -> Self {
+    pub(crate) fn from_parts(server: S, network: N, channel: String, person: String) -> Self {
         let (network, sink, lost) = (Arc::new(network), Arc::new(RecordingInboundSink::new()), Arc::default());
-        Self { server, network, sink, lost, listening: Mutex::default() }
+        Self { server, channel, person, network, sink, lost, listening: Mutex::default() }
+    }
+
+    pub(crate) fn channel_address(&self) -> ChatAddress {
+        chat_address(&self.channel)
+    }
+
+    /// The person writes in the channel; returns the id of the message.
+    pub(crate) fn post(&self, text: &str) -> String {
+        self.server.write_message(&self.channel, &self.person, text)
+    }
+
+    /// The account writes in the channel.
+    pub(crate) async fn send(&self, text: &str, key: &str) -> Result<MessageId, SendError> {
+        self.send_to(&self.channel_address(), text, key).await
+    }
+
+    pub(crate) async fn send_to(&self, address: &ChatAddress, text: &str, key: &str) -> Result<MessageId, SendError> {
+        self.network.send(address, &message_piece(text), key).await
+    }
+
+    pub(crate) async fn edit(&self, message: &MessageId, text: &str) -> Result<(), SendError> {
+        self.network.features().drafts.unwrap().edit(&self.channel_address(), message, &message_piece(text)).await
     }
 
     /// Listens in the background, and again after each lost connection. Returns when it is connected.

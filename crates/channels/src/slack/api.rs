@@ -15,7 +15,6 @@ use crate::wire::http_client::{self, HttpResponse, parse_api_base, secret_header
 use crate::wire::text::single_line;
 
 const PUBLIC_API_URL: &str = "https://slack.com/api";
-/// Time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Slack: Web API, `X-OAuth-Scopes` of each response.
 const SCOPES_HEADER: HeaderName = HeaderName::from_static("x-oauth-scopes");
@@ -83,9 +82,6 @@ impl SlackApi {
     }
 
     /// Calls a method that accepts no JSON.
-    ///
-    /// # Cancel safety
-    /// Like [`Self::call_method`].
     pub(super) async fn call_method_with_form(
         &self,
         method: &str,
@@ -99,9 +95,6 @@ impl SlackApi {
     }
 
     /// Requests the URL of a WebSocket. It is a secret, and valid for one connection.
-    ///
-    /// # Cancel safety
-    /// Like [`Self::call_method`].
     pub(super) async fn request_socket_url(&self) -> Result<Url, CallError> {
         let response =
             send_request(self.method_request("apps.connections.open", &self.app_authorization).json(&json!({})))
@@ -124,15 +117,7 @@ impl SlackApi {
     }
 
     fn method_request(&self, method: &str, token: &HeaderValue) -> RequestBuilder {
-        self.client.post(self.method_url(method)).header(AUTHORIZATION, token.clone())
-    }
-
-    fn method_url(&self, method: &str) -> Url {
-        let mut url = self.base.clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().push(method);
-        }
-        url
+        self.client.post(http_client::extend_path(&self.base, [method])).header(AUTHORIZATION, token.clone())
     }
 
     /// Parses a URL on Slack's servers, or on the server of the API if that is private. Messages name URLs, so no other

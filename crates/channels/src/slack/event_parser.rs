@@ -15,7 +15,6 @@ const ATTACHMENT_KEYS: AttachmentKeys =
 /// Subtypes of messages that a person wrote. All others are edits, joins and messages of apps.
 const USER_MESSAGE_SUBTYPES: &[&str] = &["file_share", "thread_broadcast"];
 
-/// A parsed frame.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum SocketModeFrame {
     /// The connection is ready.

@@ -43,14 +43,7 @@ const PONG_TIMEOUT: Duration = Duration::from_secs(15);
 ///
 /// # Cancel safety
 /// Safe: events that were not acknowledged are sent again.
-pub(super) async fn listen(slack: &SlackNetwork, sink: &dyn InboundSink) -> ListenError {
-    match listen_until_error(slack, sink).await {
-        Ok(never) => match never {},
-        Err(lost) => lost,
-    }
-}
-
-async fn listen_until_error(slack: &SlackNetwork, sink: &dyn InboundSink) -> Result<Infallible, ListenError> {
+pub(super) async fn listen_until_lost(slack: &SlackNetwork, sink: &dyn InboundSink) -> Result<Infallible, ListenError> {
     let (account, _) = slack.fetch_account().await.map_err(CallError::into_listen_error)?;
     let listener = SocketModeListener { slack, sink, account };
     let mut current = Some(SocketModeConnection::open(&listener).await?);
@@ -96,7 +89,6 @@ struct SocketModeListener<'a> {
 enum SocketModeEnd {
     /// Slack asks for another connection. This one can be read until it closes.
     ReconnectRequested,
-    /// The connection is lost.
     Failed(ListenError),
 }
 

@@ -8,13 +8,12 @@ mod parsing;
 mod receiving;
 mod sending;
 
-use quell_testkit::networks::slack::{APP_TOKEN, BOT, BOT_TOKEN, FakeSlack, FakeSlackFault};
+use quell_testkit::networks::slack::{APP_TOKEN, BOT, BOT_TOKEN, FakeSlack, FakeSlackFault, FakeSlackMessage};
 use serde_json::json;
 
 use super::*;
-use crate::config::ChannelKind;
 use crate::network::test_support::{
-    ListeningFixture, RecordingInboundSink, StrictServer, attachment_from, chat_address, message_piece,
+    ListeningFixture, RecordingInboundSink, StrictServer, attachment_from, channel_config, chat_address,
     run_while_listening_with, thread_address,
 };
 
@@ -24,11 +23,18 @@ impl SlackFixture {
     async fn new() -> Self {
         let server = FakeSlack::start().await;
         let network = SlackNetwork::new("slack", &slack_config(&server.base_url())).unwrap();
-        Self::from_parts(server, network)
+        let (channel, ann) = (server.add_channel(), server.add_person("ann"));
+        Self::from_parts(server, network, channel, ann)
     }
 
-    async fn send(&self, address: &ChatAddress, text: &str) -> Result<MessageId, SendError> {
-        Network::send(&*self.network, address, &message_piece(text), "key").await
+    async fn listening() -> Self {
+        let fixture = Self::new().await;
+        fixture.listen().await;
+        fixture
+    }
+
+    fn messages(&self) -> Vec<FakeSlackMessage> {
+        self.server.messages(&self.channel)
     }
 
     /// Waits for this number of acknowledgements.
@@ -41,13 +47,13 @@ impl StrictServer for FakeSlack {
     fn client_errors(&self) -> Vec<String> {
         self.state().client_errors
     }
+
+    fn write_message(&self, channel: &str, person: &str, text: &str) -> String {
+        self.post_message(channel, person, text)
+    }
 }
 
 fn slack_config(api_base: &str) -> ChannelConfig {
-    let text = json!({"kind": "slack", "api_base": api_base, "allow": ["*"]});
-    let mut config: ChannelConfig = serde_json::from_value(text).unwrap();
-    assert_eq!(config.kind, ChannelKind::Slack);
-    config.token = Some(BOT_TOKEN.into());
-    config.app_token = Some(APP_TOKEN.into());
-    config
+    let keys = json!({"kind": "slack", "api_base": api_base, "allow": ["*"]});
+    ChannelConfig { app_token: Some(APP_TOKEN.into()), ..channel_config(keys, &json!({}), Some(BOT_TOKEN)) }
 }

@@ -3,8 +3,6 @@
 //! The syntax (formatting text for app surfaces): `<@U1>`, `<#C1|general>`, `<!here>`, `<https://example.org|label>`,
 //! and three escapes. Pure, in one pass.
 
-use std::borrow::Cow;
-
 /// The readable text, without the mentions of the account at its beginning.
 pub(super) fn to_readable_text(text: &str, own_id: &str) -> String {
     let mut rest = text.trim();
@@ -32,11 +30,8 @@ pub(super) fn mentions_account(text: &str, own_id: &str) -> bool {
 }
 
 /// Slack: escaping text. Exactly three characters are escaped.
-pub(super) fn unescape(text: &str) -> Cow<'_, str> {
-    if !text.contains('&') {
-        return Cow::Borrowed(text);
-    }
-    Cow::Owned(text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+pub(super) fn unescape(text: &str) -> String {
+    text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 }
 
 /// The rest of a text that begins with a mention of the account.

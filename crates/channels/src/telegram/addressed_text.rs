@@ -1,14 +1,40 @@
 //! Remove mentions of the bot from a text and report whom it addresses: `/stop@the_bot` is `/stop`, `@the_bot, hello`
 //! is `hello`.
 
+use std::fmt;
 use std::ops::Range;
 
 use serde::Deserialize;
 
-use super::bot::TelegramBot;
+use crate::network::OwnAccount;
 
 /// Further entities are ignored; Telegram sends no more for one message.
 const MAX_ENTITIES: usize = 100;
+
+/// The bot itself (Bot API: `User`, as returned by getMe).
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct TelegramBot {
+    pub(super) id: i64,
+    pub(super) username: String,
+    #[serde(default)]
+    can_read_all_group_messages: bool,
+}
+
+impl TelegramBot {
+    pub(super) fn to_own_account(&self) -> OwnAccount {
+        OwnAccount { id: self.id.to_string(), name: self.username.clone() }
+    }
+}
+
+impl fmt::Display for TelegramBot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{} (id {})", self.username, self.id)?;
+        if !self.can_read_all_group_messages {
+            f.write_str(", in groups it receives only commands, mentions and replies to it (@BotFather: /setprivacy)")?;
+        }
+        Ok(())
+    }
+}
 
 /// Bot API: `MessageEntity`.
 #[derive(Debug, Deserialize)]
@@ -28,7 +54,6 @@ struct MentionedUser {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct AddressedText {
-    /// The text without the mentions.
     pub(super) text: String,
     /// True if the text names this bot.
     pub(super) mentions_bot: bool,

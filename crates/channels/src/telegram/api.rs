@@ -14,7 +14,7 @@ use url::Url;
 
 use crate::network::{ListenError, NetworkError};
 use crate::wire::call_error::{CallError, DEFAULT_RETRY_AFTER};
-use crate::wire::http_client::{HttpResponse, NoHttpResponse, build_client, send_request};
+use crate::wire::http_client::{HttpResponse, NoHttpResponse, build_client, extend_path, send_request};
 
 const PUBLIC_API_URL: &str = "https://api.telegram.org";
 /// Time limit of a call. Telegram answers most calls within a second, and nearly all within ten.
@@ -87,9 +87,6 @@ impl TelegramApi {
     }
 
     /// Calls a method that may take `time` longer than other calls.
-    ///
-    /// # Cancel safety
-    /// Like [`Self::call_method`].
     pub(super) async fn call_method_with_wait(
         &self,
         method: &str,
@@ -101,30 +98,21 @@ impl TelegramApi {
 
     /// A request for a method, without a body.
     pub(super) fn method_request(&self, method: &str) -> RequestBuilder {
-        self.client.post(self.method_url("", [method]))
+        self.client.post(self.bot_url(None, [method]))
     }
 
     /// A request for the content of a file (Bot API: getFile).
     pub(super) fn file_request(&self, path: &str) -> RequestBuilder {
-        self.client.get(self.method_url("file", path.split('/')))
+        self.client.get(self.bot_url(Some("file"), path.split('/')))
     }
 
-    fn method_url<'a>(&self, before: &'a str, path: impl IntoIterator<Item = &'a str>) -> Url {
-        let mut url = self.base.clone();
-        // Segments are escaped and `..` is dropped, so that a path cannot leave its folder. Only URLs that cannot be a
-        // base have no segments, and `new` refuses those.
-        if let Ok(mut segments) = url.path_segments_mut() {
-            let bot = format!("bot{}", self.token.expose_secret());
-            segments.pop_if_empty().extend(Some(before).filter(|before| !before.is_empty()));
-            segments.push(&bot).extend(path);
-        }
-        url
+    fn bot_url<'a>(&self, before: Option<&str>, path: impl IntoIterator<Item = &'a str>) -> Url {
+        let bot = format!("bot{}", self.token.expose_secret());
+        let bot_url = extend_path(&self.base, before.into_iter().chain([bot.as_str()]));
+        extend_path(&bot_url, path)
     }
 
     /// Sends a request and returns the result in the response.
-    ///
-    /// # Cancel safety
-    /// Like [`Self::call_method`].
     pub(super) async fn send_request(&self, request: RequestBuilder, time: Duration) -> Result<Value, CallError> {
         let response =
             send_request(request, CALL_TIMEOUT + time).await.map_err(|lost| self.redact_no_response(lost))?;

@@ -52,11 +52,6 @@ impl TypingIndicator for TelegramNetwork {
         let result = self.api.call_method("sendChatAction", &body).await;
         result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes))
     }
-
-    /// A message or a few seconds remove it; the Bot API has no call for it.
-    async fn hide(&self, _address: &ChatAddress) -> Result<(), SendError> {
-        Ok(())
-    }
 }
 
 /// Sends a text with markup. If Telegram cannot parse the markup, nothing was shown, and the plain text is sent.

@@ -19,11 +19,7 @@ const GROUP: i64 = -1_001_234;
 
 /// A configuration with a token and these additional keys.
 fn telegram_config(keys: Value) -> ChannelConfig {
-    let mut all = json!({"kind": "telegram", "allow": ["*"]});
-    all.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
-    let mut config: ChannelConfig = serde_json::from_value(all).unwrap();
-    config.token = Some(TOKEN.into());
-    config
+    test_support::channel_config(json!({"kind": "telegram", "allow": ["*"]}), &keys, Some(TOKEN))
 }
 
 fn telegram_network(fake: &FakeTelegram) -> TelegramNetwork {

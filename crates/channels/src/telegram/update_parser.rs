@@ -5,8 +5,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::addressed_text::{AddressedText, TelegramMessageEntity};
-use super::bot::TelegramBot;
+use super::addressed_text::{AddressedText, TelegramBot, TelegramMessageEntity};
 use crate::network::{ChatAddress, InboundMessage, MessageId};
 
 /// Bot API: `Update`. The message is parsed later, so that an unknown form of it does not block the update.
@@ -15,15 +14,6 @@ pub(super) struct TelegramUpdate {
     #[serde(rename = "update_id")]
     pub(super) id: i64,
     pub(super) message: Option<Value>,
-}
-
-/// Which group messages are meant for the bot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum GroupPolicy {
-    /// Every message that Telegram delivers.
-    Always,
-    /// Messages that mention the bot or reply to it.
-    WhenMentioned,
 }
 
 /// Bot API: `Message`.
@@ -105,7 +95,7 @@ struct TelegramFile {
 pub(super) fn parse_message(
     message: TelegramMessage,
     account: &TelegramBot,
-    group_policy: GroupPolicy,
+    mention_only: bool,
 ) -> Option<InboundMessage> {
     let sender = message.from.as_ref().filter(|user| !user.is_bot && message.sender_chat.is_none())?;
     let (sender, sender_name) = (sender.id.to_string(), sender.username.clone().unwrap_or(sender.first_name.clone()));
@@ -118,8 +108,7 @@ pub(super) fn parse_message(
     let is_group = message.chat.kind != TelegramChatKind::Private;
     let is_reply_to_bot = message.reply_to_message.as_ref().is_some_and(|answered| answered.is_from_bot(account));
     let is_mentioned = addressed_text.mentions_bot || is_reply_to_bot;
-    let is_addressed =
-        !is_group || is_mentioned || (group_policy == GroupPolicy::Always && !addressed_text.is_for_other_bot);
+    let is_addressed = !is_group || is_mentioned || (!mention_only && !addressed_text.is_for_other_bot);
     let (chat, number) = (message.chat.id.to_string(), message.message_id.to_string());
     // In groups without topics, replies to one message have a thread id, too.
     let thread = message.message_thread_id.filter(|_| message.is_topic_message).map(|thread| thread.to_string());

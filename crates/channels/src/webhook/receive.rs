@@ -7,10 +7,9 @@ use serde::Deserialize;
 use url::Url;
 
 use super::WebhookNetwork;
-use crate::network::{self, ChatAddress, InboundEndpoint, InboundMessage, MessageId};
+use crate::network::{ChatAddress, InboundEndpoint, InboundMessage, InboundRejection, MessageId};
 
-/// Largest body.
-pub const MAX_BODY_BYTES: usize = 256 * 1024;
+pub(super) const MAX_BODY_BYTES: usize = 256 * 1024;
 /// Greatest difference between the timestamp and the time of this machine, in seconds.
 const TIMESTAMP_TOLERANCE_SECS: u64 = 300;
 /// Longest id, name or target, in bytes.
@@ -19,80 +18,37 @@ const MAX_ID_BYTES: usize = 256;
 const MAX_URL_BYTES: usize = 2_048;
 const MAX_ATTACHMENTS: usize = 10;
 
-/// Reason why a posted message was rejected.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WebhookRejection {
-    #[error("the body has more than {MAX_BODY_BYTES} bytes")]
-    TooLarge,
-    #[error("the header {0} is missing or no text")]
-    Unsigned(&'static str),
-    /// Signed with another secret, or changed on the way.
-    #[error("the signature is not that of this body and timestamp with the channel's secret")]
-    Forged,
-    /// Validly signed but old: it may be a replay.
-    #[error("the timestamp is {0} s away from this machine's time; {TIMESTAMP_TOLERANCE_SECS} s are the most")]
-    Stale(u64),
-    /// Validly signed, but not a message.
-    #[error("{0}")]
-    Malformed(String),
-}
-
-impl From<WebhookRejection> for network::InboundRejection {
-    fn from(rejection: WebhookRejection) -> Self {
-        let text = rejection.to_string();
-        match rejection {
-            WebhookRejection::TooLarge => Self::TooLarge(text),
-            WebhookRejection::Unsigned(_) | WebhookRejection::Forged => Self::Unauthenticated(text),
-            WebhookRejection::Stale(_) => Self::Stale(text),
-            WebhookRejection::Malformed(_) => Self::Malformed(text),
-        }
-    }
-}
-
 impl InboundEndpoint for WebhookNetwork {
     fn max_body_bytes(&self) -> usize {
         MAX_BODY_BYTES
     }
 
-    fn parse_request(
-        &self,
-        headers: &HeaderMap,
-        body: &[u8],
-        now: i64,
-    ) -> Result<InboundMessage, network::InboundRejection> {
-        Ok(self.parse_post(headers, body, now)?)
-    }
-}
-
-impl WebhookNetwork {
-    /// Verifies and parses a posted message. `now` is the time of this machine in seconds since 1970. The same message
-    /// may be posted again: it then has the same id.
-    ///
-    /// # Errors
-    /// [`WebhookRejection`], in a text that the sender may read. Before the signature is verified it says nothing about
-    /// the expected body.
-    pub fn parse_post(&self, headers: &HeaderMap, body: &[u8], now: i64) -> Result<InboundMessage, WebhookRejection> {
+    /// Before the signature is verified, the text of a rejection says nothing about the expected body.
+    fn parse_request(&self, headers: &HeaderMap, body: &[u8], now: i64) -> Result<InboundMessage, InboundRejection> {
         if body.len() > MAX_BODY_BYTES {
-            return Err(WebhookRejection::TooLarge);
+            return Err(InboundRejection::TooLarge(format!("the body has more than {MAX_BODY_BYTES} bytes")));
         }
         let header = |name: &'static str| {
             let value = headers.get(name).and_then(|value| value.to_str().ok());
-            value.ok_or(WebhookRejection::Unsigned(name))
+            value.ok_or_else(|| InboundRejection::Unauthenticated(format!("the header {name} is missing or no text")))
         };
         let (timestamp, signature) = (header(TIMESTAMP_HEADER)?, header(SIGNATURE_HEADER)?);
         if !self.signer.verify(signature, timestamp, body) {
-            return Err(WebhookRejection::Forged);
+            let why = "the signature is not that of this body and timestamp with the channel's secret";
+            return Err(InboundRejection::Unauthenticated(why.to_owned()));
         }
         let sent: i64 = timestamp.parse().map_err(|_| {
-            WebhookRejection::Malformed("the header quell-timestamp is no number of seconds since 1970".to_owned())
+            InboundRejection::Malformed("the header quell-timestamp is no number of seconds since 1970".to_owned())
         })?;
         let clock_difference = now.abs_diff(sent);
         if clock_difference > TIMESTAMP_TOLERANCE_SECS {
-            return Err(WebhookRejection::Stale(clock_difference));
+            return Err(InboundRejection::Stale(format!(
+                "the timestamp is {clock_difference} s away from this machine's time; {TIMESTAMP_TOLERANCE_SECS} s are the most"
+            )));
         }
         let Object(message): Object<PostedMessage> = serde_json::from_slice(body)
-            .map_err(|error| WebhookRejection::Malformed(format!("the body is not the JSON of a message: {error}")))?;
-        message.into_inbound().map_err(WebhookRejection::Malformed)
+            .map_err(|error| InboundRejection::Malformed(format!("the body is not the JSON of a message: {error}")))?;
+        message.into_inbound().map_err(InboundRejection::Malformed)
     }
 }
 

@@ -10,14 +10,11 @@ use serde_json::{Value, json};
 
 use super::WebhookNetwork;
 use crate::config::ChannelConfig;
+use crate::network::test_support::channel_config;
 
 /// A configuration with a secret and these additional keys.
 fn webhook_config(keys: &Value) -> ChannelConfig {
-    let mut all = json!({"kind": "webhook", "allow": ["*"]});
-    all.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
-    let mut config: ChannelConfig = serde_json::from_value(all).unwrap();
-    config.token = Some(TOKEN.into());
-    config
+    channel_config(json!({"kind": "webhook", "allow": ["*"]}), keys, Some(TOKEN))
 }
 
 fn webhook_network(fake: &FakeWebhookReceiver) -> WebhookNetwork {

@@ -90,6 +90,16 @@ pub(crate) fn secret_header(text: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
+/// A URL with these segments behind its path. Each is encoded, and `..` is dropped: they cannot leave their folder.
+pub(crate) fn extend_path<'a>(base: &Url, segments: impl IntoIterator<Item = &'a str>) -> Url {
+    let mut url = base.clone();
+    // Only a URL without a host has no path, and no network accepts one.
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(segments);
+    }
+    url
+}
+
 /// Plain HTTP needs no certificates: with an empty store it also works on a machine that has none.
 fn with_empty_trust_store(builder: ClientBuilder) -> Result<ClientBuilder, NetworkError> {
     let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))

@@ -42,7 +42,6 @@ impl Download {
 pub(crate) struct UploadProgress(Arc<AtomicU64>);
 
 impl UploadProgress {
-    /// Bytes sent so far.
     pub(crate) fn bytes_sent(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -71,7 +71,6 @@ pub enum ClientRunFilter {
     All,
 }
 
-/// Whose notes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotesOwner {
     Session(SessionKey),
@@ -224,7 +223,6 @@ impl DaemonClient {
     }
 }
 
-/// Sessions and their background processes.
 impl DaemonClient {
     /// # Cancel safety
     /// Safe: it only reads.
@@ -284,7 +282,6 @@ impl DaemonClient {
         self.list_items(&["api", "sessions", session.as_str(), "processes"], &[]).await
     }
 
-    /// Lists the background processes of all sessions.
     pub(crate) async fn list_all_processes(&self) -> ListResult<ProcessRow> {
         self.list_items(&["api", "processes"], &[]).await
     }
@@ -306,7 +303,6 @@ impl DaemonClient {
     }
 }
 
-/// Agents.
 impl DaemonClient {
     /// # Cancel safety
     /// Safe: it only reads.
@@ -339,7 +335,6 @@ impl DaemonClient {
     }
 }
 
-/// Memory notes.
 impl DaemonClient {
     /// Lists all notes, newest first.
     pub(crate) async fn list_notes(&self, owner: &NotesOwner) -> ListResult<NoteRow> {
@@ -367,7 +362,6 @@ impl DaemonClient {
     }
 }
 
-/// Chat networks.
 impl DaemonClient {
     pub(crate) async fn list_channels(&self) -> ListResult<ChannelRow> {
         self.list_items(&["api", "channels"], &[]).await

@@ -24,11 +24,7 @@ pub enum ClientError {
         pid: Option<i32>,
     },
     #[error("`{url}` is not the address of a daemon: {problem}")]
-    BadUrl {
-        /// The URL as given.
-        url: String,
-        problem: String,
-    },
+    BadUrl { url: String, problem: String },
     #[error(
         "no token for {url}: {tried}\n  give one with --token or QUELL_TOKEN; an admin makes it with `quell token create`"
     )]
@@ -95,8 +91,25 @@ impl ClientError {
 }
 
 fn problem_text(problem: &Problem) -> String {
-    match &problem.detail {
-        Some(detail) => format!("{} ({}): {detail}", problem.title, problem.code),
-        None => format!("{} ({})", problem.title, problem.code),
+    let Problem { title, code, .. } = problem;
+    let Some(detail) = &problem.detail else { return format!("{title} ({code})") };
+    match detail.split_at_checked(title.len()) {
+        // The detail begins with the title: do not say it twice.
+        Some((start, rest)) if start.eq_ignore_ascii_case(title) => format!("{title} ({code}){rest}"),
+        _ => format!("{title} ({code}): {detail}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[rstest::rstest]
+    #[case::repeats_the_title("new runs are on hold", "New runs are on hold (held)")]
+    #[case::begins_with_it("new runs are on hold; lift it", "New runs are on hold (held); lift it")]
+    #[case::says_something_else("lift it", "New runs are on hold (held): lift it")]
+    fn the_title_is_shown_once(#[case] detail: &str, #[case] shown: &str) {
+        let problem = serde_json::json!({"title": "New runs are on hold", "code": "held", "error": "held", "status": 503, "detail": detail});
+        assert_eq!(problem_text(&serde_json::from_value(problem).unwrap()), shown);
     }
 }

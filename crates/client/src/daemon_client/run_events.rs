@@ -4,7 +4,6 @@
 //! is repeated or missed.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -34,12 +33,6 @@ pub enum RunEventStreamItem {
 }
 
 pub struct RunEventStream(BoxStream<'static, Result<RunEventStreamItem, ClientError>>);
-
-impl fmt::Debug for RunEventStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RunEventStream")
-    }
-}
 
 impl RunEventStream {
     /// Returns the next event; none after `run.ended` and after an error.

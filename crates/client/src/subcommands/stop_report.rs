@@ -49,7 +49,6 @@ impl StoppedRun {
         Self { run_id, verdict: None, receipt: None, error: Some(error.to_string()) }
     }
 
-    /// True when the receipt lists no leftovers.
     pub(super) fn has_no_leftovers(&self) -> bool {
         self.receipt.as_ref().is_some_and(|receipt| receipt.leftovers.is_empty())
     }

@@ -42,6 +42,13 @@ async fn run_piped(daemon: &ScriptedDaemon, words: &[&str]) -> (Exit, CapturedSt
     (exit, test_io.captured)
 }
 
+/// Runs a subcommand that succeeds, with its output in a pipe.
+async fn run_done(daemon: &ScriptedDaemon, words: &[&str]) -> CapturedStreams {
+    let (exit, seen) = run_piped(daemon, words).await;
+    assert_eq!(exit, Exit::Done, "{}", seen.interleaved());
+    seen
+}
+
 #[test]
 fn the_arguments_are_sound_and_help_has_examples() {
     use clap::CommandFactory as _;
@@ -87,12 +94,14 @@ async fn no_daemon_is_exit_4_and_says_what_was_tried() {
     let empty = tempfile::tempdir().unwrap();
     for (dir, says) in [(&dir, addr.to_string()), (&empty, "address".to_owned())] {
         let target = DaemonTarget { data_dir: Some(dir.path().to_owned()), ..DaemonTarget::default() };
-        let TestIo { io, captured: seen, ctrl_c: _ctrl_c } = TestIo::new(CliOutputStreamKind::Pipe);
-        let exit = run(parse_args(&["send", "hi"]).unwrap().verb, &target, io).await;
-        assert_eq!((exit, exit.code(), seen.out()), (Exit::NoDaemon, 4, String::new()));
-        let said = seen.err();
-        assert!(said.starts_with("error: no daemon answers") && said.contains(&says), "{said}");
-        assert!(said.contains("quell serve"), "{said}");
+        for words in [&["send", "hi"][..], &["stop", "--all"], &["runs"], &["hold", "status"]] {
+            let TestIo { io, captured: seen, ctrl_c: _ctrl_c } = TestIo::new(CliOutputStreamKind::Pipe);
+            let exit = run(parse_args(words).unwrap().verb, &target, io).await;
+            assert_eq!((exit, exit.code(), seen.out()), (Exit::NoDaemon, 4, String::new()), "{words:?}");
+            let said = seen.err();
+            assert!(said.starts_with("error: no daemon answers") && said.contains(&says), "{said}");
+            assert!(said.contains("quell serve"), "{said}");
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 //! A stream is any writer, so that tests can read the output. [`CliOutput`] keeps the two streams from writing into
 //! each other's lines.
 
-use std::fmt;
 use std::io::{self, Write};
 
 use serde::Serialize;
@@ -23,12 +22,6 @@ pub enum CliOutputStreamKind {
 pub struct CliOutputStream {
     writer: Box<dyn Write + Send>,
     kind: CliOutputStreamKind,
-}
-
-impl fmt::Debug for CliOutputStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CliOutputStream").field("kind", &self.kind).finish_non_exhaustive()
-    }
 }
 
 impl CliOutputStream {
@@ -70,7 +63,6 @@ pub enum OutputStyle {
     Stopping,
     /// Something failed or is left over.
     Failure,
-    /// Something waits.
     Waiting,
     Done,
     Stopped,
@@ -90,7 +82,6 @@ impl OutputStyle {
     }
 }
 
-/// Unfinished line on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UnfinishedLine {
     Nothing,
@@ -99,7 +90,6 @@ enum UnfinishedLine {
 }
 
 /// Stdout and stderr with their unfinished lines. If both are terminals, they are taken to be the same one.
-#[derive(Debug)]
 pub struct CliOutput {
     out: CliOutputStream,
     err: CliOutputStream,
@@ -135,7 +125,6 @@ impl CliOutput {
         Ok(())
     }
 
-    /// Ends an open answer line.
     pub fn end_answer_line(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.answer_line_open) { self.out.write("\n") } else { Ok(()) }
     }
@@ -197,7 +186,6 @@ impl CliOutput {
         self.out.write(&format!("{up}\r\x1b[?7l{body}\x1b[J\x1b[?7h"))
     }
 
-    /// Ends the unfinished lines of both streams.
     pub fn end_open_lines(&mut self) -> io::Result<()> {
         self.clear_stderr_line()?;
         self.end_answer_line()

@@ -18,7 +18,6 @@ pub(super) const MAX_ENTRIES: usize = 1024;
 /// browsers of another.
 pub(super) const MAX_COOKIES_PER_TOKEN: usize = 32;
 
-/// Valid codes and cookies.
 #[derive(Default)]
 pub(super) struct BrowserLogins {
     login_codes: ExpiringMap<()>,

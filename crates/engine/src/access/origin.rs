@@ -13,7 +13,6 @@ pub struct RequestOrigin(Option<Arc<str>>);
 /// Headers in which proxies name the origin of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ForwardedHeaders<'a> {
-    /// `X-Forwarded-For`.
     pub x_forwarded_for: Option<&'a str>,
     /// `Forwarded` (RFC 7239).
     pub forwarded: Option<&'a str>,
@@ -21,13 +20,11 @@ pub struct ForwardedHeaders<'a> {
 
 impl RequestOrigin {
     /// A request from inside this process.
-    #[must_use]
     pub fn internal() -> Self {
         Self(None)
     }
 
     /// A request through the Unix socket. `pid` is `None` if the peer is not visible in this PID namespace.
-    #[must_use]
     pub fn unix_socket(pid: Option<i32>) -> Self {
         Self(Some(match pid {
             Some(pid) => format!("quell.sock, pid {pid}").into(),
@@ -37,7 +34,6 @@ impl RequestOrigin {
 
     /// A request from this peer. Proxy headers are kept beside the peer's address, and only from a peer on this
     /// machine, which may be a proxy.
-    #[must_use]
     pub fn from_peer(peer: SocketAddr, headers: ForwardedHeaders<'_>) -> Self {
         let ip = peer.ip().to_canonical();
         let forwarded_for =
@@ -50,7 +46,6 @@ impl RequestOrigin {
         }))
     }
 
-    #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         self.0.as_deref()
     }

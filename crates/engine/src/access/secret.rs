@@ -17,7 +17,6 @@ impl SecretDigest {
         Self(Sha256::digest(secret.as_bytes()).into())
     }
 
-    /// Compares in constant time.
     pub(super) fn constant_time_eq(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }

@@ -52,7 +52,6 @@ impl AccessControl {
 
     /// The name of the cookie. Browsers share cookies between the ports of a host, so each daemon of a machine has its
     /// own name.
-    #[must_use]
     pub fn cookie_name(&self) -> &str {
         &self.cookie_name
     }

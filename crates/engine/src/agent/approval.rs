@@ -40,9 +40,6 @@ impl AgentLoop<'_> {
 
 /// Waits until a person answers for a call of a run, the time limit passes, or the run is stopped.
 ///
-/// # Errors
-/// [`Cancelled`] if the scope was cancelled first.
-///
 /// # Cancel safety
 /// Safe: an approval whose waiter is dropped is settled as cancelled.
 pub async fn request_approval(

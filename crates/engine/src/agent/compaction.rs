@@ -29,26 +29,19 @@ const SUMMARY_INSTRUCTION: &str = "Summarise the whole conversation above for yo
 /// Heading of an earlier summary, which the new one has to include.
 const EARLIER_SUMMARY_HEADING: &str = "Before the conversation above there was more. It was summarised as:";
 
-/// Outcome of a compaction.
 pub(super) enum CompactionOutcome {
-    /// Older turns were summarised.
     Compacted,
-    /// There are no older turns to summarise.
     NothingToCompact,
-    /// The summary failed.
     Failed(String),
 }
 
-/// The target size of a compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CompactionTarget {
-    /// The configured window.
     FitWindow,
     /// Half of the last request, which the provider refused as too long.
     HalveRequest,
 }
 
-/// The most bytes of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestBudget(usize);
 
@@ -114,7 +107,6 @@ impl AgentLoop<'_> {
         draft.shortened_to_fit(limit.saturating_sub(other_bytes).max(limit / 2))
     }
 
-    /// True if the draft can be shortened.
     pub(super) fn can_shorten_draft(&self, budget: RequestBudget) -> Result<bool, Cancelled> {
         Ok(self.writer.with_draft(|draft| self.draft_within_budget(draft, budget).size() < draft.size())?)
     }
@@ -166,7 +158,6 @@ struct RequestSizes {
     turn_sizes: Vec<usize>,
     /// Of everything else.
     fixed_bytes: usize,
-    /// The summary of the turns before.
     summary: Option<String>,
 }
 

@@ -22,7 +22,6 @@ const MIN_THINKING_TOKENS: u32 = 1024;
 const SKILL_READING_TOOLS: [&str; 2] = ["read_file", "shell"];
 
 /// The error for an agent whose provider has no thinking.
-#[must_use]
 pub fn thinking_unsupported() -> String {
     let kinds = ProviderKind::all().filter(|kind| kind.has_thinking());
     let names: Vec<String> = kinds.map(|kind| format!("\"{}\"", kind.name())).collect();
@@ -97,7 +96,6 @@ pub struct AgentConfig {
     pub isolate: Isolate,
 }
 
-/// The value of `thinking`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ThinkingSetting {
@@ -106,8 +104,6 @@ pub enum ThinkingSetting {
 }
 
 impl AgentConfig {
-    /// The thinking mode of its model requests.
-    #[must_use]
     pub fn thinking_mode(&self) -> Option<ThinkingMode> {
         match self.thinking {
             Some(ThinkingSetting::Adaptive) => Some(ThinkingMode::Adaptive),
@@ -135,7 +131,6 @@ impl AgentConfig {
     }
 
     /// The tool with which it reads its skills.
-    #[must_use]
     pub fn skill_reading_tool(&self) -> Option<&'static str> {
         SKILL_READING_TOOLS
             .into_iter()
@@ -157,14 +152,10 @@ impl AgentConfig {
         self.skill_reading_tool().is_none().then(|| no_reader_message.to_owned())
     }
 
-    /// What it may use in a day.
-    #[must_use]
     pub fn daily_limit(&self) -> DailyLimit {
         DailyLimit { tokens: self.daily_tokens, cost: self.daily_cost, price: self.price }
     }
 
-    /// The approval policy of a tool.
-    #[must_use]
     pub fn approval_policy(&self, tool: &str) -> ApprovalPolicy {
         approval_policy_for(&self.approvals, tool)
     }
@@ -242,8 +233,6 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits that the registry needs.
-    #[must_use]
     pub fn run_limits(&self) -> RunLimits {
         let (queued, depth, children) = (self.queued_per_session, self.sub_run_depth, self.sub_runs_per_run);
         RunLimits { max_queued: queued, max_depth: depth, max_children: children }

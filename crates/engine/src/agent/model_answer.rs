@@ -31,7 +31,6 @@ impl AgentLoop<'_> {
     }
 }
 
-/// Why an answer does not count.
 pub(super) struct UnusableAnswer {
     code: &'static str,
     /// What the model did, and what a person can do about it.

@@ -14,8 +14,6 @@ impl AgentConfig {
 }
 
 impl Agent {
-    /// The permissions of its runs.
-    #[must_use]
     pub fn permissions(&self) -> RunPermissions {
         let config = &self.config;
         let isolation = match config.isolate {

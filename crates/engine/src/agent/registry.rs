@@ -55,7 +55,6 @@ struct AgentRegistryState {
     unbuildable: BTreeMap<AgentId, Option<AgentId>>,
 }
 
-/// Why an agent was not added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddAgentError {
     /// An agent with this id exists, or is being created.
@@ -72,7 +71,6 @@ pub enum AddAgentError {
     InvalidParent(AgentId, AgentTreeError),
 }
 
-/// Why an agent was not removed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RemoveAgentError {
     #[error("there is no agent {0:?}; `quell agents` lists them")]
@@ -157,32 +155,26 @@ impl AgentRegistry {
         rejected
     }
 
-    #[must_use]
     pub fn get(&self, id: &AgentId) -> Option<Arc<Agent>> {
         self.lock_state().snapshot.get(id).cloned()
     }
 
     /// The agent of a run that names none. It always exists.
-    #[must_use]
     pub fn default_agent(&self) -> AgentId {
         self.lock_state().default_agent.clone()
     }
 
-    /// All agents that exist now.
-    #[must_use]
     pub fn snapshot(&self) -> Arc<AgentSnapshot> {
         Arc::clone(&self.lock_state().snapshot)
     }
 
     /// An existing agent and all below it; empty if there is no such agent.
-    #[must_use]
     pub fn subtree(&self, root: &AgentId) -> BTreeSet<AgentId> {
         let snapshot = self.snapshot();
         build_agent_tree(&snapshot).subtree(root).into_iter().cloned().collect()
     }
 
     /// The delegation tools of an agent, with the agents to which it may delegate now.
-    #[must_use]
     pub fn delegation_tools(&self, agent: &Agent) -> Arc<[ToolSpec]> {
         let mut state = self.lock_state();
         let snapshot = Arc::clone(&state.snapshot);
@@ -196,8 +188,6 @@ impl AgentRegistry {
         Arc::clone(cached)
     }
 
-    /// Builds agents.
-    #[must_use]
     pub fn factory(&self) -> &AgentFactory {
         &self.0.factory
     }
@@ -224,7 +214,6 @@ impl AgentRegistry {
         Ok(())
     }
 
-    /// Adds an agent whose id was reserved.
     pub fn add_reserved(&self, agent: Arc<Agent>) {
         let mut state = self.lock_state();
         state.reserved.remove(&agent.id);
@@ -262,12 +251,10 @@ impl AgentRegistry {
         Ok(marked)
     }
 
-    /// Removes the marks.
     pub fn cancel_removal(&self, ids: &BTreeSet<AgentId>) {
         self.lock_state().being_removed.retain(|id| !ids.contains(id));
     }
 
-    /// Removes marked agents.
     pub fn remove_marked(&self, ids: &BTreeSet<AgentId>) {
         let mut state = self.lock_state();
         state.being_removed.retain(|id| !ids.contains(id));
@@ -311,7 +298,6 @@ fn build_agents(
 }
 
 /// The tree of all agents of a snapshot.
-#[must_use]
 pub fn build_agent_tree(snapshot: &AgentSnapshot) -> AgentTree<'_> {
     AgentTree::new(snapshot.values().map(|agent| (&agent.id, agent.config.parent.as_ref())))
 }

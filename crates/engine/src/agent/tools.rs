@@ -30,7 +30,7 @@ use serde_json::Value;
 
 use super::{Agent, AgentLoop, AgentSnapshot};
 use crate::live_run::RunWriter;
-pub use delegation::{StartedSubRun, SubRunRequest, SubRunSession, sub_run_report};
+pub use delegation::{SubRunRequest, SubRunSession, sub_run_report};
 use recall::RecallArgs;
 use remember::RememberArgs;
 use send_message::AgentMessageArgs;
@@ -86,7 +86,6 @@ impl<T: RunTool> Tool for ToolOfRun<'_, T> {
     }
 }
 
-/// Every tool of the engine.
 static ENGINE_TOOLS: [EngineTool; 4] = [
     EngineTool::new::<SpawnAgentArgs>(),
     EngineTool::new::<AgentMessageArgs>(),
@@ -106,7 +105,6 @@ fn own_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The tools that agents may have, without those of MCP servers, in lower case.
-#[must_use]
 pub fn own_tool_names() -> BTreeSet<String> {
     own_names().map(str::to_lowercase).collect()
 }
@@ -147,7 +145,6 @@ pub(super) fn delegation_tool_specs(snapshot: &AgentSnapshot, agent: &Agent) -> 
 }
 
 /// The kind of resource that a call of this tool holds.
-#[must_use]
 pub fn resource_kind_of_tool(name: &str) -> ResourceKind {
     match own_definitions().find(|tool| tool.name == name) {
         Some(tool) => tool.resource_kind,

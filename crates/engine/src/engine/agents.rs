@@ -38,10 +38,8 @@ pub enum AgentChangeError {
     /// The configuration is invalid, or the agent cannot be built from it.
     #[error(transparent)]
     InvalidAgent(#[from] AgentConfigError),
-    /// The registry refuses to add it.
     #[error(transparent)]
     CannotAdd(#[from] AddAgentError),
-    /// The registry refuses to remove it.
     #[error(transparent)]
     CannotRemove(#[from] RemoveAgentError),
     /// It or an agent below it has runs that are not over.
@@ -54,8 +52,6 @@ pub enum AgentChangeError {
 }
 
 impl AgentChangeError {
-    /// The API error code.
-    #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Reserved | Self::InvalidAgent(_) | Self::CannotAdd(AddAgentError::InvalidParent(..)) => {
@@ -184,7 +180,6 @@ impl Engine {
         self.run_detached(change).await.ok_or(AgentChangeError::Closed)?
     }
 
-    #[must_use]
     pub fn list_agents(&self) -> Vec<AgentRow> {
         let registry = &self.inner().services.agents;
         let snapshot = registry.snapshot();
@@ -205,7 +200,6 @@ impl Engine {
         snapshot.values().map(row).collect()
     }
 
-    #[must_use]
     pub fn find_agent(&self, id: &AgentId) -> Option<AgentRow> {
         self.list_agents().into_iter().find(|row| row.id == *id)
     }
@@ -221,12 +215,7 @@ impl Engine {
         request: &StopRequest,
     ) -> (AgentAbortAnswer, StopResult) {
         let stop_result = self.stop(caller, &StopScope::Agent { id: id.clone(), phase }, request);
-        let aborted = stop_result.stopped_anything();
-        let reason = (!aborted).then(|| "not_waiting_llm".to_owned());
-        (
-            AgentAbortAnswer { ok: true, agent_id: id.clone(), aborted, run_ids: stop_result.aborted.clone(), reason },
-            stop_result,
-        )
+        (abort_answer(id, &stop_result, "not_waiting_llm"), stop_result)
     }
 
     /// Stops the runs of an agent and of all agents below it, in any phase, including queued ones, as far as `caller`
@@ -244,16 +233,10 @@ impl Engine {
             stopped = stop_result.aborted.len(), "abort request of a subtree of agents handled"
         );
         self.audit_stop(caller, &StopScope::Agents { ids: BTreeSet::from([id.clone()]) }, request, &stop_result);
-        let aborted = stop_result.stopped_anything();
-        let reason = (!aborted).then(|| "idle".to_owned());
-        (
-            AgentAbortAnswer { ok: true, agent_id: id.clone(), aborted, run_ids: stop_result.aborted.clone(), reason },
-            stop_result,
-        )
+        (abort_answer(id, &stop_result, "idle"), stop_result)
     }
 
     /// One agent with its usage of today.
-    #[must_use]
     pub fn agent_view(&self, id: &AgentId) -> Option<AgentView> {
         let daily_limit = self.agent_registry().get(id)?.config.daily_limit();
         let row = self.find_agent(id)?;
@@ -268,8 +251,6 @@ impl Engine {
         Some(AgentView { row, spend })
     }
 
-    /// All agents as trees.
-    #[must_use]
     pub fn agent_tree(&self) -> Vec<AgentNode> {
         let snapshot = self.agent_registry().snapshot();
         let tree = build_agent_tree(&snapshot);
@@ -302,6 +283,13 @@ impl Engine {
     fn agent_registry(&self) -> &AgentRegistry {
         &self.inner().services.agents
     }
+}
+
+/// `idle_reason` says why there was nothing to stop.
+fn abort_answer(id: &AgentId, stop_result: &StopResult, idle_reason: &str) -> AgentAbortAnswer {
+    let aborted = stop_result.stopped_anything();
+    let reason = (!aborted).then(|| idle_reason.to_owned());
+    AgentAbortAnswer { ok: true, agent_id: id.clone(), aborted, run_ids: stop_result.aborted.clone(), reason }
 }
 
 /// Restores the agents that were created at run time. An invalid one is logged and stays in the database: a start

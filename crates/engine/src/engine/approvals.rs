@@ -8,7 +8,6 @@ use super::{AnswerError, AuditAction, Caller, Engine};
 
 impl Engine {
     /// Calls that wait for a person, oldest first.
-    #[must_use]
     pub fn pending_approvals(&self) -> Vec<ApprovalRow> {
         self.inner().services.approvals.pending()
     }

@@ -40,7 +40,6 @@ pub struct AuditAction {
 
 impl AuditAction {
     /// An action on a target of this kind and name.
-    #[must_use]
     pub fn on_target(action: Action, kind: &str, name: impl AsRef<str>) -> Self {
         Self { action, target: Some(format!("{kind} {}", name.as_ref())), detail: None }
     }

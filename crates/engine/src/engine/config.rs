@@ -34,7 +34,6 @@ pub struct EngineConfig {
     pub store_file: String,
     /// The admin token's file; created at the first start.
     pub token_file: PathBuf,
-    /// Times of the stop ladder.
     pub stop_timeouts: StopTimeouts,
     /// Bounds of a run's expiry (row A5 in `docs/design/requirements.md`).
     pub expiry: ExpiryLimits,
@@ -53,7 +52,6 @@ pub struct EngineConfig {
     /// Which notes are saved and recalled automatically.
     pub memory: MemorySettings,
     pub tools: ToolSettings,
-    /// The environment of started processes.
     pub environment: Vec<(OsString, OsString)>,
     /// The soft limit of open files for started processes, if this process has raised its own.
     pub open_files_limit: Option<u64>,

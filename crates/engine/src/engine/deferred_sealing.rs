@@ -19,7 +19,6 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Runs of the last daemon that are still open in the database.
 #[derive(Debug)]
 pub(super) struct UnsealedRuns {
-    /// Why they could not be sealed.
     pub(super) reason: StoreError,
     /// Their views as they will be sealed.
     pub(super) views: HashMap<RunId, RunView>,
@@ -49,7 +48,6 @@ impl Engine {
         self.unsealed_reason().map_or(Ok(()), |why| Err(SubmitError::NotReady(why)))
     }
 
-    /// Why this daemon takes no runs yet.
     pub(super) fn unsealed_reason(&self) -> Option<StoreError> {
         self.lock_unsealed_runs().as_ref().map(|unsealed| unsealed.reason.clone())
     }

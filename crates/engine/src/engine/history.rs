@@ -7,7 +7,6 @@ use quell_store::{HistoryItem, StoreError};
 
 use super::Engine;
 
-/// A page of a session's history.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistoryPage {
     pub messages: Vec<HistoryMessage>,

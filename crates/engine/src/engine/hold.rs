@@ -24,7 +24,6 @@ impl Engine {
     }
 
     /// True while new runs are refused by a hold.
-    #[must_use]
     pub fn is_held(&self) -> bool {
         self.inner().runs.gate() == AdmissionGate::Held
     }

@@ -14,7 +14,6 @@ pub struct NoteFilter {
     /// Only notes with words of this text, the most relevant first, on one page; without it all notes, the newest
     /// first.
     pub query: Option<String>,
-    /// Maximum number of rows.
     pub limit: usize,
     /// Where the previous page ended; `None` for the first page.
     pub cursor: Option<String>,
@@ -26,10 +25,10 @@ impl Engine {
     pub async fn list_notes(&self, scope: NoteScope, filter: NoteFilter) -> Result<Page<NoteRow>, StoreError> {
         let memory = &self.inner().services.memory;
         let Some(query) = filter.query else {
-            let (notes, next_cursor) = memory.newest_notes(scope, filter.limit, filter.cursor).await?;
+            let (notes, next_cursor) = memory.notes().list(scope, filter.limit, filter.cursor).await?;
             return Ok(Page { items: notes.into_iter().map(|note| note_row(note, None)).collect(), next_cursor });
         };
-        let found = memory.search_notes(vec![scope], &query, filter.limit).await?;
+        let found = memory.notes().search(vec![scope], &query, filter.limit).await?;
         let rows = found.into_iter().flatten().map(|FoundNote { note, score }| note_row(note, Some(score)));
         Ok(Page { items: rows.collect(), next_cursor: None })
     }
@@ -49,7 +48,7 @@ impl Engine {
         let audit_action = AuditAction::on_target(Action::ForgetNote, "note", &key).with_detail(format!("of {scope}"));
         let (engine, requester) = (self.clone(), caller.clone());
         let outcome = self.run_detached(async move {
-            let forgotten = engine.inner().services.memory.forget_note(scope, key).await?;
+            let forgotten = engine.inner().services.memory.notes().forget(scope, key).await?;
             if forgotten {
                 engine.audit(&requester, audit_action);
             }
@@ -66,7 +65,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn list_senders(&self, limit: usize, cursor: Option<String>) -> Result<Page<SenderRow>, StoreError> {
-        let (items, next_cursor) = self.inner().services.memory.list_senders(limit, cursor).await?;
+        let (items, next_cursor) = self.inner().services.memory.notes().list_senders(limit, cursor).await?;
         Ok(Page { items, next_cursor })
     }
 
@@ -78,7 +77,7 @@ impl Engine {
         let audit_action = AuditAction::on_target(Action::ForgetSender, "sender", &sender);
         let (engine, requester) = (self.clone(), caller.clone());
         let outcome = self.run_detached(async move {
-            let forgotten = engine.inner().services.memory.forget_sender(sender, engine.inner().clock.now()).await?;
+            let forgotten = engine.inner().services.memory.forget_sender(sender, engine.clock().now()).await?;
             if forgotten > 0 {
                 engine.audit(&requester, audit_action.with_detail(format!("notes: {forgotten}")));
             }

@@ -11,23 +11,19 @@ use super::{AuditAction, Caller, Engine};
 
 impl Engine {
     /// A session's background commands, oldest first, including the recently ended ones.
-    #[must_use]
     pub fn session_processes(&self, key: &SessionKey) -> Vec<Arc<BackgroundProcess>> {
         self.inner().services.background.of_session(key)
     }
 
     /// The background commands of all sessions, including those of sub-agents, oldest first.
-    #[must_use]
     pub fn all_processes(&self) -> Vec<Arc<BackgroundProcess>> {
         self.inner().services.background.all_processes()
     }
 
-    #[must_use]
     pub fn find_process(&self, key: &SessionKey, id: &str) -> Option<Arc<BackgroundProcess>> {
         self.inner().services.background.get(key, id)
     }
 
-    #[must_use]
     pub fn count_live_processes(&self) -> usize {
         self.inner().services.background.count_alive()
     }

@@ -12,7 +12,6 @@ use crate::agent::{AgentConfig, AgentRegistry, AgentRegistryError, AgentReloadCh
 /// How often a stale plan is made again before the caller has to retry.
 const MAX_PLAN_ATTEMPTS: usize = 3;
 
-/// What a reload changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReloadSummary {
     pub added: Vec<AgentId>,

@@ -17,7 +17,6 @@ use crate::live_run::EngineNotice;
 
 /// Delay of the first pass, so that it does not slow down the start.
 const FIRST_RUN_DELAY: Duration = Duration::from_secs(60);
-/// Time between two passes.
 const RUN_INTERVAL: Duration = Duration::from_secs(600);
 /// Sessions that are read from the database at a time.
 const SESSION_BATCH: usize = 500;
@@ -54,11 +53,9 @@ impl Retention {
     }
 }
 
-/// State of one retention pass.
 struct RetentionPass {
     /// Sessions that were last used before this time are too old.
     min_used_at: Option<String>,
-    /// Number of sessions above the limit.
     excess: u64,
     now: String,
 }
@@ -66,7 +63,6 @@ struct RetentionPass {
 impl Engine {
     /// True while a session is in memory, has a run that is not over (also one that waits for an approval), or has a
     /// live background process.
-    #[must_use]
     pub fn is_session_in_use(&self, key: &SessionKey) -> bool {
         let inner = self.inner();
         inner.sessions.is_live(key)

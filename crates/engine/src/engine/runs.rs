@@ -9,7 +9,6 @@ use quell_store::{RunListFilter, RunRow, StoreError};
 use super::{Engine, Follower};
 use crate::live_run::LiveRun;
 
-/// How to follow a run.
 #[derive(Debug)]
 pub enum RunFollow {
     Live(Follower),
@@ -41,25 +40,21 @@ impl Engine {
     }
 
     /// Runs that are not over, in order of acceptance.
-    #[must_use]
     pub fn active_runs(&self) -> Vec<RunView> {
         self.inner().runs.active_runs().iter().map(|live_run| live_run.view()).collect()
     }
 
     /// Runs of a session that are not over, in order of acceptance.
-    #[must_use]
     pub fn active_runs_of_session(&self, key: &SessionKey) -> Vec<RunView> {
         self.inner().runs.runs_of_session(key).iter().map(|live_run| live_run.view()).collect()
     }
 
     /// Ids of a session's runs that are not over, in order of acceptance.
-    #[must_use]
     pub fn active_run_ids_of_session(&self, key: &SessionKey) -> Vec<RunId> {
         self.inner().runs.runs_of_session(key).iter().map(|live_run| live_run.run.id.clone()).collect()
     }
 
     /// The live run of a run that is in memory.
-    #[must_use]
     pub fn live_run(&self, id: &RunId) -> Option<Arc<LiveRun>> {
         self.inner().runs.live_run(id)
     }
@@ -88,8 +83,6 @@ impl Engine {
         Ok(self.find_run(id).await?.and_then(|view| remaining_events(view, after)).map(RunFollow::Ended))
     }
 
-    /// Model requests in flight.
-    #[must_use]
     pub fn count_model_requests(&self) -> usize {
         self.inner().models.active_requests().count()
     }

@@ -20,13 +20,11 @@ use super::{AuditAction, Caller, Engine, OpenSessionError, OpenSessionOutcome};
 use crate::live_run::EngineNotice;
 use crate::memory::NoteScope;
 
-/// Why a session was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// A run that the caller may not stop is active or queued in it. Nothing was stopped.
     #[error("the session {0:?} has an active run of somebody else; an admin token can do that")]
     ForeignRunActive(SessionKey),
-    /// Another principal created it.
     #[error("you did not create the session {0:?}; an admin token can do that")]
     NotOwner(SessionKey),
     #[error(transparent)]

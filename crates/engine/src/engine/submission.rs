@@ -27,13 +27,11 @@ pub enum StopTextMode {
     Literal,
 }
 
-/// A message as a transport submits it.
 #[derive(Debug, Clone)]
 pub struct Submission {
     /// An unknown session is created.
     pub session: SessionKey,
     pub text: String,
-    /// The requested agent, if any.
     pub agent: Option<AgentId>,
     /// Becomes the run id.
     pub idempotency_key: Option<RunId>,
@@ -52,11 +50,9 @@ pub enum SubmitOutcome {
     Accepted(SendAnswer),
     /// A repeat of an earlier message, with the current state of that run.
     Duplicate(SendAnswer),
-    /// The message was a stop text.
     Stopped(StopAnswer),
 }
 
-/// Why a message was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
     /// Refused by the gate or the queue.
@@ -79,14 +75,11 @@ pub enum SubmitError {
          the data directory, or end the program that locks the database; no restart is needed then"
     )]
     NotReady(StoreError),
-    /// The engine closed during the acceptance.
     #[error("the daemon is shutting down; send again after its restart")]
     Closed,
 }
 
 impl SubmitError {
-    /// The API error code.
-    #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Refused(AdmissionError::Held) => ErrorCode::Held,
@@ -218,7 +211,6 @@ impl Engine {
 }
 
 /// Converts the result of a stop to the answer of the API.
-#[must_use]
 pub fn build_stop_answer(stop_result: StopResult) -> StopAnswer {
     StopAnswer {
         aborted: stop_result.stopped_anything(),

@@ -81,7 +81,6 @@ pub(super) enum HookTarget {
 }
 
 impl HookSettings {
-    #[must_use]
     pub fn targets_of(&self, event: HookEvent) -> &HookTargets {
         match event {
             HookEvent::Create => &self.on_create,
@@ -98,9 +97,6 @@ impl HookSettings {
     }
 
     /// Checks the section as it is in the file. Whether the secret can be read is checked at the start.
-    ///
-    /// # Errors
-    /// [`HookConfigError`] says which key is wrong and how to correct it.
     pub fn check(&self) -> Result<(), HookConfigError> {
         let error = |key, problem: String| Err(HookConfigError { key, problem });
         let mut first_webhook_key = None;
@@ -149,7 +145,6 @@ impl HookSettings {
 }
 
 impl HookTargets {
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -23,7 +23,6 @@ pub struct Veto {
 }
 
 impl Veto {
-    #[must_use]
     pub fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
     }
@@ -32,15 +31,9 @@ impl Veto {
 /// The answer of a hook to a message. A hook cannot change where the message goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageAnswer {
-    /// The text stays as it is.
     Unchanged,
-    /// This text replaces the old one.
     Content(String),
-    /// The message is dropped.
-    Cancel {
-        /// The reason, for people.
-        reason: String,
-    },
+    Cancel { reason: String },
 }
 
 /// Hooks of a program that embeds the engine. Every method has a default that does nothing.
@@ -61,48 +54,14 @@ pub trait LifecycleHook: Send + Sync {
         ready(Ok(())).boxed()
     }
 
-    /// A session is used.
-    fn on_activate<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
+    /// Any other event of the daemon, a session or a run; `body.event` says which.
+    fn on_event<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
         ready(()).boxed()
     }
 
-    /// A session has been idle for too long; its clean-up follows.
-    fn on_expire<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
-        ready(()).boxed()
-    }
-
-    /// A session is being cleaned up.
-    fn on_terminate<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
-        ready(()).boxed()
-    }
-
-    /// A run is about to take its first step.
-    fn on_run_start<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
-        ready(()).boxed()
-    }
-
-    /// A run is over.
-    fn on_run_end<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
-        ready(()).boxed()
-    }
-
-    /// The engine is ready.
-    fn on_start<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
-        ready(()).boxed()
-    }
-
-    /// The engine begins to shut down.
-    fn on_shutdown<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
-        ready(()).boxed()
-    }
-
-    /// A chat message was received. After a panic or a timeout it stays unchanged.
-    fn on_message_received<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
-        ready(MessageAnswer::Unchanged).boxed()
-    }
-
-    /// An answer is about to be sent to a chat network. After a panic or a timeout it stays unchanged.
-    fn on_message_sending<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
+    /// A chat message was received, or an answer is about to be sent to a chat network; `body.event` says which. After
+    /// a panic or a timeout the text stays unchanged.
+    fn on_message<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
         ready(MessageAnswer::Unchanged).boxed()
     }
 
@@ -132,7 +91,6 @@ pub trait StageUndo: Send + Sync {
     fn undo(&mut self) -> BoxFuture<'_, Result<(), String>>;
 }
 
-/// A stage or its undo failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the stage {stage:?} {problem}")]
 pub struct StageError {
@@ -140,10 +98,8 @@ pub struct StageError {
     pub problem: HookCodeError,
 }
 
-/// How foreign code failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HookCodeError {
-    /// The error of the code itself.
     #[error("failed: {0}")]
     Failed(String),
     #[error("panicked: {0}")]
@@ -207,14 +163,7 @@ pub(super) async fn call_event_hook(
 ) -> Result<(), HookCodeError> {
     let answer = match body.event {
         HookEvent::Create => call_guarded(limit, || hook.on_create(body)).await?,
-        HookEvent::Activate => Ok(call_guarded(limit, || hook.on_activate(body)).await?),
-        HookEvent::Expire => Ok(call_guarded(limit, || hook.on_expire(body)).await?),
-        HookEvent::Terminate => Ok(call_guarded(limit, || hook.on_terminate(body)).await?),
-        HookEvent::RunStart => Ok(call_guarded(limit, || hook.on_run_start(body)).await?),
-        HookEvent::RunEnd => Ok(call_guarded(limit, || hook.on_run_end(body)).await?),
-        HookEvent::Start => Ok(call_guarded(limit, || hook.on_start(body)).await?),
-        HookEvent::Shutdown => Ok(call_guarded(limit, || hook.on_shutdown(body)).await?),
-        HookEvent::MessageReceived | HookEvent::MessageSending => Ok(()),
+        _ => Ok(call_guarded(limit, || hook.on_event(body)).await?),
     };
     answer.map_err(|veto| HookCodeError::Failed(veto.reason))
 }
@@ -225,12 +174,8 @@ pub(super) async fn call_message_hook(
     body: &HookBody,
     limit: Duration,
 ) -> Result<MessageAnswer, HookCodeError> {
-    call_guarded(limit, || match body.event {
-        HookEvent::MessageSending => hook.on_message_sending(body),
-        _ => hook.on_message_received(body),
-    })
     // waits: for at most the limit; `Hooks::filter_message` races it against the scope of the caller.
-    .await
+    call_guarded(limit, || hook.on_message(body)).await
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
@@ -241,12 +186,6 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 impl fmt::Debug for dyn LifecycleHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LifecycleHook({})", self.name())
-    }
-}
-
-impl fmt::Debug for dyn SessionStage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SessionStage({})", self.name())
     }
 }
 

@@ -31,9 +31,6 @@ impl Hooks {
     /// The ledger of `scope` holds all of it. When the scope is cancelled, running hooks are killed at once and this
     /// returns.
     ///
-    /// # Errors
-    /// [`Cancelled`] when the scope was cancelled first.
-    ///
     /// # Cancel safety
     /// Safe: running hooks are killed, and the scope waits for that.
     pub async fn filter_message(&self, trigger: HookTrigger, scope: &Scope) -> Result<MessageAnswer, Cancelled> {
@@ -104,7 +101,6 @@ impl Hooks {
 }
 
 impl HookJob {
-    /// Sets the text for the next hook.
     fn set_content(&mut self, content: &str) {
         if let Some(facts) = &mut self.body.message {
             content.clone_into(&mut facts.content);

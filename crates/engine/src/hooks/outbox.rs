@@ -27,7 +27,6 @@ const RETRY_POLICY: RetryPolicy =
 /// The delay before the next attempt to read a failing database.
 const DATABASE_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// The queue of one receiver.
 pub(super) struct WebhookQueue {
     pub(super) receiver: WebhookReceiver,
     state: watch::Sender<WebhookQueueState>,
@@ -44,13 +43,11 @@ struct WebhookQueueState {
 enum WebhookQueuePhase {
     /// The task is delivering, or checks for more.
     Delivering,
-    /// Everything is delivered.
     Idle,
     /// The receiver did not accept the first webhook; the task waits before the next attempt.
     BackingOff,
 }
 
-/// The outcome of one attempt.
 #[derive(Debug, PartialEq, Eq)]
 enum WebhookOutcome {
     Delivered,
@@ -103,19 +100,25 @@ impl WebhookQueue {
     }
 }
 
-/// Starts the task of each URL. Webhooks to URLs that are no longer configured are deleted.
-pub(super) async fn start_delivery(hooks: &Hooks) {
-    let webhook_queues = &hooks.0.webhook_queues;
-    let urls = webhook_queues.iter().map(|webhook_queue| webhook_queue.receiver.url.to_string()).collect();
-    // waits: for the database, at the start of the daemon.
-    match hooks.0.store.webhooks().delete_except(urls).await {
-        Ok(0) => {}
-        Ok(dropped) => tracing::warn!(dropped, "webhooks to URLs that are not configured any more are dropped"),
-        Err(error) => tracing::warn!(%error, "the stored webhooks could not be checked"),
-    }
-    let _runtime = hooks.0.runtime.enter();
-    for webhook_queue in webhook_queues {
-        hooks.0.tasks.spawn(run_delivery(hooks.clone(), Arc::clone(webhook_queue)));
+impl Hooks {
+    /// Starts to deliver webhooks, first those that an earlier daemon could not deliver. Webhooks to URLs that are no
+    /// longer configured are deleted. Call it once.
+    ///
+    /// # Cancel safety
+    /// Not to be dropped: the URLs whose task has not started get no webhooks.
+    pub async fn start(&self) {
+        let webhook_queues = &self.0.webhook_queues;
+        let urls = webhook_queues.iter().map(|webhook_queue| webhook_queue.receiver.url.to_string()).collect();
+        // waits: for the database, at the start of the daemon.
+        match self.0.store.webhooks().delete_except(urls).await {
+            Ok(0) => {}
+            Ok(dropped) => tracing::warn!(dropped, "webhooks to URLs that are not configured any more are dropped"),
+            Err(error) => tracing::warn!(%error, "the stored webhooks could not be checked"),
+        }
+        let _runtime = self.0.runtime.enter();
+        for webhook_queue in webhook_queues {
+            self.0.tasks.spawn(run_delivery(self.clone(), Arc::clone(webhook_queue)));
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quell_protocol::hook::{HookBody, HookEvent};
@@ -11,8 +11,8 @@ use quell_scope::{Point, PointProbe, Scope, StopLevel};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::outbox::{self, WebhookQueue};
-use super::{HookJob, Hooks, RegisteredHook, command, log_failure};
+use super::outbox;
+use super::{HookJob, Hooks, RegisteredHook, command, log_failure, webhook_queues_of};
 
 /// The maximum number of unfinished events. Further events are dropped, with a line in the log.
 const MAX_UNFINISHED_EVENTS: usize = 1024;
@@ -22,14 +22,12 @@ const MAX_CONCURRENT_JOBS: usize = 8;
 /// killed.
 const SHUTDOWN_TERM_AFTER: Duration = Duration::from_millis(200);
 const SHUTDOWN_KILL_AFTER: Duration = Duration::from_millis(500);
-/// How often the shutdown deadlines are checked.
 const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The events that wait, and those whose hooks are running.
 pub(super) struct HookQueue {
     state: Mutex<HookQueueState>,
     permits: Semaphore,
-    /// The number of unfinished events.
     unfinished: watch::Sender<usize>,
 }
 
@@ -56,7 +54,6 @@ enum HookQueueKey {
     Daemon(HookEvent),
 }
 
-/// An event whose hooks are running.
 struct RunningHookJob {
     name: &'static str,
     process_run_id: RunId,
@@ -64,7 +61,6 @@ struct RunningHookJob {
     scope: Scope,
 }
 
-/// An event in the queue.
 #[derive(Debug)]
 pub(super) struct QueuedHookJob {
     job: HookJob,
@@ -116,10 +112,6 @@ impl Default for HookQueue {
 }
 
 impl HookQueue {
-    pub(super) fn close(&self) {
-        self.lock_state().closed = true;
-    }
-
     fn lock_state(&self) -> MutexGuard<'_, HookQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -249,10 +241,8 @@ async fn run_job(hooks: &Hooks, queued: QueuedHookJob) {
     let QueuedHookJob { job: hook_job, is_stored, done } = queued;
     let Some(registered) = hooks.0.hooks_by_event.get(&hook_job.body.event) else { return };
     if !is_stored {
-        let webhook_queues: Vec<Arc<WebhookQueue>> =
-            registered.iter().filter_map(RegisteredHook::webhook_queue).collect();
         // waits: for the database, in a task of the hooks.
-        outbox::store_webhooks(&hooks.0, &webhook_queues, &hook_job).await;
+        outbox::store_webhooks(&hooks.0, &webhook_queues_of(registered), &hook_job).await;
     }
     if registered.iter().any(|entry| entry.webhook_queue().is_none()) {
         // Events of the daemon do not wait behind those of sessions. The semaphore is never closed.
@@ -285,70 +275,81 @@ async fn run_job(hooks: &Hooks, queued: QueuedHookJob) {
     drop(done);
 }
 
-/// Kills the running jobs and drops the waiting events.
-pub(super) fn kill_all(hooks: &Hooks) {
-    hooks.0.tasks.kill();
-    hooks.0.queue.stop_all(StopLevel::Forced);
-}
+impl Hooks {
+    /// Accepts no more events, without waiting; queued ones go on.
+    pub fn close(&self) {
+        self.0.queue.lock_state().closed = true;
+    }
 
-/// See [`Hooks::enforce_shutdown_deadline`].
-pub(super) async fn enforce_shutdown_deadline(hooks: &Hooks, end: Instant) -> Infallible {
-    // waits: beside the shutdown of the daemon, until that is over.
-    sleep_until(end).await;
-    loop {
-        for (level, scope) in hooks.0.queue.overdue(end) {
-            stop_scope(&scope, Some(level));
-        }
+    /// Kills all hooks except those that a caller waits for, and drops queued events, without waiting.
+    pub fn kill_all(&self) {
+        self.0.tasks.kill();
+        self.0.queue.stop_all(StopLevel::Forced);
+    }
+
+    /// Keeps queued hooks from delaying the shutdown. At `end`, a hook that has already run for a short time is
+    /// told to end, a younger one when it has; each is killed half a second later. It never returns.
+    ///
+    /// # Cancel safety
+    /// Safe: drop it when the shutdown is over.
+    pub async fn enforce_shutdown_deadline(&self, end: Instant) -> Infallible {
         // waits: beside the shutdown of the daemon, until that is over.
-        sleep(SHUTDOWN_POLL_INTERVAL).await;
+        sleep_until(end).await;
+        loop {
+            for (level, scope) in self.0.queue.overdue(end) {
+                stop_scope(&scope, Some(level));
+            }
+            // waits: beside the shutdown of the daemon, until that is over.
+            sleep(SHUTDOWN_POLL_INTERVAL).await;
+        }
     }
-}
 
-/// See [`Hooks::wait_closed`].
-pub(super) async fn wait_closed(
-    hooks: &Hooks,
-    term_at: Instant,
-    kill_at: Instant,
-    give_up_at: Instant,
-) -> Vec<(RunId, Leftover)> {
-    let (queue, tasks) = (&hooks.0.queue, &hooks.0.tasks);
-    let finish_by_itself = async {
-        // waits: at the end of the daemon, until its deadline, like all below.
-        queue.wait_all_finished().await;
-        // After a cancel, the delivery tasks have ended already.
-        for webhook_queue in hooks.0.webhook_queues.iter().filter(|_| !tasks.is_cancelled()) {
-            // waits: until the daemon's deadline.
-            webhook_queue.wait_tried().await;
-        }
-    };
-    // Jobs that have not finished by now are stopped.
-    // waits: until the daemon's deadline.
-    let _ = timeout_at(term_at, finish_by_itself).await;
-    tasks.cancel();
-    queue.stop_all(StopLevel::Gentle);
-    // waits: for the database, until the deadline.
-    let _ = timeout_at(give_up_at, store_overtaken_webhooks(hooks)).await;
-    // waits: until the daemon's deadline.
-    if timeout_at(kill_at, tasks.close()).await.is_err() {
-        kill_all(hooks);
-        // Anything still running after this is named below.
+    /// Waits until no hook runs and every webhook has been tried: on its own until `term_at`, after SIGTERM until
+    /// `kill_at`, after SIGKILL until `give_up_at`. Returns what is left, by name, each with the `QUELL_RUN_ID` of its
+    /// processes. Call [`Hooks::close`] first.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for conditions; call it again.
+    pub async fn wait_closed(&self, term_at: Instant, kill_at: Instant, give_up_at: Instant) -> Vec<(RunId, Leftover)> {
+        let (queue, tasks) = (&self.0.queue, &self.0.tasks);
+        let finish_by_itself = async {
+            // waits: at the end of the daemon, until its deadline, like all below.
+            queue.wait_all_finished().await;
+            // After a cancel, the delivery tasks have ended already.
+            for webhook_queue in self.0.webhook_queues.iter().filter(|_| !tasks.is_cancelled()) {
+                // waits: until the daemon's deadline.
+                webhook_queue.wait_tried().await;
+            }
+        };
+        // Jobs that have not finished by now are stopped.
         // waits: until the daemon's deadline.
-        let _ = timeout_at(give_up_at, tasks.close()).await;
-    }
-    let mut state = queue.lock_state();
-    let mut leftovers = std::mem::take(&mut state.leftovers);
-    for running in state.running.values() {
-        let job_leftovers = running.leftovers();
-        if job_leftovers.is_empty() {
-            // There is no process, so it is code of the embedding program that ignores the cancel.
-            leftovers.push((
-                running.process_run_id.clone(),
-                Leftover { kind: ResourceKind::Hook, name: running.name.to_owned() },
-            ));
+        let _ = timeout_at(term_at, finish_by_itself).await;
+        tasks.cancel();
+        queue.stop_all(StopLevel::Gentle);
+        // waits: for the database, until the deadline.
+        let _ = timeout_at(give_up_at, store_overtaken_webhooks(self)).await;
+        // waits: until the daemon's deadline.
+        if timeout_at(kill_at, tasks.close()).await.is_err() {
+            self.kill_all();
+            // Anything still running after this is named below.
+            // waits: until the daemon's deadline.
+            let _ = timeout_at(give_up_at, tasks.close()).await;
         }
-        leftovers.extend(job_leftovers);
+        let mut state = queue.lock_state();
+        let mut leftovers = std::mem::take(&mut state.leftovers);
+        for running in state.running.values() {
+            let job_leftovers = running.leftovers();
+            if job_leftovers.is_empty() {
+                // There is no process, so it is code of the embedding program that ignores the cancel.
+                leftovers.push((
+                    running.process_run_id.clone(),
+                    Leftover { kind: ResourceKind::Hook, name: running.name.to_owned() },
+                ));
+            }
+            leftovers.extend(job_leftovers);
+        }
+        leftovers
     }
-    leftovers
 }
 
 /// Stores the webhooks of events that were dropped by the shutdown, for the next start. Their commands are not run.
@@ -357,8 +358,7 @@ async fn store_overtaken_webhooks(hooks: &Hooks) {
     let mut not_run = 0;
     for QueuedHookJob { job, is_stored, .. } in &overtaken {
         let registered = hooks.0.hooks_by_event.get(&job.body.event).map(Vec::as_slice).unwrap_or_default();
-        let webhook_queues: Vec<Arc<WebhookQueue>> =
-            registered.iter().filter_map(RegisteredHook::webhook_queue).collect();
+        let webhook_queues = webhook_queues_of(registered);
         not_run += usize::from(webhook_queues.len() < registered.len());
         if !is_stored {
             // waits: until the daemon's deadline.

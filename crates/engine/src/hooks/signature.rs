@@ -26,7 +26,6 @@ pub struct WebhookSigner(hmac::Key);
 
 impl WebhookSigner {
     /// `secret` is shared with the other side.
-    #[must_use]
     pub fn new(secret: &SecretString) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret.expose_secret().as_bytes()))
     }

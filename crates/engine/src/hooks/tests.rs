@@ -9,10 +9,11 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending};
 use quell_kernel::StopTimeouts;
 use quell_process::WardenExe;
-use quell_protocol::{AgentId, SessionKey};
+use quell_protocol::{AgentId, Leftover, SessionKey};
 use quell_scope::{PointProbe, Release};
 use quell_store::memory::MemoryDatabase;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 use super::*;
 
@@ -59,11 +60,7 @@ impl LifecycleHook for ScriptedHook {
         self.receive(body).boxed()
     }
 
-    fn on_activate<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
-        self.receive(body).map(drop).boxed()
-    }
-
-    fn on_terminate<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
+    fn on_event<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
         self.receive(body).map(drop).boxed()
     }
 }
@@ -80,10 +77,17 @@ fn fixture(script: ScriptedHook) -> HookFixture {
 }
 
 fn fixture_with(script: ScriptedHook, settings: HookSettings) -> HookFixture {
-    let (dir, hook, clock) = (tempfile::tempdir().unwrap(), Arc::new(script), Clock::start());
+    let hook = Arc::new(script);
+    let (hooks, scope, dir) = build_hooks(settings, vec![Arc::clone(&hook) as Arc<dyn LifecycleHook>]);
+    HookFixture { hooks, hook, scope, _dir: dir }
+}
+
+/// Hooks that time out after a second, with the scope of a caller and their directory.
+fn build_hooks(settings: HookSettings, lifecycle: Vec<Arc<dyn LifecycleHook>>) -> (Hooks, Scope, TempDir) {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::start());
     let hooks = Hooks::new(HookDeps {
         settings: HookSettings { timeout_ms: 1000, ..settings },
-        lifecycle: vec![Arc::clone(&hook) as Arc<dyn LifecycleHook>],
+        lifecycle,
         wardens: Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap(),
         environment: Vec::new(),
         cwd: dir.path().to_owned(),
@@ -91,7 +95,7 @@ fn fixture_with(script: ScriptedHook, settings: HookSettings) -> HookFixture {
         clock,
     })
     .unwrap();
-    HookFixture { hooks, hook, scope: Scope::new(clock, PointProbe::default()), _dir: dir }
+    (hooks, Scope::new(clock, PointProbe::default()), dir)
 }
 
 fn session_facts(key: &str) -> SessionFacts {

@@ -27,7 +27,6 @@ const MAX_ERROR_BODY_BYTES: usize = 16 * 1024;
 const RETRY_POLICY: RetryPolicy =
     RetryPolicy { max_retries: u32::MAX, base: Duration::from_millis(100), cap: Duration::from_secs(1) };
 
-/// The receiver of webhooks at one URL.
 pub(super) struct WebhookReceiver {
     pub(super) url: Url,
     client: Client,
@@ -47,7 +46,6 @@ pub(super) struct WebhookRequest<'a> {
 pub(super) enum WebhookResponse {
     /// 2xx, with the beginning of its body: at most one byte more than requested.
     Accepted(Vec<u8>),
-    /// Any other status.
     Rejected {
         status: StatusCode,
         /// The reason, if the body is `{"reason": ...}`.

@@ -114,7 +114,6 @@ fn event_bytes(event: &RunEvent) -> usize {
     EVENT_OVERHEAD_BYTES + text.min(MAX_EVENT_BYTES)
 }
 
-/// A reader of one run's events.
 #[derive(Debug)]
 pub struct Follower {
     live_run: Arc<LiveRun>,
@@ -150,7 +149,6 @@ impl Follower {
         }
     }
 
-    /// The next event if it is available.
     pub fn try_next(&mut self) -> Option<Arc<RunEvent>> {
         if self.is_finished {
             return None;
@@ -169,7 +167,6 @@ impl Follower {
         Some(event)
     }
 
-    #[must_use]
     pub fn live_run(&self) -> &Arc<LiveRun> {
         &self.live_run
     }

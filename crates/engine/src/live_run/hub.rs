@@ -16,7 +16,6 @@ const DELTA_LIMIT: usize = 1024;
 /// Queue length at which a subscriber is overrun: about four notices for each of 4,000 runs.
 const FACT_LIMIT: usize = 16_384;
 
-/// A notice to all subscribers.
 #[derive(Debug, Clone)]
 pub enum EngineNotice {
     Run(Arc<RunEvent>),
@@ -47,17 +46,14 @@ pub enum EngineNotice {
         /// `created` or `deleted`.
         change: &'static str,
     },
-    /// A session changed.
     Session {
         key: SessionKey,
         /// `create`, `message`, `abort`, `reset`, `delete`.
         reason: &'static str,
     },
-    /// The hold was set or lifted.
     Hold {
         held: bool,
     },
-    /// The daemon shuts down.
     Shutdown {
         reason: String,
     },
@@ -84,7 +80,6 @@ struct SubscriberQueue {
     is_overrun: bool,
 }
 
-/// The receiving end of one subscriber.
 pub struct Subscription(Arc<HubSubscriber>);
 
 /// The subscriber was too slow; it has to resume by its cursors.
@@ -93,7 +88,6 @@ pub struct Subscription(Arc<HubSubscriber>);
 pub struct SubscriberOverrun;
 
 impl Hub {
-    /// Subscribes to all later notices.
     #[must_use]
     pub fn subscribe(&self) -> Subscription {
         let subscriber = Arc::new(HubSubscriber { queue: Mutex::new(SubscriberQueue::default()), wake: Notify::new() });
@@ -110,7 +104,6 @@ impl Hub {
         }
     }
 
-    #[must_use]
     pub fn has_subscribers(&self) -> bool {
         self.lock_subscribers().iter().any(|subscriber| subscriber.strong_count() > 0)
     }

@@ -67,7 +67,6 @@ pub(super) fn resource_from_row(row: &LedgerRow, instant: impl Fn(Moment) -> Ins
 
 impl LiveRun {
     /// The receipt, once the run is over.
-    #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
         self.lock_state().receipt.clone()
     }

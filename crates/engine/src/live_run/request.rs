@@ -11,7 +11,6 @@ use quell_scope::PointProbe;
 use crate::channel_origin::ChannelOrigin;
 use crate::journal::Journal;
 
-/// Values that every run gets.
 #[derive(Debug, Clone)]
 pub struct RunDefaults {
     /// Bounds of a run's expiry (row A5 in `docs/design/requirements.md`).
@@ -23,7 +22,6 @@ pub struct RunDefaults {
     pub probe: PointProbe,
 }
 
-/// A run as requested.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
     /// A new id if absent.
@@ -34,7 +32,6 @@ pub struct RunRequest {
     /// True if that principal may stop any run.
     pub admin: bool,
     pub surface: Surface,
-    /// The run that starts it.
     pub parent: Option<RunId>,
     pub text: String,
     /// What to do if the session is busy.

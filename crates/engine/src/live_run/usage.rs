@@ -11,7 +11,6 @@ use super::LiveRunState;
 pub struct BillingInfo {
     /// The provider of its model; `own` if the session brought its own model or endpoint.
     pub provider: String,
-    /// Configured price of the agent's tokens.
     pub price: Option<Price>,
 }
 

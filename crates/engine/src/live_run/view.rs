@@ -8,12 +8,10 @@ use quell_protocol::api::{ComputeStatus, RunResult, RunView};
 use super::{LiveRun, LiveRunState, RunStatus, receipt};
 
 impl LiveRun {
-    #[must_use]
     pub fn accepted_at(&self) -> Moment {
         self.lock_state().timestamps.accepted
     }
 
-    #[must_use]
     pub fn view(&self) -> RunView {
         let state = self.lock_state();
         let format_time = |moment| self.clock.rfc3339(moment);
@@ -53,7 +51,6 @@ impl LiveRun {
     }
 
     /// The view of a single run: while the run is not over, it includes everything that it held so far.
-    #[must_use]
     pub fn detailed_view(&self) -> RunView {
         let view = self.view();
         if view.receipt.is_some() {

@@ -27,7 +27,6 @@ impl From<TurnSealed> for Cancelled {
     }
 }
 
-/// Writes one run's draft and events.
 #[derive(Debug, Clone)]
 pub struct RunWriter(Arc<LiveRun>);
 
@@ -36,7 +35,6 @@ impl RunWriter {
         Self(live_run)
     }
 
-    /// Reads the draft.
     pub fn with_draft<T>(&self, read: impl FnOnce(&TurnDraft) -> T) -> Result<T, TurnSealed> {
         self.0.lock_state().draft.as_ref().map(read).ok_or(TurnSealed)
     }
@@ -65,9 +63,6 @@ impl RunWriter {
     }
 
     /// Waits until everything written so far is in the database.
-    ///
-    /// # Errors
-    /// [`JournalWriteError`] if the journal cannot be written.
     ///
     /// # Cancel safety
     /// Safe: it waits for a condition.
@@ -120,8 +115,6 @@ impl RunWriter {
         self.0.journal.write_line(JournalLine::Spent { usage: state.usage });
     }
 
-    /// Tokens of the run so far.
-    #[must_use]
     pub fn total_tokens(&self) -> u64 {
         let usage = self.0.lock_state().current_usage();
         usage.input_tokens.saturating_add(usage.output_tokens)
@@ -236,12 +229,10 @@ impl RunWriter {
         }
     }
 
-    #[must_use]
     pub fn run(&self) -> &NewRun {
         &self.0.run
     }
 
-    #[must_use]
     pub fn clock(&self) -> Clock {
         self.0.clock
     }

@@ -40,12 +40,7 @@ impl RunTable {
         requester: &StopRequester,
         request: &StopRequest,
     ) -> StopResult {
-        let requested = self.now();
-        let mut state = self.lock();
-        let stopped = state.registry.unenroll_and_stop(agents, requester, request, requested);
-        let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, request.level);
-        stop_result
+        self.stop_runs(request.level, |registry, now| registry.unenroll_and_stop(agents, requester, request, now))
     }
 
     /// Cancels the removal of the marked agents: they take runs again.
@@ -73,12 +68,9 @@ impl RunTable {
     /// subtree is determined in the same step.
     #[must_use]
     pub fn stop_agent_tree(&self, root: &AgentId, requester: &StopRequester, request: &StopRequest) -> StopResult {
-        let requested = self.now();
-        let mut state = self.lock();
-        let scope = StopScope::Agents { ids: self.services().agents.subtree(root) };
-        let stopped = state.registry.stop(&scope, requester, request, requested);
-        let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, request.level);
-        stop_result
+        self.stop_runs(request.level, |registry, now| {
+            let scope = StopScope::Agents { ids: self.services().agents.subtree(root) };
+            registry.stop(&scope, requester, request, now)
+        })
     }
 }

@@ -48,7 +48,6 @@ impl RunTable {
 }
 
 /// Builds the event of a run from its public view without the texts, and from the known facts of its session.
-#[must_use]
 pub fn run_hook_trigger(event: HookEvent, view: RunView, session: Option<&SessionFacts>) -> HookTrigger {
     let session = SessionFacts {
         key: view.session_key,

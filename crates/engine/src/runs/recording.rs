@@ -131,7 +131,6 @@ pub(super) async fn store_steered_message(runs: RunTable, live_run: Arc<LiveRun>
 }
 
 /// A run's view as the database stores it.
-#[must_use]
 pub fn serialize_view(live_run: &LiveRun) -> String {
     serde_json::to_string(&live_run.view()).unwrap_or_default()
 }

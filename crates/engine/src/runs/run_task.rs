@@ -23,17 +23,14 @@ use crate::live_run::{LiveRun, RunProgress};
 /// The permit of a run to be in flight.
 #[derive(Debug)]
 pub struct RunPermit {
-    /// Its row in the ledger.
     pub held: Held,
     pub permit: OwnedSemaphorePermit,
 }
 
-/// What a run works with.
 #[derive(Debug)]
 pub struct RunInputs {
     /// The agent, as configured for its session.
     pub agent: Arc<Agent>,
-    /// The session's own MCP endpoint.
     pub endpoint: Option<SessionEndpoint>,
     /// The sealed turns that the run continues on.
     pub history: Vec<Arc<Turn>>,
@@ -42,9 +39,7 @@ pub struct RunInputs {
 /// Why a run could not be set up: it fails.
 #[derive(Debug)]
 pub struct RunSetupError {
-    /// A stable error code.
     pub code: &'static str,
-    /// What happened, for people.
     pub message: String,
 }
 

@@ -15,7 +15,6 @@ use quell_store::{RunSpend, StoreError};
 use super::RunTable;
 use crate::live_run::LiveRun;
 
-/// What all agents have used today.
 #[derive(Debug)]
 pub(super) struct AgentSpending {
     clock: Clock,
@@ -68,7 +67,6 @@ impl AgentSpending {
         RunSpend { agent, day: today.day.to_string(), usage: live_run.usage(), already_counted: counted }
     }
 
-    /// Marks a run's spend as stored.
     pub(super) fn count_stored(&self, run: &RunId, run_spend: &RunSpend) {
         self.lock_today().daily_spend.count_usage(&run_spend.agent, run, run_spend.usage);
     }
@@ -93,7 +91,6 @@ impl AgentSpending {
 
 impl RunTable {
     /// What an agent has used today, including active runs.
-    #[must_use]
     pub fn spent_today(&self, agent: &AgentId) -> SpentToday {
         self.spending().spent_today(agent)
     }

@@ -9,21 +9,17 @@ use crate::live_run::{LiveRun, RunProgress};
 
 #[derive(Debug, Default)]
 pub struct StopResult {
-    /// Runs that this call aborted.
     pub aborted: Vec<RunId>,
-    /// Covered runs that were already ending.
     pub already_ending: Vec<RunId>,
     /// The queued ones of the aborted runs, with their texts.
     pub withdrawn: Vec<(RunId, String)>,
     /// Every run that the stop covers, aborted by this call or not.
     pub tickets: Vec<Ticket>,
-    /// The background work of the covered runs.
     pub background: BackgroundStop,
 }
 
 impl StopResult {
     /// True if this call stopped a run or a background command.
-    #[must_use]
     pub fn stopped_anything(&self) -> bool {
         !self.aborted.is_empty() || self.background.newly_ended > 0
     }
@@ -45,7 +41,6 @@ impl StopResult {
 pub struct Ticket(pub(super) Arc<LiveRun>);
 
 impl Ticket {
-    #[must_use]
     pub fn live_run(&self) -> &Arc<LiveRun> {
         &self.0
     }

@@ -10,7 +10,6 @@ use crate::live_run::{EngineNotice, LiveRun, RunRequest};
 use crate::runs::{abort_at_deadline, serialize_view};
 
 impl Sessions {
-    /// Creates the live run for a request.
     #[must_use]
     pub fn new_live_run(&self, request: RunRequest) -> Arc<LiveRun> {
         let runs = &self.0.runs;

@@ -3,7 +3,6 @@
 //! sweep. The history of the session stays in the database.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +22,11 @@ use crate::hooks::{HookTrigger, undo_stage};
 /// A step that has failed this often is given up.
 const MAX_TRIES: u32 = 10;
 
-/// Why a session is cleaned up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CleanupReason {
-    /// It was idle for too long.
     Expired,
     /// It was deleted, or removed while it was being created or changed.
     Ended,
-    /// A stage of its creation failed.
     CreateFailed,
     Shutdown,
 }
@@ -61,8 +57,6 @@ impl Drop for CreationBlock {
     }
 }
 
-/// A clean-up step that failed.
-#[derive(Debug)]
 pub(super) struct PendingCleanup {
     key: SessionKey,
     item: CleanupItem,
@@ -228,7 +222,6 @@ impl Sessions {
     }
 
     /// Failed clean-up steps that will be tried again.
-    #[must_use]
     pub fn count_pending_cleanups(&self) -> usize {
         self.lock_state().pending_cleanups.len()
     }
@@ -353,11 +346,5 @@ pub async fn run_sweeper(sessions: Sessions) {
             () = sessions.wait_for_close() => return,
             () = sleep(sessions.0.timeouts.sweep_interval) => sessions.sweep(),
         }
-    }
-}
-
-impl fmt::Debug for CleanupItem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

@@ -225,7 +225,6 @@ impl Sessions {
         Ok((endpoint, base))
     }
 
-    /// Stores the overrides of a session.
     async fn store_setup(
         &self,
         resources: &SessionResources,
@@ -256,7 +255,6 @@ impl Sessions {
 }
 
 /// The facts for hooks about a session that is not in memory; `None` if it has no readable overrides.
-#[must_use]
 pub fn stored_session_facts(stored: &StoredSession) -> Option<SessionFacts> {
     let overrides = SessionOverrides::load_without_keys(stored).ok().flatten()?;
     Some(session_facts(&stored.key, Some(&overrides), &stored.agent, true))

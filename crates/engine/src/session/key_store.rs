@@ -14,7 +14,6 @@ const KEY_FILE_NAME: &str = "session.key";
 /// Length of the key file in bytes: the key of ChaCha20-Poly1305 (RFC 8439).
 const KEY_BYTES: usize = 32;
 
-/// Encrypts and decrypts with the key file.
 #[derive(Debug, Clone)]
 pub(super) struct SessionKeyStore {
     file: PathBuf,

@@ -20,7 +20,6 @@ use super::resources::SessionResources;
 use super::{Sessions, wait_for_outcome};
 use crate::hooks::HookTrigger;
 
-/// Why a session was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenSessionError {
     /// The configuration of the session or of its agent is invalid, or a stage failed.
@@ -40,7 +39,6 @@ pub enum OpenSessionError {
 
 impl OpenSessionError {
     /// The API error code; also the code of a run that fails because of it.
-    #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Configuration(_) => ErrorCode::AgentConfigurationError,
@@ -85,7 +83,6 @@ impl EnterRequest<'_> {
         self.requested_by.as_ref().is_some_and(|by| session.owner.as_ref() == Some(&by.principal))
     }
 
-    /// The hook event for this request.
     pub(super) fn hook_trigger(&self, event: HookEvent, resources: &SessionResources) -> HookTrigger {
         let trigger = HookTrigger::for_session(event, resources.facts.clone());
         HookTrigger { run: self.run_facts.clone(), by: self.requested_by.clone(), ..trigger }
@@ -102,7 +99,6 @@ pub(super) struct CreateGuard<'a> {
     is_settled: bool,
 }
 
-/// What a caller has to do next.
 enum LookupAction<'a> {
     UseLive(Arc<SessionResources>),
     Create(CreateGuard<'a>),
@@ -112,10 +108,8 @@ enum LookupAction<'a> {
     Closed,
 }
 
-/// Outcome of opening a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenSessionOutcome {
-    /// It did not exist before.
     Created,
     /// It existed, and its settings were changed.
     Changed,

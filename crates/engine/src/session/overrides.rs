@@ -222,7 +222,6 @@ impl SessionOverrides {
         ProviderOverride { api_key, base_url: self.request.base_url.clone(), address_policy }
     }
 
-    /// Its own MCP endpoint with its key.
     pub(super) fn mcp_endpoint(&self) -> Option<(&str, Option<SecretString>)> {
         Some((self.request.mcp_url.as_deref()?, self.request.mcp_api_key.as_ref().map(to_secret_string)))
     }
@@ -370,7 +369,6 @@ pub(super) fn build_session_config(
 
 /// The endpoints of an imported configuration, with the addresses that the caller may use. `None` if the caller may not
 /// set endpoints.
-#[must_use]
 pub fn importable_endpoints(config: &str, caller: &Caller) -> Option<PrivateEndpoints> {
     let Ok(request) = serde_json::from_str::<SessionRequest>(config) else { return Some(PrivateEndpoints::default()) };
     let has_own_endpoints = request.base_url.is_some() || request.mcp_url.is_some();

@@ -16,7 +16,6 @@ use super::skill_cache::SkillCache;
 use crate::agent::{Agent, AgentConfig, AgentFactory};
 use crate::hooks::StageUndo;
 
-/// The resources of one live session.
 #[derive(Debug)]
 pub(super) struct SessionResources {
     pub(super) facts: SessionFacts,
@@ -32,7 +31,6 @@ pub(super) struct SessionResources {
     idle_timeout: Mutex<Duration>,
 }
 
-/// An agent with this session's overrides.
 #[derive(Debug)]
 struct AgentInstance {
     /// The agent from which the instance was built.
@@ -154,7 +152,6 @@ impl SessionResources {
         factory.rebuild(&agent, config, model).map_err(|bad| bad.problem)
     }
 
-    /// The agent of its setup.
     pub(super) fn agent_id(&self) -> &AgentId {
         &self.facts.agent
     }

@@ -13,10 +13,9 @@ use quell_scope::{Held, Release};
 use quell_tools::ToolOutput;
 
 use super::Sessions;
-use crate::agent::{RunControl, StartedSubRun, SubRunRequest, SubRunSession, sub_run_report};
+use crate::agent::{RunControl, SubRunRequest, SubRunSession, sub_run_report};
 use crate::live_run::{LiveRun, RunProgress, RunRequest};
 
-/// The [`RunControl`] of one run.
 pub(super) struct SessionRunControl<'a> {
     pub(super) sessions: &'a Sessions,
     pub(super) live_run: &'a Arc<LiveRun>,
@@ -48,14 +47,14 @@ impl RunControl for SessionRunControl<'_> {
         self.sessions.0.runs.abort_runs(vec![self.live_run.run.id.clone()], StopLevel::Gentle, &reason);
     }
 
-    fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<StartedSubRun, String>> {
+    fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<Arc<LiveRun>, String>> {
         self.admit_sub_run(request).boxed()
     }
 }
 
 impl SessionRunControl<'_> {
     /// Once the registry has accepted the sub-run, a stop of this run covers it, and this run's ledger holds it.
-    async fn admit_sub_run(&self, request: SubRunRequest) -> Result<StartedSubRun, String> {
+    async fn admit_sub_run(&self, request: SubRunRequest) -> Result<Arc<LiveRun>, String> {
         let (sessions, parent) = (self.sessions, &self.live_run.run);
         let agent = request.agent.clone();
         let child = sessions.new_live_run(RunRequest {
@@ -89,7 +88,7 @@ impl SessionRunControl<'_> {
             .commit_acceptance(&child)
             .await
             .map_err(|error| format!("the sub-run could not be stored: {error}"))?;
-        Ok(StartedSubRun { live_run: child })
+        Ok(child)
     }
 
     fn sub_run_session(&self, request: &SubRunRequest) -> Result<SessionKey, String> {

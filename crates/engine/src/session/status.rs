@@ -9,7 +9,6 @@ use quell_store::StoredSession;
 use super::overrides::{SessionOverrides, build_session_config};
 use super::{OpenSessionError, Sessions};
 
-/// Status of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionStatus {
     /// A state of row C6 in `docs/design/requirements.md`. A session that is stored and not in memory is `expired`: its
@@ -20,8 +19,6 @@ pub struct SessionStatus {
 }
 
 impl Sessions {
-    /// The status of a stored session.
-    #[must_use]
     pub fn session_status(&self, key: &SessionKey) -> SessionStatus {
         let clock = self.0.runs.clock();
         let sessions_state = self.lock_state();
@@ -39,7 +36,6 @@ impl Sessions {
     }
 
     /// Number of callers that wait while another caller creates or cleans up a session.
-    #[must_use]
     pub fn count_waiters(&self) -> usize {
         self.lock_state().waiters.values().map(tokio::sync::watch::Sender::receiver_count).sum()
     }

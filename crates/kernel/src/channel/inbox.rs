@@ -87,25 +87,27 @@ type SenderKey = (String, String);
 #[derive(Debug)]
 pub struct Inbox<X> {
     limits: InboxLimits,
-    /// Senders with a waiting message; the sender whose turn is next comes first.
+    /// Senders with a message that waits outside of buckets; the sender whose turn is next comes first.
     sender_rotation: VecDeque<SenderKey>,
-    waiting: HashMap<SenderKey, VecDeque<SequencedMessage<X>>>,
-    buckets: HashMap<SessionKey, DebounceBucket<X>>,
+    /// The messages that wait, those in buckets included; the oldest first.
+    waiting: Vec<WaitingMessage<X>>,
+    /// The conversations that have messages in a bucket.
+    buckets: HashMap<SessionKey, DebounceBucket>,
     in_flight: HashMap<SessionKey, InFlight<X>>,
     seen_ids: HashMap<String, SeenMessageIds>,
-    waiting_count: usize,
     last_seq: u64,
 }
 
 #[derive(Debug)]
-struct SequencedMessage<X> {
+struct WaitingMessage<X> {
     seq: u64,
+    /// It is in the bucket of its conversation.
+    is_debounced: bool,
     item: InboxMessage<X>,
 }
 
 #[derive(Debug)]
-struct DebounceBucket<X> {
-    messages: Vec<SequencedMessage<X>>,
+struct DebounceBucket {
     due_at: Moment,
     /// Later messages do not move `due_at` past this moment.
     latest_due_at: Moment,
@@ -139,11 +141,10 @@ impl<X: Clone> Inbox<X> {
         Self {
             limits,
             sender_rotation: VecDeque::new(),
-            waiting: HashMap::new(),
+            waiting: Vec::new(),
             buckets: HashMap::new(),
             in_flight: HashMap::new(),
             seen_ids: HashMap::new(),
-            waiting_count: 0,
             last_seq: 0,
         }
     }
@@ -168,15 +169,12 @@ impl<X: Clone> Inbox<X> {
             return InboxPushOutcome::Duplicate;
         }
         let sender = sender_key(&message);
-        self.last_seq += 1;
-        let sequenced = SequencedMessage { seq: self.last_seq, item: message };
-        let queue = self.waiting.entry(sender.clone()).or_default();
-        if queue.is_empty() {
+        if !self.sender_rotation.contains(&sender) {
             self.sender_rotation.push_back(sender);
         }
-        queue.push_back(sequenced);
-        self.waiting_count += 1;
-        if self.waiting_count <= self.limits.waiting {
+        self.last_seq += 1;
+        self.waiting.push(WaitingMessage { seq: self.last_seq, is_debounced: false, item: message });
+        if self.waiting.len() <= self.limits.waiting {
             InboxPushOutcome::Queued
         } else {
             self.evict_from_busiest_sender()
@@ -189,16 +187,15 @@ impl<X: Clone> Inbox<X> {
             if self.in_flight.len() >= self.limits.in_flight {
                 return InboxPoll::Idle;
             }
-            if let Some(messages) = self.take_due_bucket(now) {
+            if let Some(key) = self.due_bucket(now) {
+                return InboxPoll::Ready(self.start_bucket(&key));
+            }
+            let Some(index) = self.take_turn() else { break };
+            if let Some(messages) = self.start_or_debounce(index, now) {
                 return InboxPoll::Ready(messages);
             }
-            let Some(message) = self.take_from_next_sender() else { break };
-            match self.start_or_debounce(message, now) {
-                Some(messages) => return InboxPoll::Ready(messages),
-                None => continue,
-            }
         }
-        let free = |(key, bucket): (&SessionKey, &DebounceBucket<X>)| {
+        let free = |(key, bucket): (&SessionKey, &DebounceBucket)| {
             (!self.in_flight.contains_key(key)).then_some(bucket.due_at)
         };
         self.buckets.iter().filter_map(free).min().map_or(InboxPoll::Idle, InboxPoll::WaitUntil)
@@ -211,24 +208,10 @@ impl<X: Clone> Inbox<X> {
 
     /// Withdraws every message whose scope `covered` accepts, in one step.
     pub fn stop(&mut self, covered: impl Fn(&InterruptionScope) -> bool) -> InboxWithdrawal<X> {
-        let of = |message: &ChannelMessage| covered(&message.interruption_scope());
-        let mut messages = Vec::new();
-        for queue in self.waiting.values_mut() {
-            let (out, kept): (Vec<_>, Vec<_>) = std::mem::take(queue).into_iter().partition(|it| of(&it.item.message));
-            queue.extend(kept);
-            messages.extend(out.into_iter().map(|sequenced| (sequenced.seq, sequenced.item)));
-        }
-        self.waiting.retain(|_, queue| !queue.is_empty());
-        self.sender_rotation.retain(|sender| self.waiting.contains_key(sender));
-        for bucket in self.buckets.values_mut() {
-            let (out, kept): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut bucket.messages).into_iter().partition(|it| of(&it.item.message));
-            bucket.messages = kept;
-            messages.extend(out.into_iter().map(|sequenced| (sequenced.seq, sequenced.item)));
-        }
-        self.buckets.retain(|_, bucket| !bucket.messages.is_empty());
-        messages.sort_by_key(|(seq, _)| *seq);
-        self.waiting_count -= messages.len();
+        let is_covered = |it: &mut WaitingMessage<X>| covered(&it.item.message.interruption_scope());
+        let messages = self.waiting.extract_if(.., is_covered).map(|it| it.item).collect();
+        self.sender_rotation.retain(|sender| self.waiting.iter().any(|it| it.has_turn_of(sender)));
+        self.buckets.retain(|key, _| self.waiting.iter().any(|it| it.is_in_bucket(key)));
         let (mut in_flight, mut commands) = (Vec::new(), Vec::new());
         for entry in self.in_flight.values().filter(|it| covered(&it.scope)) {
             match &entry.work {
@@ -236,7 +219,7 @@ impl<X: Clone> Inbox<X> {
                 InFlightWork::Command(extra) => commands.push(extra.clone()),
             }
         }
-        InboxWithdrawal { messages: messages.into_iter().map(|(_, message)| message).collect(), in_flight, commands }
+        InboxWithdrawal { messages, in_flight, commands }
     }
 
     /// Sequence number of the newest message, for [`Inbox::is_drained_up_to`].
@@ -248,117 +231,94 @@ impl<X: Clone> Inbox<X> {
     /// True when no message of the channel with this sequence number or a lower one is waiting, debounced or in flight.
     #[must_use]
     pub fn is_drained_up_to(&self, channel: &str, seq: u64) -> bool {
-        let is_waiting = |it: &SequencedMessage<X>| it.item.message.channel == channel && it.seq <= seq;
+        let is_waiting = |it: &WaitingMessage<X>| it.item.message.channel == channel && it.seq <= seq;
         let is_in_flight = |it: &InFlight<X>| it.channel == channel && it.last_seq <= seq;
-        let debounced = self.buckets.values().flat_map(|bucket| &bucket.messages);
-        !self.waiting.values().flatten().chain(debounced).any(is_waiting) && !self.in_flight.values().any(is_in_flight)
+        !self.waiting.iter().any(is_waiting) && !self.in_flight.values().any(is_in_flight)
     }
 
-    /// Evicts the newest message of the sender with the most messages.
+    /// Evicts the newest message of the sender with the most messages, from a bucket only if no other waits.
     fn evict_from_busiest_sender(&mut self) -> InboxPushOutcome<X> {
         // Borrow the names: this runs for each message of a flood, while others wait for the lock of the inbox.
         let mut counts: HashMap<(&str, &str), (usize, u64)> = HashMap::new();
-        for ((channel, sender), queue) in &self.waiting {
+        for WaitingMessage { seq, is_debounced, item } in &self.waiting {
+            let (count, newest) = counts.entry((&item.message.channel, &item.message.sender)).or_default();
+            *count += 1;
             // On a tie, choose the sender who wrote last: the others were waiting before.
-            let newest = queue.back().map_or(0, |sequenced| sequenced.seq);
-            counts.insert((channel, sender), (queue.len(), newest));
-        }
-        for sequenced in self.buckets.values().flat_map(|bucket| &bucket.messages) {
-            let message = &sequenced.item.message;
-            counts.entry((&message.channel, &message.sender)).or_default().0 += 1;
+            *newest = if *is_debounced { *newest } else { *seq };
         }
         let busiest = counts.into_iter().max_by_key(|(_, count)| *count);
-        let busiest = busiest.map(|((channel, sender), _)| (channel.to_owned(), sender.to_owned()));
-        let Some(busiest) = busiest else { return InboxPushOutcome::Queued };
-        let message = match self.waiting.get_mut(&busiest).and_then(VecDeque::pop_back) {
-            Some(sequenced) => sequenced.item,
-            None => match self.pop_debounced(&busiest) {
-                Some(message) => message,
-                None => return InboxPushOutcome::Queued,
-            },
-        };
-        if self.waiting.get(&busiest).is_some_and(VecDeque::is_empty) {
-            self.waiting.remove(&busiest);
+        let Some(((channel, sender), _)) = busiest else { return InboxPushOutcome::Queued };
+        let busiest = (channel.to_owned(), sender.to_owned());
+        let newest = self.waiting.iter().rposition(|it| it.has_turn_of(&busiest));
+        let newest = newest.or_else(|| self.waiting.iter().rposition(|it| sender_key(&it.item) == busiest));
+        let Some(index) = newest else { return InboxPushOutcome::Queued };
+        let evicted = self.waiting.remove(index).item;
+        if !self.waiting.iter().any(|it| it.has_turn_of(&busiest)) {
             self.sender_rotation.retain(|other| *other != busiest);
         }
-        self.waiting_count -= 1;
-        InboxPushOutcome::Evicted(Box::new(message))
-    }
-
-    fn pop_debounced(&mut self, sender: &SenderKey) -> Option<InboxMessage<X>> {
-        let of_sender =
-            |bucket: &DebounceBucket<X>| bucket.messages.last().is_some_and(|it| sender_key(&it.item) == *sender);
-        let key = self.buckets.iter().find(|(_, bucket)| of_sender(bucket)).map(|(key, _)| key.clone())?;
-        let bucket = self.buckets.get_mut(&key)?;
-        let message = bucket.messages.pop()?.item;
-        if bucket.messages.is_empty() {
-            self.buckets.remove(&key);
+        if !self.waiting.iter().any(|it| it.is_in_bucket(&evicted.conversation)) {
+            self.buckets.remove(&evicted.conversation);
         }
-        Some(message)
+        InboxPushOutcome::Evicted(Box::new(evicted))
     }
 
-    /// Takes the oldest message of the next sender whose conversation is not in flight.
-    fn take_from_next_sender(&mut self) -> Option<SequencedMessage<X>> {
-        let (place, at) = self.sender_rotation.iter().enumerate().find_map(|(place, sender)| {
+    /// Takes the turn of the next sender with a conversation that is not in flight. Returns the index of the sender's
+    /// oldest message in such a conversation.
+    fn take_turn(&mut self) -> Option<usize> {
+        let (place, index) = self.sender_rotation.iter().enumerate().find_map(|(place, sender)| {
             // If the first message of a conversation is blocked, this test blocks its later ones too.
-            let free = |it: &SequencedMessage<X>| !self.in_flight.contains_key(&it.item.conversation);
-            Some((place, self.waiting.get(sender)?.iter().position(free)?))
+            let is_free =
+                |it: &WaitingMessage<X>| it.has_turn_of(sender) && !self.in_flight.contains_key(&it.item.conversation);
+            Some((place, self.waiting.iter().position(is_free)?))
         })?;
         let sender = self.sender_rotation.remove(place)?;
-        let queue = self.waiting.get_mut(&sender)?;
-        let sequenced = queue.remove(at);
-        if queue.is_empty() {
-            self.waiting.remove(&sender);
-        } else {
+        if self.waiting.iter().filter(|it| it.has_turn_of(&sender)).nth(1).is_some() {
             self.sender_rotation.push_back(sender);
         }
-        sequenced
+        Some(index)
     }
 
     /// Returns the message as a batch, or puts it into its bucket. Messages already in the bucket go first.
-    fn start_or_debounce(&mut self, sequenced: SequencedMessage<X>, now: Moment) -> Option<Vec<InboxMessage<X>>> {
-        let key = sequenced.item.conversation.clone();
-        let debounce = sequenced.item.debounce;
-        let scope = sequenced.item.message.interruption_scope();
-        let bucket_head = self.buckets.get(&key).and_then(|bucket| bucket.messages.first());
+    fn start_or_debounce(&mut self, index: usize, now: Moment) -> Option<Vec<InboxMessage<X>>> {
+        let item = &self.waiting[index].item;
+        let (key, debounce) = (item.conversation.clone(), item.debounce);
+        let bucket_head = self.waiting.iter().find(|it| it.is_in_bucket(&key));
         // Do not merge messages of different interruption scopes: they are stopped separately.
+        let scope = item.message.interruption_scope();
         let has_other_scope = bucket_head.is_some_and(|first| first.item.message.interruption_scope() != scope);
-        if debounce.is_zero() || has_other_scope {
-            let Some(bucket) = self.buckets.remove(&key) else {
-                return Some(self.mark_in_flight(vec![sequenced]));
-            };
-            let sender = sender_key(&sequenced.item);
-            let queue = self.waiting.entry(sender.clone()).or_default();
-            if queue.is_empty() {
-                self.sender_rotation.push_front(sender);
-            }
-            queue.push_front(sequenced);
-            return Some(self.mark_in_flight(bucket.messages));
+        if !debounce.is_zero() && !has_other_scope {
+            let (due, latest) = (now.plus(debounce), now.plus(debounce * MAX_DEBOUNCE_FACTOR));
+            let bucket = self.buckets.entry(key).or_insert(DebounceBucket { due_at: due, latest_due_at: latest });
+            bucket.due_at = due.min(bucket.latest_due_at);
+            self.waiting[index].is_debounced = true;
+            return None;
         }
-        let (due, latest) = (now.plus(debounce), now.plus(debounce * MAX_DEBOUNCE_FACTOR));
-        let bucket = self.buckets.entry(key).or_insert_with(|| DebounceBucket {
-            messages: Vec::new(),
-            due_at: due,
-            latest_due_at: latest,
-        });
-        bucket.messages.push(sequenced);
-        bucket.due_at = due.min(bucket.latest_due_at);
-        None
+        if bucket_head.is_none() {
+            let message = self.waiting.remove(index);
+            return Some(self.mark_in_flight(vec![message]));
+        }
+        let sender = sender_key(item);
+        if !self.sender_rotation.contains(&sender) {
+            self.sender_rotation.push_front(sender);
+        }
+        Some(self.start_bucket(&key))
     }
 
-    fn take_due_bucket(&mut self, now: Moment) -> Option<Vec<InboxMessage<X>>> {
-        let is_due = |(key, bucket): &(&SessionKey, &DebounceBucket<X>)| {
-            bucket.due_at <= now && !self.in_flight.contains_key(*key)
-        };
-        let key = self.buckets.iter().filter(is_due).min_by_key(|(_, bucket)| bucket.due_at)?.0.clone();
-        let bucket = self.buckets.remove(&key)?;
-        Some(self.mark_in_flight(bucket.messages))
+    fn due_bucket(&self, now: Moment) -> Option<SessionKey> {
+        let is_due =
+            |(key, bucket): &(&SessionKey, &DebounceBucket)| bucket.due_at <= now && !self.in_flight.contains_key(*key);
+        self.buckets.iter().filter(is_due).min_by_key(|(_, bucket)| bucket.due_at).map(|(key, _)| key.clone())
     }
 
-    fn mark_in_flight(&mut self, messages: Vec<SequencedMessage<X>>) -> Vec<InboxMessage<X>> {
-        self.waiting_count -= messages.len();
-        let last_seq = messages.iter().map(|sequenced| sequenced.seq).max().unwrap_or_default();
-        if let Some(SequencedMessage { item: first, .. }) = messages.first() {
+    fn start_bucket(&mut self, key: &SessionKey) -> Vec<InboxMessage<X>> {
+        self.buckets.remove(key);
+        let messages = self.waiting.extract_if(.., |it| it.is_in_bucket(key)).collect();
+        self.mark_in_flight(messages)
+    }
+
+    fn mark_in_flight(&mut self, messages: Vec<WaitingMessage<X>>) -> Vec<InboxMessage<X>> {
+        let last_seq = messages.iter().map(|it| it.seq).max().unwrap_or_default();
+        if let Some(WaitingMessage { item: first, .. }) = messages.first() {
             let (channel, scope) = (first.message.channel.clone(), first.message.interruption_scope());
             let work = match ChannelCommand::parse(&first.message.content) {
                 Some(_) => InFlightWork::Command(first.extra.clone()),
@@ -366,7 +326,18 @@ impl<X: Clone> Inbox<X> {
             };
             self.in_flight.insert(first.conversation.clone(), InFlight { channel, scope, work, last_seq });
         }
-        messages.into_iter().map(|sequenced| sequenced.item).collect()
+        messages.into_iter().map(|it| it.item).collect()
+    }
+}
+
+impl<X> WaitingMessage<X> {
+    /// True if it waits for the turn of this sender.
+    fn has_turn_of(&self, (channel, sender): &SenderKey) -> bool {
+        !self.is_debounced && self.item.message.channel == *channel && self.item.message.sender == *sender
+    }
+
+    fn is_in_bucket(&self, conversation: &SessionKey) -> bool {
+        self.is_debounced && self.item.conversation == *conversation
     }
 }
 

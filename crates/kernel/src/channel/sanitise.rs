@@ -28,13 +28,12 @@
 //! - The gateway always removed narration ("Let me check ..."): in English only, and with it sentences of the answer.
 //!   Here narration stays unless the policy asks for its removal.
 //!
-//! Time and space are linear in the length of the text, for any input. This module knows no networks, markup or length
-//! limits.
+//! Time and space are linear in the length of the text, for any input, but for binary searches. This module knows no
+//! networks, markup or length limits.
 
 mod fences;
 mod headers;
-mod json_calls;
-mod json_scanner;
+mod json;
 mod markdown_code;
 mod narration;
 mod reply_scanner;
@@ -42,7 +41,6 @@ mod tag_content;
 mod tags;
 #[cfg(test)]
 mod tests;
-mod work_counter;
 
 use std::collections::BTreeSet;
 
@@ -76,7 +74,6 @@ pub struct SanitisedReply {
 pub enum EmptyReplyReason {
     /// The reply contained nothing but protocol.
     OnlyProtocol,
-    /// The reply was blank.
     Blank,
 }
 
@@ -143,7 +140,6 @@ struct ReplyJoiner {
 
 impl ReplyJoiner {
     fn push(&mut self, piece: &str) {
-        work_counter::count_bytes(piece.len());
         let inner = piece.trim_start();
         if !self.after_cut || inner.is_empty() {
             self.text.push_str(piece);

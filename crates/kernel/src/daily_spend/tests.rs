@@ -48,7 +48,6 @@ fn a_limit_that_cannot_work_is_named(#[case] limit: DailyLimit, #[case] key: &st
     assert!(problem.contains(text), "{problem}");
 }
 
-/// An operation on the daily spending.
 #[derive(Debug, Clone)]
 enum SpendOp {
     Use(usize, u64),

@@ -19,7 +19,6 @@ pub enum SearchWord {
 
 impl SearchWord {
     /// Letters, digits, marks, and single spaces between CJK characters.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
             Self::Exact(text) | Self::Prefix(text) => text,
@@ -45,7 +44,6 @@ pub fn space_cjk_signs(text: &str) -> String {
 ///
 /// CJK characters become overlapping pairs. A Chinese sentence has no spaces between its words: as a whole it would
 /// match only its exact text, and single characters would match nearly everywhere.
-#[must_use]
 pub fn parse_query_words(query: &str) -> Vec<SearchWord> {
     let mut known = HashSet::new();
     let runs = ScriptRuns { rest: query };

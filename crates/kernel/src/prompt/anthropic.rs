@@ -26,7 +26,6 @@ pub struct AnthropicRequest {
 }
 
 /// Builds the system prompt and the messages of a request.
-#[must_use]
 pub fn build_request(prompt: &Prompt<'_>) -> AnthropicRequest {
     let mut rendered = RenderedMessages::default();
     for line in build_lines(prompt, &DialectRules { is_legal_call_id, accepts_thinking }) {

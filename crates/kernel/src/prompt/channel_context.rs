@@ -19,7 +19,6 @@ const SUPERSEDED_NOTICE: &str = "[The user wrote again before the request above 
                           do what was asked before only where that still stands.]";
 
 /// The context lines for one message. `at` is in RFC 3339 format.
-#[must_use]
 pub fn channel_context(message: &ChannelMessage, at: &str, notes: &[String], history: &[Arc<Turn>]) -> String {
     let mut lines = vec![format!("Date and time: {at}"), format_place(message)];
     lines.extend(notes.iter().cloned());

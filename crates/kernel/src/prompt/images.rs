@@ -13,7 +13,6 @@ use super::visible_turns;
 use crate::image::{Image, ImageSource, ImageUnavailable, MarkedText, split_markers};
 use crate::turn::{CallResult, Turn, TurnDraft, is_blank};
 
-/// Maximum number of images in one request.
 pub const MAX_REQUEST_IMAGES: usize = 20;
 /// Number of the oldest images that are hidden at once when there are too many.
 const EVICTION_BATCH: usize = 5;
@@ -23,12 +22,10 @@ const UNSEEN_IMAGE_TEXT: &str = "(a picture, which this model cannot see)";
 /// Replaces an image that newer ones displaced, that a model refused, or that the caller did not load.
 const HIDDEN_IMAGE_TEXT: &str = "(a picture stood here; it is not shown any more)";
 
-/// Whether the model sees images.
 #[derive(Debug, Clone, Copy)]
 pub enum Vision<'a> {
     /// The model reads text only. Markers are removed; a message of markers only gets a placeholder.
     TextOnly,
-    /// The model sees these images.
     Images(&'a ImageSet),
 }
 
@@ -54,7 +51,6 @@ pub enum PromptPart<'a> {
 
 impl ImageSet {
     /// True when this source was loaded, successfully or not.
-    #[must_use]
     pub fn contains(&self, source: &str) -> bool {
         self.0.contains_key(source)
     }
@@ -64,14 +60,12 @@ impl ImageSet {
         self.0.entry(source).or_insert(found);
     }
 
-    #[must_use]
     pub fn base64_bytes(&self) -> usize {
         self.0.values().flatten().map(|image| image.base64().len()).sum()
     }
 }
 
 /// Sources of the images that a prompt shows, oldest first. The caller loads them into an [`ImageSet`].
-#[must_use]
 pub fn wanted_image_sources(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<String> {
     let (mut all, hidden) = list_images(turns, draft);
     all.drain(..hidden).for_each(drop);
@@ -79,7 +73,6 @@ pub fn wanted_image_sources(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> V
 }
 
 /// Number and size of the images that a request shows.
-#[must_use]
 pub fn image_usage(turns: &[Arc<Turn>], draft: Option<&TurnDraft>, vision: Vision<'_>) -> ImageUsage {
     let Vision::Images(images) = vision else { return ImageUsage::default() };
     let (all, hidden) = list_images(turns, draft);

@@ -15,7 +15,6 @@ use crate::turn::{ModelMessage, Thinking};
 pub(super) use check::check_messages;
 
 /// The `messages` of a chat request.
-#[must_use]
 pub fn build_messages(prompt: &Prompt<'_>) -> Vec<Value> {
     let mut messages = Vec::new();
     if !is_blank(prompt.system) {

@@ -61,7 +61,6 @@ impl RunRegistry {
     }
 
     /// Sessions with a queued run of this scope, which may have waited for a run that is over now.
-    #[must_use]
     pub fn queued_sessions_of_scope(&self, scope: &InterruptionScope) -> Vec<SessionKey> {
         let queued = self.runs_of_scope(scope).filter(|entry| entry.state == RunState::Queued);
         let mut keys: Vec<SessionKey> = queued.map(|entry| entry.run.session.clone()).collect();

@@ -23,7 +23,6 @@ impl StopRequester {
     }
 }
 
-/// A run as requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewRun {
     pub id: RunId,
@@ -36,7 +35,6 @@ pub struct NewRun {
     /// The run that starts it, if it is a sub-run.
     pub parent: Option<RunId>,
     pub text: String,
-    /// Policy while the session is busy.
     pub on_busy: OnBusy,
     /// Scope of interruptions by this run, and of this run. The session if `None`.
     pub interruption_scope: Option<Arc<InterruptionScope>>,
@@ -44,7 +42,6 @@ pub struct NewRun {
     pub expires_at: Moment,
 }
 
-/// Activity of a running run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunPhase {
     /// A model request is in progress, back-off included.
@@ -59,7 +56,6 @@ pub struct RegistryEntry {
     pub state: RunState,
     /// Meaningful while the run is running.
     pub phase: RunPhase,
-    /// Sequence number of acceptance.
     pub accept_seq: u64,
     /// True once its acceptance is durable; it does not start before.
     pub durable: bool,

@@ -77,7 +77,6 @@ impl RunRegistry {
     }
 
     /// A run and all its descendants, parents before children.
-    #[must_use]
     pub fn subtree(&self, root: &RunId) -> Vec<RunId> {
         let mut found = vec![root.clone()];
         let mut next = 0;

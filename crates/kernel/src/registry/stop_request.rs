@@ -7,10 +7,8 @@ use quell_protocol::{AgentId, InterruptionScope, Requester, RunId, SessionKey, S
 use super::StopRequester;
 use crate::run::StopLevel;
 
-/// The runs that a stop covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopScope {
-    /// One run with its subtree.
     Run {
         id: RunId,
         /// If given, it must match the session of the run: no session can stop a run of another.
@@ -59,7 +57,6 @@ pub enum BackgroundPolicy {
 
 impl StopScope {
     /// A session with its queue and its background runs and processes.
-    #[must_use]
     pub fn whole_session(key: SessionKey) -> Self {
         Self::Session { key, queued: QueuedPolicy::Withdraw, background: BackgroundPolicy::Stop }
     }
@@ -70,11 +67,9 @@ impl StopScope {
 pub enum AgentRunFilter {
     /// Running runs that wait for the model.
     WaitingLlm,
-    /// Runs in any phase.
     Any,
 }
 
-/// A stop, without its scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopRequest {
     pub level: StopLevel,

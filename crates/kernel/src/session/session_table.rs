@@ -120,7 +120,6 @@ impl<B: Clone> SessionTable<B> {
         SessionLookup::Live(body.clone())
     }
 
-    /// Begins a change of a session's resources.
     pub fn begin_change(&mut self, key: &SessionKey) -> ChangeLookup<B> {
         if self.closed {
             return ChangeLookup::Closed;
@@ -251,44 +250,36 @@ impl<B: Clone> SessionTable<B> {
         *self.blocked.entry(key.clone()).or_default() += 1;
     }
 
-    /// Takes back one [`SessionTable::block_creation`].
     pub fn unblock_creation(&mut self, key: &SessionKey) {
         decrement_count(&mut self.blocked, key);
     }
 
-    /// Ends the clean-up of a session.
     pub fn finish_cleanup(&mut self, key: &SessionKey) {
         decrement_count(&mut self.cleaning_up, key);
     }
 
-    #[must_use]
     pub fn state(&self, key: &SessionKey) -> Option<SessionState> {
         self.entries.get(key).map(|entry| entry.state)
     }
 
-    #[must_use]
     pub fn resources(&self, key: &SessionKey) -> Option<&B> {
         self.entries.get(key)?.resources.as_ref()
     }
 
     /// Number of sessions that are live or being created.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    #[must_use]
     pub fn has_cleanups(&self) -> bool {
         !self.cleaning_up.is_empty()
     }
 
     /// True when no session of this key is live, being created or being cleaned up.
-    #[must_use]
     pub fn is_gone(&self, key: &SessionKey) -> bool {
         !self.entries.contains_key(key) && !self.cleaning_up.contains_key(key)
     }

@@ -14,7 +14,6 @@ fn at(seconds: u64) -> Moment {
     Moment(Duration::from_secs(seconds))
 }
 
-/// One example of each state.
 fn all_states() -> [SessionState; 5] {
     [
         SessionState::Uninitialised,

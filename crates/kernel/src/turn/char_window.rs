@@ -10,7 +10,6 @@ use super::{ModelMessage, Turn, TurnItem};
 ///
 /// Turns are dropped by whole quarters of the budget. So the first turn stays the same over many messages, and with it
 /// the part of the prompt that a provider has cached.
-#[must_use]
 pub fn newest_within_chars(turns: &[Arc<Turn>], budget: usize) -> Vec<Arc<Turn>> {
     let compaction = newest_compaction(turns);
     let begin = compaction.map_or(0, |(at, compaction)| at.saturating_sub(compaction.kept));

@@ -29,7 +29,6 @@ const FALLBACK_CHARS: usize = 600;
 impl Compaction {
     /// A summary of these turns and of the `earlier` summary, followed by `kept` turns. Stopped requests are mentioned
     /// in fixed words, whether the model's summary mentions them or not.
-    #[must_use]
     pub fn new(turns: &[Arc<Turn>], earlier: Option<&str>, summary: String, kept: usize) -> Self {
         let unfinished = turns.iter().any(|turn| turn.note().is_some())
             || earlier.is_some_and(|earlier| earlier.contains(UNFINISHED_NOTICE));
@@ -43,7 +42,6 @@ impl Compaction {
 
     /// A fallback if the model gives no summary: the beginning of the `earlier` summary, and the beginnings of the last
     /// messages of users and model.
-    #[must_use]
     pub fn from_last_messages(turns: &[Arc<Turn>], earlier: Option<&str>) -> Self {
         let beginning = |text: &str| text.chars().take(FALLBACK_CHARS).collect::<String>();
         let newest =
@@ -73,7 +71,6 @@ pub(crate) fn newest_compaction(turns: &[Arc<Turn>]) -> Option<(usize, &Compacti
 
 /// The newest of these turns that fit into `max_bytes`, at least one. The results of a turn that does not fit are
 /// shortened to their ends. Turns older than the first that still does not fit are left out.
-#[must_use]
 pub fn newest_that_fit(turns: &[Arc<Turn>], mut max_bytes: usize) -> Vec<Arc<Turn>> {
     let mut taken = Vec::new();
     for turn in turns.iter().rev() {
@@ -90,7 +87,6 @@ pub fn newest_that_fit(turns: &[Arc<Turn>], mut max_bytes: usize) -> Vec<Arc<Tur
 
 /// Number of the oldest turns to summarise. It is zero while everything fits into `limit`. Otherwise the newest turns
 /// that stay, together with the `fixed` part, take at most half of `limit`. All sizes have the same unit.
-#[must_use]
 pub fn turns_to_summarise(sizes: &[usize], fixed: usize, limit: usize) -> usize {
     let total = sizes.iter().fold(fixed, |sum, size| sum.saturating_add(*size));
     if total <= limit {

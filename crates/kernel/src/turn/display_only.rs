@@ -45,7 +45,6 @@ impl DisplayOnly {
     }
 }
 
-/// The readable reasoning of a message.
 pub(super) fn readable_thinking<'a>(thinking: impl Iterator<Item = &'a Thinking>) -> String {
     let text = |thinking: &'a Thinking| match thinking {
         Thinking::Shown { text, .. } | Thinking::Open { text } => text.as_str(),

@@ -56,7 +56,6 @@ enum CallState {
     Done(CallResult),
 }
 
-/// A call without a result.
 pub(super) struct OpenCall<'a> {
     pub(super) id: &'a CallId,
     /// Number of the call within the turn, from 0.
@@ -67,7 +66,6 @@ pub(super) struct OpenCall<'a> {
 
 impl TurnDraft {
     /// Creates a turn with only the user's message.
-    #[must_use]
     pub fn new(run_id: RunId, user: String) -> Self {
         let (partial_text, partial_thinking) = (String::new(), String::new());
         let entries = vec![DraftEntry::User { text: user, at: None }];
@@ -84,7 +82,6 @@ impl TurnDraft {
         self
     }
 
-    #[must_use]
     pub fn run_id(&self) -> &RunId {
         &self.run_id
     }
@@ -95,19 +92,16 @@ impl TurnDraft {
     }
 
     /// The summary that replaces turns before this one.
-    #[must_use]
     pub fn compaction(&self) -> Option<&Compaction> {
         self.compaction.as_ref()
     }
 
     /// Approximate bytes of it in a model request.
-    #[must_use]
     pub fn size(&self) -> usize {
         super::items_size(&self.items_for_model())
     }
 
     /// Approximate bytes of memory: texts, reasoning, calls and results, without the message that streams.
-    #[must_use]
     pub fn memory_size(&self) -> usize {
         let of_call = |call: &DraftCall| {
             let output = if let CallState::Done(result) = &call.state { result.output.len() } else { 0 };
@@ -178,12 +172,10 @@ impl TurnDraft {
         }
     }
 
-    /// Adds text of the message that streams.
     pub fn push_text(&mut self, text: &str) {
         self.partial_text.push_str(text);
     }
 
-    /// Adds reasoning of the message that streams.
     pub fn push_thinking(&mut self, text: &str) {
         self.partial_thinking.push_str(text);
     }
@@ -194,14 +186,10 @@ impl TurnDraft {
         self.partial_thinking.clear();
     }
 
-    /// Text of the message that streams.
-    #[must_use]
     pub fn partial_text(&self) -> &str {
         &self.partial_text
     }
 
-    /// Reasoning of the message that streams.
-    #[must_use]
     pub fn partial_thinking(&self) -> &str {
         &self.partial_thinking
     }
@@ -279,19 +267,15 @@ impl TurnDraft {
     }
 
     /// True once the model has produced text, reasoning or calls.
-    #[must_use]
     pub fn has_output(&self) -> bool {
         self.messages().next().is_some() || !self.partial_text.is_empty() || !self.partial_thinking.is_empty()
     }
 
-    /// Text of the last complete message.
-    #[must_use]
     pub fn last_text(&self) -> Option<String> {
         self.messages().next_back().map(ModelMessage::text)
     }
 
     /// Text of the last message, if that has no calls.
-    #[must_use]
     pub fn answer(&self) -> Option<String> {
         self.messages().next_back().filter(|message| message.calls().next().is_none()).map(ModelMessage::text)
     }

@@ -5,8 +5,6 @@ use quell_protocol::api::{HistoryCall, HistoryMessage};
 use super::{AnsweredCall, PartialPolicy, Turn, TurnItem, display_only, is_blank};
 
 impl Turn {
-    /// The turn's messages, in order.
-    #[must_use]
     pub fn history(&self) -> Vec<HistoryMessage> {
         let mut messages = Vec::new();
         for (at, item) in self.items.iter().enumerate() {

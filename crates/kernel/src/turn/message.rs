@@ -24,10 +24,7 @@ pub struct ModelMessage<C> {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum MessageBlock<C> {
     Thinking(Thinking),
-    /// Visible text.
-    Text {
-        text: String,
-    },
+    Text { text: String },
     Call(C),
 }
 
@@ -62,7 +59,6 @@ impl<C> Default for ModelMessage<C> {
 
 impl<C> ModelMessage<C> {
     /// A message with reasoning first, then text, then calls, which is the usual order.
-    #[must_use]
     pub fn new(thinking: Vec<Thinking>, text: impl Into<String>, calls: Vec<C>) -> Self {
         let text = Some(text.into()).filter(|text| !text.is_empty());
         let thinking = thinking.into_iter().map(MessageBlock::Thinking);
@@ -72,7 +68,6 @@ impl<C> ModelMessage<C> {
     }
 
     /// All visible text, joined without separators, as it streamed.
-    #[must_use]
     pub fn text(&self) -> String {
         let text = |block: &'_ MessageBlock<C>| match block {
             MessageBlock::Text { text } => text.clone(),
@@ -103,7 +98,6 @@ impl<C> ModelMessage<C> {
     }
 
     /// True when it has visible text or calls. No provider accepts a message without both.
-    #[must_use]
     pub fn has_content(&self) -> bool {
         self.calls().next().is_some() || !is_blank(&self.text())
     }

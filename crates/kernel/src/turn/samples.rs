@@ -41,7 +41,6 @@ pub(crate) struct DraftStory {
     pub(crate) steps: Vec<DraftStep>,
 }
 
-/// A story with its verdict and policy.
 #[derive(Debug, Clone)]
 pub(crate) struct SealedStory {
     pub(crate) story: DraftStory,
@@ -71,7 +70,6 @@ impl DraftStory {
         (draft, lines)
     }
 
-    /// All texts of the user, in order.
     pub(crate) fn user_texts(&self) -> Vec<&str> {
         let steered = self.steps.iter().filter_map(|step| match step {
             DraftStep::User(text) => Some(text.as_str()),

@@ -15,7 +15,6 @@ pub const TURN_VERSION: u32 = 2;
 /// The oldest readable version. It stored text, reasoning and calls of a message in separate lists.
 const OLDEST_READABLE_VERSION: u32 = 1;
 
-/// Why a stored turn was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidTurn {
     #[error("the stored turn is not readable")]
@@ -27,7 +26,6 @@ pub enum InvalidTurn {
     Damaged(&'static str),
 }
 
-/// A turn before its validation.
 #[derive(Deserialize)]
 pub(super) struct UncheckedTurn {
     version: u32,
@@ -53,7 +51,6 @@ struct VersionHeader {
 }
 
 impl Turn {
-    /// Parses and validates a stored turn.
     pub fn from_stored(json: &str) -> Result<Self, InvalidTurn> {
         let VersionHeader { version } = serde_json::from_str(json)?;
         check_version(version)?;
@@ -61,8 +58,6 @@ impl Turn {
         Self::try_from(unchecked)
     }
 
-    /// The form that [`Turn::from_stored`] reads.
-    #[must_use]
     pub fn to_stored(&self) -> String {
         // Formatting a JSON value cannot fail, and conversion to one cannot either: all map keys of a turn are strings.
         serde_json::json!(self).to_string()

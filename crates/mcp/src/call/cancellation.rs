@@ -33,7 +33,6 @@ pub(super) enum CancelReason {
 enum CancelOutcome {
     /// The server answered the call after all.
     Answered(CancelledCallAnswer),
-    /// The server has ended.
     ServerEnded(Arc<InstanceEnd>),
     /// The server reads its input; it is not known what it does with the call.
     Unconfirmed,

@@ -29,7 +29,6 @@ pub(crate) struct CommandFixture {
     _serial_guard: Option<MutexGuard<'static, ()>>,
 }
 
-/// A command that was started.
 pub(crate) struct StartedScript {
     pub(crate) handle: JoinHandle<Result<ProcessEnd, SpawnError>>,
     pub(crate) output: watch::Receiver<String>,

@@ -98,7 +98,10 @@ async fn force_during_the_grace_ends_it_at_once() {
 
 const CLEANING: &str = "trap 'sleep 0.1; echo end; exit 4' TERM; sleep 1000 & echo ready; wait";
 /// The shell starts its second `sleep` after everything got SIGTERM, and waits for it: the second round must reach it.
-const LATE_CHILD: &str = "trap 'echo caught' TERM; sleep 1000 & echo ready; wait; sleep 1000; echo end; exit 4";
+/// The first `sleep` has replaced its forked shell before the stop, whose handler would take the signal.
+const LATE_CHILD: &str = "trap 'echo caught' TERM; sleep 1000 & \
+    until read name < /proc/$!/comm && [ $name = sleep ]; do :; done; \
+    echo ready; wait; sleep 1000; echo end; exit 4";
 
 #[rstest]
 #[case::cleaning_up(CLEANING)]

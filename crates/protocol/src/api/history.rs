@@ -7,15 +7,14 @@ use crate::ids::{AgentId, Principal, RunId};
 use crate::verdict::Verdict;
 
 /// One message of a session's history, for people.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryMessage {
     /// The run that the message belongs to; absent for `reset`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
     /// `user`, `assistant`, `tool`, `note`, or `reset` at the point where the history was emptied.
     pub role: String,
-    /// The text of the message.
     pub text: String,
     /// Time at which the message arrived or was complete, RFC 3339. In a turn that an older version stored: the end of
     /// the run.
@@ -24,25 +23,19 @@ pub struct HistoryMessage {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<HistoryCall>,
     /// The call whose result this tool message is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
     /// On a result: how the call ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<CallEnd>,
     /// On a result: the exit code, if the call was a command that exited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
     /// On a result: the duration of the call in milliseconds, if it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ms: Option<f64>,
     /// Reasoning of an assistant message, as it streamed, for people. A message with reasoning alone was cut off.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub thinking: String,
     /// On the first message of a turn: the agent that answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
     /// On the first message of a turn: the principal who sent it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<Principal>,
     /// True for partial text that the model does not see.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -51,7 +44,6 @@ pub struct HistoryMessage {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept: bool,
     /// On the last message of a turn: the verdict.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
 }
 
@@ -88,9 +80,7 @@ impl HistoryMessage {
 /// A call in an assistant message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct HistoryCall {
-    /// The id of the call.
     pub id: String,
-    /// The name of the tool.
     pub tool: String,
     /// The arguments as the model gave them.
     #[schema(value_type = Object)]

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::word_enum::word_enum;
+
 /// Access level of a token. Each level includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -15,29 +17,27 @@ pub enum AccessLevel {
     Admin,
 }
 
-/// One entry in the list of scopes of a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TokenScope {
-    /// Read only.
-    Read,
-    /// Read, send messages and stop one's own runs.
-    Write,
-    /// Decide approvals.
-    Approve,
-    /// Give a session a `baseUrl` or an `mcpUrl` of its own.
-    Endpoints,
-    /// Do everything.
-    Admin,
+word_enum! {
+    /// One entry in the list of scopes of a token.
+    TokenScope {
+        /// Read only.
+        Read "read",
+        /// Read, send messages and stop one's own runs.
+        Write "write",
+        /// Decide approvals.
+        Approve "approve",
+        /// Give a session a `baseUrl` or an `mcpUrl` of its own.
+        Endpoints "endpoints",
+        /// Do everything.
+        Admin "admin",
+    }
 }
 
 /// Scopes of a token: one word or a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(untagged)]
 pub enum TokenScopes {
-    /// One scope.
     One(TokenScope),
-    /// Several scopes.
     Several(Vec<TokenScope>),
 }
 
@@ -84,19 +84,6 @@ impl From<AccessLevel> for TokenScope {
             AccessLevel::Read => Self::Read,
             AccessLevel::Write => Self::Write,
             AccessLevel::Admin => Self::Admin,
-        }
-    }
-}
-
-impl TokenScope {
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Approve => "approve",
-            Self::Endpoints => "endpoints",
-            Self::Admin => "admin",
         }
     }
 }
@@ -153,7 +140,6 @@ pub struct TokenRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewToken {
-    /// The name of the token.
     pub name: String,
     /// The access level, without the grants.
     pub scope: AccessLevel,

@@ -12,7 +12,6 @@ use serde_json::Value;
 
 use crate::fixture::{SoakFixture, poll_until};
 use crate::histories;
-use crate::model_protocol::{ModelCommand, ModelServerStatus};
 use crate::results::{FaultKind, SoakCounts, verdict_text};
 use crate::run_ends::RunEndFeed;
 
@@ -20,16 +19,14 @@ use crate::run_ends::RunEndFeed;
 const REST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Idle threads for blocking work end after ten seconds, and sessions expire.
 const FINAL_REST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Runs in one page.
 const RUN_PAGE_SIZE: usize = 200;
 /// Histories that one audit reads.
 const HISTORIES_PER_AUDIT: usize = 20;
 
 /// Gauges that must be 0 at rest.
 const REST_GAUGES: &[&str] = &["quell_runs", "quell_processes", "quell_background_processes", "quell_model_requests"];
-/// Gauges that must be 0 at the end, when all sessions have expired.
-const FINAL_GAUGES: &[&str] =
-    &["quell_runs", "quell_processes", "quell_background_processes", "quell_model_requests", "quell_sessions_live"];
+
+type CountDescriptors = fn(DescriptorCounts) -> usize;
 
 /// Keeps the state of the beginning and what was audited already.
 pub(crate) struct SoakAuditor {
@@ -37,11 +34,11 @@ pub(crate) struct SoakAuditor {
     run_ends: RunEndFeed,
     initial_descriptors: DescriptorCounts,
     initial_threads: u64,
-    pub(crate) final_threads: u64,
     audited_runs: HashSet<String>,
     /// Index of the first session whose history the next audit reads.
     next_session: usize,
-    pub(crate) model_status: ModelServerStatus,
+    /// Complaints of the model that are faults already.
+    model_complaints: usize,
     /// Gaps in the feed before this audit. Only a later gap excuses a missing end.
     earlier_gaps: u64,
 }
@@ -55,10 +52,9 @@ impl SoakAuditor {
             run_ends: run_ends.clone(),
             initial_descriptors: DescriptorCounts::default(),
             initial_threads: leaks::threads_of(pid).unwrap_or(0),
-            final_threads: 0,
             audited_runs: HashSet::new(),
             next_session: 0,
-            model_status: ModelServerStatus::default(),
+            model_complaints: 0,
             earlier_gaps: 0,
         };
         auditor.check_daemon_idle().await;
@@ -80,14 +76,14 @@ impl SoakAuditor {
     pub(crate) async fn audit_final(&mut self, sessions: usize) {
         self.next_session = 0;
         self.check_histories(sessions).await;
-        self.check_gauges_zero(FINAL_GAUGES, FINAL_REST_TIMEOUT).await;
+        // All sessions have expired.
+        self.check_gauges_zero(&[REST_GAUGES, &["quell_sessions_live"]].concat(), FINAL_REST_TIMEOUT).await;
         let (pid, most) = (self.fixture.daemon.pid(), self.initial_threads);
-        let back = poll_until(FINAL_REST_TIMEOUT, || async move {
+        self.expect_soon(FaultKind::Task, FINAL_REST_TIMEOUT, || {
             let threads = leaks::threads_of(pid).unwrap_or(0);
             if threads <= most { Ok(()) } else { Err(format!("{threads} threads, {most} at the beginning")) }
-        });
-        self.expect_daemon(FaultKind::Task, back.await);
-        self.final_threads = leaks::threads_of(pid).unwrap_or(0);
+        })
+        .await;
         for (mark, who) in self.fixture.markers.scan().await.iter() {
             self.fixture.results.add_fault(FaultKind::Process, mark, format!("{who:#?}"));
         }
@@ -102,12 +98,14 @@ impl SoakAuditor {
             let busy: Vec<_> = gauges.into_iter().filter(|(name, value)| held(name) && *value != 0.0).collect();
             if busy.is_empty() { Ok(()) } else { Err(format!("not 0 at rest: {busy:?}")) }
         });
-        self.expect_daemon(FaultKind::Task, gauges.await);
+        if let Err(why) = gauges.await {
+            fixture.results.add_fault(FaultKind::Task, "the daemon", why);
+        }
     }
 
-    /// A problem of the daemon is a fault of this kind.
-    fn expect_daemon(&self, kind: FaultKind, outcome: Result<(), String>) {
-        if let Err(why) = outcome {
+    /// Polls until `probe` succeeds; its last error is a fault of this kind.
+    async fn expect_soon(&self, kind: FaultKind, limit: Duration, mut probe: impl FnMut() -> Result<(), String>) {
+        if let Err(why) = poll_until(limit, || std::future::ready(probe())).await {
             self.fixture.results.add_fault(kind, "the daemon", why);
         }
     }
@@ -115,42 +113,38 @@ impl SoakAuditor {
     async fn check_daemon_idle(&self) {
         self.check_gauges_zero(REST_GAUGES, REST_TIMEOUT).await;
         let pid = self.fixture.daemon.pid();
-        let alone = poll_until(REST_TIMEOUT, || async move {
+        self.expect_soon(FaultKind::Process, REST_TIMEOUT, || {
             let below = leaks::descendants_of(pid);
             if below.is_empty() { Ok(()) } else { Err(format!("{} processes below it: {below:#?}", below.len())) }
-        });
-        self.expect_daemon(FaultKind::Process, alone.await);
+        })
+        .await;
     }
 
     async fn check_descriptors(&self) {
         let (pid, then) = (self.fixture.daemon.pid(), self.initial_descriptors);
-        let sockets = poll_until(REST_TIMEOUT, || async move {
-            let now = leaks::count_descriptors(pid).map_err(|error| error.to_string())?;
-            if now.sockets <= then.sockets { Ok(()) } else { Err(format!("{now:?}, {then:?} at the beginning")) }
-        });
-        self.expect_daemon(FaultKind::Socket, sockets.await);
-        let others = poll_until(REST_TIMEOUT, || async move {
-            let now = leaks::count_descriptors(pid).map_err(|error| error.to_string())?;
-            let rest = |held: DescriptorCounts| held.total() - held.sockets;
-            if rest(now) <= rest(then) { Ok(()) } else { Err(format!("{now:?}, {then:?} at the beginning")) }
-        });
-        self.expect_daemon(FaultKind::Descriptor, others.await);
+        let counts: [(FaultKind, CountDescriptors); 2] =
+            [(FaultKind::Socket, |held| held.sockets), (FaultKind::Descriptor, |held| held.total() - held.sockets)];
+        for (kind, count) in counts {
+            self.expect_soon(kind, REST_TIMEOUT, || {
+                let now = leaks::count_descriptors(pid).map_err(|error| error.to_string())?;
+                if count(now) <= count(then) { Ok(()) } else { Err(format!("{now:?}, {then:?} at the beginning")) }
+            })
+            .await;
+        }
     }
 
     async fn check_model_idle(&mut self) {
-        let (fixture, status) = (&self.fixture, std::cell::Cell::new(ModelServerStatus::default()));
-        let rests = poll_until(REST_TIMEOUT, || async {
-            let now = fixture.model.send_command(ModelCommand::Count).await;
-            let open = now.connections;
-            status.set(now);
-            if open == 0 { Ok(()) } else { Err(format!("{open} connections to the model are open")) }
-        });
-        self.expect_daemon(FaultKind::Socket, rests.await);
-        let status = status.take();
-        for complaint in status.complaints.iter().skip(self.model_status.complaints.len()) {
-            fixture.results.add_fault(FaultKind::InvalidHistory, "the model", complaint);
+        let model = &self.fixture.model.server;
+        self.expect_soon(FaultKind::Socket, REST_TIMEOUT, || match model.connection_count() {
+            0 => Ok(()),
+            open => Err(format!("{open} connections to the model are open")),
+        })
+        .await;
+        let complaints = model.protocol_errors();
+        for complaint in &complaints[self.model_complaints..] {
+            self.fixture.results.add_fault(FaultKind::InvalidHistory, "the model", complaint);
         }
-        self.model_status = status;
+        self.model_complaints = complaints.len();
     }
 
     /// Checks every run since the last audit, newest first.
@@ -170,10 +164,11 @@ impl SoakAuditor {
                 _ => break,
             }
         }
-        for run in self.run_ends.runs_ended_twice() {
+        let ends = self.run_ends.lock();
+        for run in ends.runs_ended_twice() {
             self.fixture.results.add_fault(FaultKind::DoubleEnd, &run, "its end was reported more than once");
         }
-        self.earlier_gaps = self.run_ends.gaps();
+        self.earlier_gaps = ends.gaps;
         // These sets explain runs that are audited now.
         let mut facts = self.fixture.results.lock();
         facts.named_runs.clear();
@@ -196,11 +191,9 @@ impl SoakAuditor {
             results.add_fault(FaultKind::Leftover, run, format!("{receipt}"));
         }
         let reported = poll_until(Duration::from_secs(5), || async {
-            if self.run_ends.ends_of(run) > 0 || self.run_ends.gaps() > self.earlier_gaps {
-                Ok(())
-            } else {
-                Err("its end was not reported to a client".to_owned())
-            }
+            let ends = self.run_ends.lock();
+            let is_known = ends.is_reported(run) || ends.gaps > self.earlier_gaps;
+            if is_known { Ok(()) } else { Err("its end was not reported to a client".to_owned()) }
         });
         if let Err(why) = reported.await {
             results.add_fault(FaultKind::MissingEnd, run, format!("{why}: {row}"));

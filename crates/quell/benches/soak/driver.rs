@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
@@ -12,13 +13,11 @@ use crate::fixture::SoakFixture;
 use crate::memory::MemorySamples;
 use crate::options::SoakOptions;
 use crate::plan::SoakDialect;
-use crate::random::SoakRandom;
 use crate::report;
 use crate::results::FaultKind;
 use crate::round::SoakRound;
 use crate::run_ends::RunEndFeed;
 
-/// Time between two audits.
 const AUDIT_EVERY: Duration = Duration::from_secs(10);
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// Longest time of a round. No wait inside of a round is longer than half of it.
@@ -40,10 +39,10 @@ pub(crate) async fn drive_soak(options: &SoakOptions) -> bool {
     warm_up(&fixture).await;
     let mut auditor = SoakAuditor::begin(&fixture, &run_ends).await;
     let memory_samples = MemorySamples::start(fixture.daemon.pid());
-    let gate = Arc::new(Semaphore::new(options.at_once as usize));
+    let gate = Arc::new(Semaphore::new(options.at_once.get() as usize));
     let end = Instant::now() + options.time;
     let mut sessions = JoinSet::new();
-    for number in 0..options.sessions {
+    for number in 0..options.sessions.get() {
         sessions.spawn(run_session(Arc::clone(&fixture), Arc::clone(&gate), (number, options.seed), end));
     }
     let progress = tokio::spawn(print_progress(Arc::clone(&fixture), memory_samples.clone()));
@@ -51,22 +50,21 @@ pub(crate) async fn drive_soak(options: &SoakOptions) -> bool {
         tokio::time::sleep(AUDIT_EVERY).await;
         // The semaphore is fair: the audit gets all permits once the current rounds have ended, so all sessions are
         // paused.
-        let _all = gate.acquire_many(options.at_once).await.expect("the gate stays open");
+        let _all = gate.acquire_many(options.at_once.get()).await.expect("the gate stays open");
         auditor.audit().await;
     }
     while sessions.join_next().await.is_some() {}
     progress.abort();
     auditor.audit().await;
-    auditor.audit_final(options.sessions).await;
-    report::print_report(&fixture, &auditor, &memory_samples, options)
+    auditor.audit_final(options.sessions.get()).await;
+    report::print_report(&fixture, &memory_samples, options)
 }
 
 /// Does one run in each dialect, so that the daemon has opened what it opens only once.
 async fn warm_up(fixture: &SoakFixture) {
     for dialect in SoakDialect::ALL {
         let body = json!({"text": "hello", "agent": dialect.agent_id("main")});
-        let sent = fixture.http.post("/api/sessions/greeting/runs", &body).await.expect_status(202);
-        let run = sent["runId"].as_str().unwrap_or_default().to_owned();
+        let run = fixture.http.start_run("greeting", &body).await;
         drop(fixture.http.run_events(&run, 0).await.read_to_end().await);
     }
 }
@@ -74,7 +72,8 @@ async fn warm_up(fixture: &SoakFixture) {
 /// Does one round of a session after the other. Each has its own task, so that a panic in it is a fault and does not
 /// end the soak.
 async fn run_session(fixture: Arc<SoakFixture>, gate: Arc<Semaphore>, (number, seed): (usize, u64), end: Instant) {
-    let mut random = SoakRandom::new(seed, number as u64);
+    // One stream of random numbers a session: the same seed gives the same plan, however fast the others are.
+    let mut random = Rng::with_seed(seed ^ (number as u64).wrapping_mul(0xA076_1D64_78BD_642F));
     for nth in 0.. {
         let _permit = gate.acquire().await.expect("the gate stays open");
         if Instant::now() >= end || should_give_up(&fixture) {

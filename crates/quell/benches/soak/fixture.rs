@@ -8,7 +8,7 @@ use quell_testkit::mcp;
 use serde_json::{Value, json};
 
 use crate::marker_scan::MarkerScanner;
-use crate::model::ModelProcess;
+use crate::model::SoakModel;
 use crate::plan::SoakDialect;
 use crate::results::SoakResults;
 
@@ -19,7 +19,7 @@ const MAX_LOG_LINES: usize = 12;
 pub(crate) struct SoakFixture {
     pub(crate) daemon: TestDaemon,
     pub(crate) http: TestApiClient,
-    pub(crate) model: ModelProcess,
+    pub(crate) model: SoakModel,
     pub(crate) markers: MarkerScanner,
     pub(crate) results: SoakResults,
     pub(crate) started_at: Instant,
@@ -27,15 +27,15 @@ pub(crate) struct SoakFixture {
 
 impl SoakFixture {
     pub(crate) async fn start() -> Self {
-        let model = ModelProcess::start().await;
-        let home = DaemonHome::new(&config(&model.base_url)).with_env("SOAK_KEY", "sk-soak");
+        let model = SoakModel::start().await;
+        let home = DaemonHome::new(&config(&model.server.base_url())).with_env("SOAK_KEY", "sk-soak");
         let daemon = home.start(Path::new(env!("CARGO_BIN_EXE_quell"))).await;
         let http = daemon.api();
         Self {
             daemon,
             http,
             model,
-            markers: MarkerScanner::start(),
+            markers: MarkerScanner::default(),
             results: SoakResults::default(),
             started_at: Instant::now(),
         }

@@ -2,96 +2,59 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use quell_testkit::commands::ProcessMarker;
 use quell_testkit::leaks::{self, ObservedProcess};
-use tokio::sync::watch;
+use tokio::sync::Mutex;
 
-/// Time between two scans.
-const SCAN_INTERVAL: Duration = Duration::from_millis(30);
+/// Shortest time between the beginnings of two scans.
+const SCAN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Result of a scan, by marker.
-#[derive(Debug, Default, Clone)]
-struct MarkerScan {
-    number: u64,
-    found: Arc<HashMap<String, Vec<ObservedProcess>>>,
-}
+/// All marked processes, by marker.
+type MarkedProcesses = HashMap<String, Vec<ObservedProcess>>;
 
-/// A thread that scans the system on request.
-#[derive(Debug)]
-pub(crate) struct MarkerScanner {
-    scans_begun: Arc<AtomicU64>,
-    scans: watch::Receiver<MarkerScan>,
-    scan_requests: SyncSender<()>,
-}
-
-/// Result of waiting for a round's processes.
-#[derive(Debug)]
-pub(crate) enum MarkerOutcome {
-    /// The first scan found none.
-    GoneAtOnce,
-    /// A later scan found none.
-    GoneAfter(Duration, Vec<ObservedProcess>),
-    /// Some are left at the end of the limit.
-    StillThere(Vec<ObservedProcess>),
-}
+/// The last scan, and when it began.
+#[derive(Debug, Default)]
+pub(crate) struct MarkerScanner(Mutex<Option<(Instant, Arc<MarkedProcesses>)>>);
 
 impl MarkerScanner {
-    pub(crate) fn start() -> Self {
-        let scans_begun = Arc::new(AtomicU64::new(0));
-        let (scan_sender, scans) = watch::channel(MarkerScan::default());
-        let (scan_requests, requests) = sync_channel(1);
-        let counter = Arc::clone(&scans_begun);
-        let scan_loop = move || {
-            while requests.recv().is_ok() {
-                let number = counter.fetch_add(1, Ordering::SeqCst) + 1;
-                scan_sender.send_replace(MarkerScan { number, found: Arc::new(marked_processes()) });
-                std::thread::sleep(SCAN_INTERVAL);
-            }
-        };
-        std::thread::Builder::new().name("marks".into()).spawn(scan_loop).expect("a thread for scans");
-        Self { scans_begun, scans, scan_requests }
-    }
-
-    /// Waits until no process has the marker, in scans that begin after the call.
-    pub(crate) async fn wait_until_gone(&self, mark: &ProcessMarker, limit: Duration) -> MarkerOutcome {
+    /// Waits until no process has the marker, in scans that begin after the call. Returns what the first scan found
+    /// and how long it stayed, or what is left at the end of the limit.
+    pub(crate) async fn wait_until_gone(
+        &self,
+        mark: &ProcessMarker,
+        limit: Duration,
+    ) -> Result<(Vec<ObservedProcess>, Duration), Vec<ObservedProcess>> {
         let begun = Instant::now();
-        let mut first: Vec<ObservedProcess> = Vec::new();
+        let mut first = None;
         loop {
             let found = self.scan().await.get(mark.as_str()).cloned().unwrap_or_default();
-            match (found.is_empty(), first.is_empty()) {
-                (true, true) => return MarkerOutcome::GoneAtOnce,
-                (true, false) => return MarkerOutcome::GoneAfter(begun.elapsed(), first),
-                (false, _) if begun.elapsed() > limit => return MarkerOutcome::StillThere(found),
-                (false, true) => first = found,
-                (false, false) => {}
+            if found.is_empty() {
+                return Ok((first.unwrap_or_default(), begun.elapsed()));
             }
+            if begun.elapsed() > limit {
+                return Err(found);
+            }
+            first.get_or_insert(found);
         }
     }
 
     /// Returns all marked processes, from a scan that begins after the call.
-    pub(crate) async fn scan(&self) -> Arc<HashMap<String, Vec<ObservedProcess>>> {
-        let before = self.scans_begun.load(Ordering::SeqCst);
-        let mut scans = self.scans.clone();
-        loop {
-            // A full channel means that the next scan is requested already.
-            let _ = self.scan_requests.try_send(());
-            let scan = scans.borrow_and_update().clone();
-            if scan.number > before {
-                return scan.found;
+    pub(crate) async fn scan(&self) -> Arc<MarkedProcesses> {
+        let called = Instant::now();
+        let mut last = self.0.lock().await;
+        if let Some((begun, found)) = &*last {
+            if *begun > called {
+                return Arc::clone(found);
             }
-            scans.changed().await.expect("the scan thread runs");
+            // Those who call meanwhile share the next scan.
+            tokio::time::sleep_until((*begun + SCAN_INTERVAL).into()).await;
         }
+        let begun = Instant::now();
+        let scan = tokio::task::spawn_blocking(|| leaks::processes_by_marker(&ProcessMarker::prefix()));
+        let found = Arc::new(scan.await.expect("the scan does not panic"));
+        *last = Some((begun, Arc::clone(&found)));
+        found
     }
-}
-
-fn marked_processes() -> HashMap<String, Vec<ObservedProcess>> {
-    let mut found: HashMap<String, Vec<ObservedProcess>> = HashMap::new();
-    for (mark, process) in leaks::processes_by_marker(&ProcessMarker::prefix()) {
-        found.entry(mark).or_default().push(process);
-    }
-    found
 }

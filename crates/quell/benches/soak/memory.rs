@@ -10,27 +10,14 @@ const WARM_UP_SAMPLES: usize = 20;
 /// From this length on, the first and the last minute are compared.
 const LONG_SOAK_SAMPLES: usize = 240;
 
+/// Largest allowed ratio of memory in the last part to memory in the first.
+const MAX_GROWTH: f64 = 1.10;
+
 /// The samples so far, in MiB.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MemorySamples(Arc<Mutex<Vec<f64>>>);
 
-/// Resident memory at the beginning and at the end, in MiB.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct MemoryTrend {
-    /// The compared time spans, for people.
-    pub(crate) spans: String,
-    pub(crate) first: f64,
-    pub(crate) last: f64,
-}
-
-impl MemoryTrend {
-    pub(crate) fn ratio(&self) -> f64 {
-        self.last / self.first
-    }
-}
-
 impl MemorySamples {
-    /// Starts to sample.
     pub(crate) fn start(pid: u32) -> Self {
         let memory = Self::default();
         let samples = memory.clone();
@@ -54,15 +41,20 @@ impl MemorySamples {
         self.samples().last().copied().unwrap_or(0.0)
     }
 
-    /// Compares the medians of the first and the last part; `None` when there are too few samples.
-    pub(crate) fn trend(&self) -> Option<MemoryTrend> {
+    /// Compares the medians of the first and the last part. Returns a line for people, and whether memory stays flat;
+    /// with too few samples it does.
+    pub(crate) fn compare(&self) -> (String, bool) {
         let all = self.samples().clone();
-        let warm = all.get(WARM_UP_SAMPLES..)?;
+        let warm = all.get(WARM_UP_SAMPLES..).unwrap_or_default();
         let (part, name) = if all.len() >= LONG_SOAK_SAMPLES { (60, "minute") } else { (warm.len() / 4, "quarter") };
-        let first = warm.get(..part).filter(|part| !part.is_empty())?;
-        let last = warm.get(warm.len() - part..)?;
+        if part == 0 {
+            return ("too few samples".to_owned(), true);
+        }
+        let (first, last) = (median(&warm[..part]), median(&warm[warm.len() - part..]));
+        let flat = last / first <= MAX_GROWTH;
+        let (word, percent) = (if flat { "flat" } else { "GROWS" }, (last / first - 1.0) * 100.0);
         let spans = format!("first and last {name} ({part} s) after {WARM_UP_SAMPLES} s of warm-up");
-        Some(MemoryTrend { spans, first: median(first), last: median(last) })
+        (format!("{first:.1} MiB, {last:.1} MiB, {percent:+.1} %: {word}; {spans}"), flat)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::random::SoakRandom;
+use fastrand::Rng;
 
 /// The dialect of the round's agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +13,10 @@ pub(crate) enum SoakDialect {
 
 impl SoakDialect {
     pub(crate) const ALL: [Self; 2] = [Self::OpenAi, Self::Anthropic];
+
+    pub(crate) fn draw(random: &mut Rng) -> Self {
+        if random.bool() { Self::OpenAi } else { Self::Anthropic }
+    }
 
     /// The provider's kind, which is also its name here.
     pub(crate) fn kind(self) -> &'static str {
@@ -28,93 +32,69 @@ impl SoakDialect {
     }
 }
 
-/// The state of a run when its stop arrives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum SoakScene {
-    Silent,
-    Streaming,
-    BackOff,
-    Tool,
-    IgnoresTerm,
-    EscapedChild,
-    Background,
-    Mcp,
-    SubAgent,
-    BackgroundSubAgent,
-    Queued,
-    Interrupt,
-    Steer,
-    Approval,
-    Compaction,
+/// An enum whose variants have a name in the report, and a weight: how often they are drawn.
+macro_rules! weighted_enum {
+    ($(#[$doc:meta])* $name:ident: $($variant:ident = $text:literal, $weight:literal;)*) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum $name {
+            $($variant),*
+        }
+
+        impl $name {
+            const WEIGHTS: &[(u64, Self)] = &[$(($weight, Self::$variant)),*];
+
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text),*
+                }
+            }
+        }
+    };
+}
+
+weighted_enum! {
+    /// The state of a run when its stop arrives.
+    SoakScene:
+    Silent = "silent model", 9;
+    Streaming = "streaming", 12;
+    BackOff = "back-off", 7;
+    Tool = "plain tool", 8;
+    IgnoresTerm = "TERM-ignoring child", 5;
+    EscapedChild = "escaped child", 7;
+    Background = "background process", 6;
+    Mcp = "MCP call", 6;
+    SubAgent = "sub-agent, waiting", 7;
+    BackgroundSubAgent = "sub-agent, behind", 5;
+    Queued = "queued message", 7;
+    Interrupt = "interrupting message", 4;
+    Steer = "steered message", 5;
+    Approval = "pending approval", 6;
+    Compaction = "compaction", 6;
+}
+
+weighted_enum! {
+    /// The way in which a stop is requested.
+    StopMethod:
+    HttpRun = "HTTP run", 170;
+    HttpSession = "HTTP session", 150;
+    HttpAll = "HTTP all", 4;
+    AgentAbort = "agent abort", 30;
+    WsRun = "WS run", 90;
+    WsSession = "WS session", 90;
+    WsSessionsAbort = "sessions.abort", 90;
+    StopText = "stop text", 90;
+    CallerDropped = "caller dropped", 90;
+    TimeOut = "time-out", 80;
+    NoStop = "no stop", 100;
 }
 
 impl SoakScene {
-    pub(crate) fn name(self) -> &'static str {
-        SCENES.iter().find(|(scene, ..)| *scene == self).map_or("", |(_, name, _)| name)
-    }
-
     /// True when it can end without a stop.
     fn can_finish(self) -> bool {
         !matches!(self, Self::Silent | Self::IgnoresTerm)
     }
 }
-
-/// The way in which a stop is requested.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum StopMethod {
-    HttpRun,
-    HttpSession,
-    HttpAll,
-    AgentAbort,
-    WsRun,
-    WsSession,
-    WsSessionsAbort,
-    StopText,
-    CallerDropped,
-    TimeOut,
-    NoStop,
-}
-
-impl StopMethod {
-    /// The heading of its column.
-    pub(crate) fn name(self) -> &'static str {
-        STOP_METHODS.iter().find(|(method, ..)| *method == self).map_or("", |(_, name, _)| name)
-    }
-}
-
-/// Each scene with its name in the table, and how often it is drawn.
-const SCENES: [(SoakScene, &str, u64); 15] = [
-    (SoakScene::Silent, "silent model", 9),
-    (SoakScene::Streaming, "streaming", 12),
-    (SoakScene::BackOff, "back-off", 7),
-    (SoakScene::Tool, "plain tool", 8),
-    (SoakScene::IgnoresTerm, "TERM-ignoring child", 5),
-    (SoakScene::EscapedChild, "escaped child", 7),
-    (SoakScene::Background, "background process", 6),
-    (SoakScene::Mcp, "MCP call", 6),
-    (SoakScene::SubAgent, "sub-agent, waiting", 7),
-    (SoakScene::BackgroundSubAgent, "sub-agent, behind", 5),
-    (SoakScene::Queued, "queued message", 7),
-    (SoakScene::Interrupt, "interrupting message", 4),
-    (SoakScene::Steer, "steered message", 5),
-    (SoakScene::Approval, "pending approval", 6),
-    (SoakScene::Compaction, "compaction", 6),
-];
-
-/// Each kind of stop with the heading of its column, and how often it is drawn.
-const STOP_METHODS: [(StopMethod, &str, u64); 11] = [
-    (StopMethod::HttpRun, "HTTP run", 170),
-    (StopMethod::HttpSession, "HTTP session", 150),
-    (StopMethod::HttpAll, "HTTP all", 4),
-    (StopMethod::AgentAbort, "agent abort", 30),
-    (StopMethod::WsRun, "WS run", 90),
-    (StopMethod::WsSession, "WS session", 90),
-    (StopMethod::WsSessionsAbort, "sessions.abort", 90),
-    (StopMethod::StopText, "stop text", 90),
-    (StopMethod::CallerDropped, "caller dropped", 90),
-    (StopMethod::TimeOut, "time-out", 80),
-    (StopMethod::NoStop, "no stop", 100),
-];
 
 #[derive(Debug, Clone)]
 pub(crate) struct RoundPlan {
@@ -139,33 +119,47 @@ pub(crate) struct RoundPlan {
 }
 
 impl RoundPlan {
-    pub(crate) fn draw(random: &mut SoakRandom) -> Self {
-        let scene = random.weighted(&SCENES.map(|(scene, _, weight)| (weight, scene)));
-        let drawn = random.weighted(&STOP_METHODS.map(|(method, _, weight)| (weight, method)));
+    pub(crate) fn draw(random: &mut Rng) -> Self {
+        let scene = draw_weighted(random, SoakScene::WEIGHTS);
+        let drawn = draw_weighted(random, StopMethod::WEIGHTS);
         let stop_method = if drawn == StopMethod::NoStop && !scene.can_finish() { StopMethod::HttpRun } else { drawn };
         let may_last = stop_method != StopMethod::NoStop;
         Self {
             scene,
             stop_method,
-            dialect: random.pick(&SoakDialect::ALL),
-            needs_stop: may_last && (!scene.can_finish() || !random.one_in(5)),
+            dialect: SoakDialect::draw(random),
+            needs_stop: may_last && (!scene.can_finish() || !one_in(random, 5)),
             stop_delay: draw_stop_delay(random),
-            forced: random.one_in(4),
-            stop_twice: random.one_in(6),
-            wait_for_end: random.one_in(2),
-            reader_leaves: random.one_in(8),
-            reset: random.one_in(6),
-            variant_bits: random.next(),
+            forced: one_in(random, 4),
+            stop_twice: one_in(random, 6),
+            wait_for_end: random.bool(),
+            reader_leaves: one_in(random, 8),
+            reset: one_in(random, 6),
+            variant_bits: random.u64(..),
         }
-    }
-
-    pub(crate) fn agent_id(&self, role: &str) -> String {
-        self.dialect.agent_id(role)
     }
 }
 
 /// Draws a time: at once, during the first steps, or late enough to reach the scene's state on a busy machine.
-fn draw_stop_delay(random: &mut SoakRandom) -> Duration {
-    let most = random.weighted(&[(1, 1), (2, 10_000), (3, 150_000), (3, 700_000)]);
-    Duration::from_micros(random.below(most))
+fn draw_stop_delay(random: &mut Rng) -> Duration {
+    let most = draw_weighted(random, &[(1, 1), (2, 10_000), (3, 150_000), (3, 700_000)]);
+    Duration::from_micros(random.u64(..most))
+}
+
+/// True once in `n` times on average.
+fn one_in(random: &mut Rng, n: u64) -> bool {
+    random.u64(..n) == 0
+}
+
+/// Draws one of the values, with a probability by its weight.
+fn draw_weighted<T: Copy>(random: &mut Rng, from: &[(u64, T)]) -> T {
+    let sum: u64 = from.iter().map(|(weight, _)| weight).sum();
+    let mut at = random.u64(..sum);
+    for (weight, value) in from {
+        if at < *weight {
+            return *value;
+        }
+        at -= weight;
+    }
+    from[0].1
 }

@@ -2,76 +2,40 @@
 
 use std::collections::BTreeMap;
 
-use crate::audit::SoakAuditor;
 use crate::fixture::SoakFixture;
 use crate::memory::MemorySamples;
 use crate::options::SoakOptions;
 use crate::plan::{SoakScene, StopMethod};
 use crate::results::{FAULT_KINDS, SoakCounts};
-use crate::times::Times;
 
-/// Largest allowed ratio of memory in the last part to memory in the first.
-const MAX_MEMORY_GROWTH: f64 = 1.10;
 /// Faults that are printed in full.
 const MAX_SHOWN_FAULTS: usize = 20;
 
 /// Prints the report; true when there was no fault and memory did not grow.
 #[expect(clippy::print_stdout, reason = "the report is the output of the soak")]
-pub(crate) fn print_report(
-    fixture: &SoakFixture,
-    auditor: &SoakAuditor,
-    memory_samples: &MemorySamples,
-    options: &SoakOptions,
-) -> bool {
+pub(crate) fn print_report(fixture: &SoakFixture, memory_samples: &MemorySamples, options: &SoakOptions) -> bool {
     let facts = fixture.results.lock();
-    let (memory_line, flat) = memory_text(memory_samples);
+    let (memory_line, flat) = memory_samples.compare();
     println!("{}", scene_table(&facts.stops));
     let line = |name: &str, text: String| println!("{name:<30} {text}");
     line("seed", options.seed.to_string());
-    line(
-        "time",
-        format!(
-            "{:.1} min, {} sessions, {} at once",
-            fixture.started_at.elapsed().as_secs_f64() / 60.0,
-            options.sessions,
-            options.at_once
-        ),
-    );
+    let minutes = fixture.started_at.elapsed().as_secs_f64() / 60.0;
+    line("time", format!("{minutes:.1} min, {} sessions, {} at once", options.sessions, options.at_once));
     line("runs", format!("{} ended, {} of them sub-runs, in {} rounds", facts.audited, facts.sub_runs, facts.rounds));
     line("stops", stops_text(fixture, &facts));
     line("", format!("{} forced, {} doubled, {} readers disconnected", facts.forced, facts.doubled, facts.deserted));
-    line(
-        "",
-        format!(
-            "{} rounds had a run stopped by their own stop; {} stops for clean-up",
-            facts.effective_stops, facts.cleanup_stops
-        ),
-    );
+    let (effective, cleanup) = (facts.effective_stops, facts.cleanup_stops);
+    line("", format!("{effective} rounds had a run stopped by their own stop; {cleanup} stops for clean-up"));
     for (verdict, count) in &facts.ends {
         line("ends", format!("{count:>7}  {verdict}"));
     }
-    line("stop asked to answered", times_text(&facts.answer_times));
-    line("stop asked to settled", times_text(&facts.settle_times));
-    let SoakAuditor { model_status: status, .. } = auditor;
-    line(
-        "model requests",
-        format!("{} with a checked history, {} in the Anthropic dialect", status.requests, status.anthropic),
-    );
-    line(
-        "audits at rest",
-        format!(
-            "{}; {} histories read, {} checks for marked processes",
-            facts.audits, facts.histories_read, facts.marker_checks
-        ),
-    );
-    line(
-        "processes seen after the end",
-        format!(
-            "{}, gone after at most {:.0} ms",
-            facts.late_exits.len(),
-            if facts.late_exits.len() == 0 { 0.0 } else { facts.late_exits.max() }
-        ),
-    );
+    line("stop asked to answered", facts.answer_times.to_string());
+    line("stop asked to settled", facts.settle_times.to_string());
+    let (requests, anthropic) = (fixture.model.server.request_count(), fixture.model.anthropic_requests());
+    line("model requests", format!("{requests} with a checked history, {anthropic} in the Anthropic dialect"));
+    let (audits, histories, checks) = (facts.audits, facts.histories_read, facts.marker_checks);
+    line("audits at rest", format!("{audits}; {histories} histories read, {checks} checks for marked processes"));
+    line("processes seen after the end", facts.late_exits.to_string());
     line("memory", memory_line);
     for (fault, name) in FAULT_KINDS {
         line(name, facts.fault_count(fault).to_string());
@@ -83,11 +47,8 @@ pub(crate) fn print_report(
     if sound {
         println!("\nno leaks, no faults");
     } else {
-        println!(
-            "\nto reproduce: cargo xtask soak --seed {} --minutes {:.1}",
-            options.seed,
-            options.time.as_secs_f64() / 60.0
-        );
+        let (seed, minutes) = (options.seed, options.time.as_secs_f64() / 60.0);
+        println!("\nto reproduce: cargo xtask soak --seed {seed} --minutes {minutes:.1}");
         println!("the daemon's output: {}", last_lines(&fixture.daemon.output()));
     }
     sound
@@ -98,25 +59,6 @@ fn stops_text(fixture: &SoakFixture, facts: &SoakCounts) -> String {
     #[expect(clippy::cast_precision_loss, reason = "a count of stops")]
     let rate = stops as f64 * 60.0 / fixture.started_at.elapsed().as_secs_f64();
     format!("{stops} ({rate:.0} a minute)")
-}
-
-fn memory_text(memory_samples: &MemorySamples) -> (String, bool) {
-    match memory_samples.trend() {
-        Some(trend) => {
-            let flat = trend.ratio() <= MAX_MEMORY_GROWTH;
-            let word = if flat { "flat" } else { "GROWS" };
-            let (first, last, percent) = (trend.first, trend.last, (trend.ratio() - 1.0) * 100.0);
-            (format!("{first:.1} MiB, {last:.1} MiB, {percent:+.1} %: {word}; {}", trend.spans), flat)
-        }
-        None => ("too few samples".to_owned(), true),
-    }
-}
-
-fn times_text(times: &Times) -> String {
-    if times.len() == 0 {
-        return "none".to_owned();
-    }
-    format!("median {:.1} ms, p99 {:.0} ms, max {:.0} ms, of {}", times.median(), times.p99(), times.max(), times.len())
 }
 
 /// A table with a row for each scene and a column for each kind of stop.

@@ -1,6 +1,6 @@
 //! Counters, latencies and faults.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -118,7 +118,6 @@ impl SoakResults {
         facts.faults.push(finding);
     }
 
-    /// Counts a planned stop.
     pub(crate) fn count_stop(&self, plan: &RoundPlan) {
         let mut facts = self.lock();
         *facts.stops.entry((plan.scene, plan.stop_method)).or_default() += 1;
@@ -154,6 +153,3 @@ pub(crate) fn verdict_text(view: &Value) -> String {
         None => kind.to_owned(),
     }
 }
-
-/// Number of reported ends for each run.
-pub(crate) type RunEndCounts = HashMap<String, u32>;

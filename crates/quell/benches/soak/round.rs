@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use futures_util::future::join_all;
 use quell_testkit::commands::ProcessMarker;
 use quell_testkit::daemon::TestRunEventLog;
 use serde_json::{Value, json};
 
 use crate::fixture::{SoakFixture, poll_until};
-use crate::marker_scan::MarkerOutcome;
-use crate::model_protocol::ModelCommand;
 use crate::plan::{RoundPlan, SoakDialect, StopMethod};
-use crate::random::SoakRandom;
 use crate::results::{FaultKind, verdict_text};
 use crate::scenes::{ConcurrentAction, PreparedScene, SoakMessage, may_fail_at_once};
 use crate::stop_requests::{StopTarget, stop_as_planned};
@@ -32,9 +30,9 @@ pub(crate) struct SoakRound {
 }
 
 impl SoakRound {
-    pub(crate) fn draw(fixture: &Arc<SoakFixture>, session: usize, nth: u64, random: &mut SoakRandom) -> Self {
+    pub(crate) fn draw(fixture: &Arc<SoakFixture>, session: usize, nth: u64, random: &mut Rng) -> Self {
         let plan = RoundPlan::draw(random);
-        let (next_dialect, target_choice) = (random.pick(&SoakDialect::ALL), random.next());
+        let (next_dialect, target_choice) = (SoakDialect::draw(random), random.u64(..));
         Self {
             fixture: Arc::clone(fixture),
             plan,
@@ -58,10 +56,7 @@ impl SoakRound {
     pub(crate) async fn run(self) {
         let mut prepared = PreparedScene::prepare(&self.plan, &self.name);
         let markers: Vec<String> = prepared.scripts.iter().map(|(marker, _)| marker.clone()).collect();
-        self.fixture
-            .model
-            .send_command(ModelCommand::Script(std::mem::take(&mut prepared.scripts).into_iter().collect()))
-            .await;
+        self.fixture.model.script(std::mem::take(&mut prepared.scripts));
         if let Some(before) = &prepared.before
             && let Some(run) = self.send_message(before).await
         {
@@ -90,7 +85,7 @@ impl SoakRound {
             self.check_processes_gone(mark).await;
         }
         self.check_next_message().await;
-        self.fixture.model.send_command(ModelCommand::Forget(markers)).await;
+        self.fixture.model.forget(&markers);
         if self.plan.reset {
             let answer = self.fixture.http.post(&format!("/api/sessions/{}/reset", self.session), &json!({})).await;
             self.fixture.expect_status(&answer, 200, &self.session);
@@ -146,8 +141,11 @@ impl SoakRound {
             crate::plan::SoakScene::Compaction => "small",
             _ => "main",
         };
-        let target =
-            StopTarget { session: self.session.clone(), run: runs[index].clone(), agent: self.plan.agent_id(role) };
+        let target = StopTarget {
+            session: self.session.clone(),
+            run: runs[index].clone(),
+            agent: self.plan.dialect.agent_id(role),
+        };
         let named = stop_as_planned(fixture, &self.plan, &target).await;
         fixture.results.add_named_runs(&named);
         if self.plan.stop_method == StopMethod::CallerDropped {
@@ -176,7 +174,7 @@ impl SoakRound {
             ConcurrentAction::Nothing => None,
             ConcurrentAction::Steer => {
                 let text = format!("and mind the gap marker:{run}");
-                let body = json!({"text": text, "agent": self.plan.agent_id("main"), "onBusy": "steer"});
+                let body = json!({"text": text, "agent": self.plan.dialect.agent_id("main"), "onBusy": "steer"});
                 self.send_message(&SoakMessage { run: run.clone(), body }).await
             }
             ConcurrentAction::Answer(decision) => {
@@ -255,16 +253,15 @@ impl SoakRound {
         let results = &self.fixture.results;
         results.lock().marker_checks += 1;
         match gone {
-            MarkerOutcome::GoneAtOnce => mark.disarm(),
-            MarkerOutcome::GoneAfter(took, who) => {
-                results.lock().late_exits.add(took);
-                eprintln!("late by {took:?}: {}: {who:?}", self.title());
+            Ok((late, took)) => {
                 mark.disarm();
+                if !late.is_empty() {
+                    results.lock().late_exits.add(took);
+                    eprintln!("late by {took:?}: {}: {late:?}", self.title());
+                }
             }
             // The marker kills them when it is dropped, so that one leak is one fault.
-            MarkerOutcome::StillThere(who) => {
-                results.add_fault(FaultKind::Process, &self.name, format!("{}\n{who:#?}", self.title()))
-            }
+            Err(left) => results.add_fault(FaultKind::Process, &self.name, format!("{}\n{left:#?}", self.title())),
         }
     }
 

@@ -1,18 +1,23 @@
 //! Count `run.ended` events over a gateway connection, for all runs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};
 
 use crate::fixture::SoakFixture;
-use crate::results::{FaultKind, RunEndCounts};
+use crate::results::FaultKind;
 
 /// The ends that were reported so far.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RunEndFeed {
-    ends: Arc<Mutex<RunEndCounts>>,
+pub(crate) struct RunEndFeed(Arc<Mutex<ReportedEnds>>);
+
+#[derive(Debug, Default)]
+pub(crate) struct ReportedEnds {
+    /// By run id.
+    counts: HashMap<String, u32>,
     /// How often the gateway closed the connection because this side was too slow. Ends may be missed meanwhile.
-    gaps: Arc<Mutex<u64>>,
+    pub(crate) gaps: u64,
 }
 
 impl RunEndFeed {
@@ -35,31 +40,28 @@ impl RunEndFeed {
                 if !payload["receipt"].is_object() {
                     fixture.results.add_fault(FaultKind::MissingEnd, run, "its end came without a receipt");
                 }
-                *lock(&self.ends).entry(run.to_owned()).or_default() += 1;
+                *self.lock().counts.entry(run.to_owned()).or_default() += 1;
             }
             if fixture.daemon.has_exited() {
                 return;
             }
-            *lock(&self.gaps) += 1;
+            self.lock().gaps += 1;
             gateway = GatewayTestClient::connect(&fixture.daemon).await;
         }
     }
 
-    /// How often the end of this run was reported.
-    pub(crate) fn ends_of(&self, run: &str) -> u32 {
-        lock(&self.ends).get(run).copied().unwrap_or(0)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ReportedEnds> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    pub(crate) fn gaps(&self) -> u64 {
-        *lock(&self.gaps)
+impl ReportedEnds {
+    pub(crate) fn is_reported(&self, run: &str) -> bool {
+        self.counts.contains_key(run)
     }
 
     /// Runs whose end was reported more than once.
     pub(crate) fn runs_ended_twice(&self) -> Vec<String> {
-        lock(&self.ends).iter().filter(|(_, count)| **count > 1).map(|(run, _)| run.clone()).collect()
+        self.counts.iter().filter(|(_, count)| **count > 1).map(|(run, _)| run.clone()).collect()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

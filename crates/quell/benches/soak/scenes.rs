@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
+use std::time::Duration;
 
+use quell_testkit::ScriptedResponse;
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::hostile::{self, HostileProgram};
+use quell_testkit::model::{ScriptedStream, StreamStep};
 use serde_json::{Value, json};
 
-use crate::model_protocol::ScriptedAnswer;
 use crate::plan::{RoundPlan, SoakScene, StopMethod};
 
 /// A message that becomes a run, or is steered into one.
@@ -32,7 +34,7 @@ pub(crate) enum ConcurrentAction {
 #[derive(Debug)]
 pub(crate) struct PreparedScene {
     /// Answers of the model, by marker.
-    pub(crate) scripts: Vec<(String, Vec<ScriptedAnswer>)>,
+    pub(crate) scripts: Vec<(String, Vec<ScriptedResponse>)>,
     /// A message whose run ends before the scene begins.
     pub(crate) before: Option<SoakMessage>,
     pub(crate) messages: Vec<SoakMessage>,
@@ -74,17 +76,17 @@ impl PreparedScene {
         matches!(plan.scene, SoakScene::Background | SoakScene::BackgroundSubAgent)
     }
 
-    fn add_model_scene(&mut self, plan: &RoundPlan, name: &str, says: Vec<ScriptedAnswer>) {
+    fn add_model_scene(&mut self, plan: &RoundPlan, name: &str, says: Vec<ScriptedResponse>) {
         self.add_message(plan, name, "main", says);
     }
 
     fn add_shell_scene(&mut self, plan: &RoundPlan, name: &str, role: &str) {
         let command = self.marked_command(plan);
-        let mut calls = vec![("shell".to_owned(), json!({"command": command}))];
+        let mut calls = call_stream("shell", &json!({"command": command}));
         if plan.variant_bits & 8 == 0 {
-            calls.push(("list_files".to_owned(), json!({})));
+            calls = calls.tool_call("c1", "list_files", &json!({}));
         }
-        self.add_message(plan, name, role, vec![ScriptedAnswer::Calls(calls), text_answer("It ran.")]);
+        self.add_message(plan, name, role, vec![calls.into(), text_answer("It ran.")]);
     }
 
     /// A command for the scene, with a marker of its own.
@@ -112,7 +114,7 @@ impl PreparedScene {
             &[commands::obeys_signals, commands::setsid_child, commands::signal_ignoring_setsid_child],
         )(&mark);
         self.markers.push(mark);
-        let start = call_answer("shell", json!({"command": command, "background": true}));
+        let start = call_answer("shell", &json!({"command": command, "background": true}));
         self.add_message(plan, name, "main", vec![start, final_answer(plan)]);
     }
 
@@ -124,7 +126,7 @@ impl PreparedScene {
             (false, _) => "echo",
         };
         let mark = ProcessMarker::new();
-        let says = call_answer(&format!("test__{tool}"), json!({"text": mark.as_str()}));
+        let says = call_answer(&format!("test__{tool}"), &json!({"text": mark.as_str()}));
         self.markers.push(mark);
         self.add_message(plan, name, "tools", vec![says, text_answer("It answered.")]);
     }
@@ -133,14 +135,16 @@ impl PreparedScene {
         let below = format!("{name}-below");
         let command = self.marked_command(plan);
         let says = match plan.variant_bits & 4 {
-            0 => vec![call_answer("shell", json!({"command": command})), text_answer("I looked.")],
+            0 => vec![call_answer("shell", &json!({"command": command})), text_answer("I looked.")],
             _ => vec![final_answer(plan), text_answer("I looked.")],
         };
         self.scripts.push((below.clone(), says));
         let behind = plan.scene == SoakScene::BackgroundSubAgent;
         let prompt = format!("look marker:{below}");
-        let spawn =
-            call_answer("spawn_agent", json!({"agent": plan.agent_id("scout"), "prompt": prompt, "wait": !behind}));
+        let spawn = call_answer(
+            "spawn_agent",
+            &json!({"agent": plan.dialect.agent_id("scout"), "prompt": prompt, "wait": !behind}),
+        );
         let then = if behind { final_answer(plan) } else { text_answer("The scout is back.") };
         self.add_message(plan, name, "main", vec![spawn, then]);
     }
@@ -157,7 +161,7 @@ impl PreparedScene {
     }
 
     fn add_steered_scene(&mut self, plan: &RoundPlan, name: &str) {
-        let steps = call_answer("list_files", json!({}));
+        let steps = call_answer("list_files", &json!({}));
         self.add_message(
             plan,
             name,
@@ -187,10 +191,10 @@ impl PreparedScene {
         self.add_message(plan, name, "small", vec![final_answer(plan)]);
     }
 
-    fn add_message(&mut self, plan: &RoundPlan, run: &str, role: &str, says: Vec<ScriptedAnswer>) {
+    fn add_message(&mut self, plan: &RoundPlan, run: &str, role: &str, says: Vec<ScriptedResponse>) {
         self.scripts.push((run.to_owned(), says));
         let text = format!("please marker:{run}");
-        let mut body = json!({"text": text, "agent": plan.agent_id(role), "idempotencyKey": run});
+        let mut body = json!({"text": text, "agent": plan.dialect.agent_id(role), "idempotencyKey": run});
         if plan.stop_method == StopMethod::TimeOut {
             body["timeoutMs"] = json!(plan.stop_delay.as_millis() + 30);
         }
@@ -221,37 +225,59 @@ pub(crate) fn may_fail_at_once(plan: &RoundPlan) -> bool {
     plan.scene == SoakScene::IgnoresTerm && choice_index(plan, TERM_RESISTANT_COMMANDS.len()) == 0
 }
 
-fn text_answer(text: &str) -> ScriptedAnswer {
-    ScriptedAnswer::Text(text.to_owned())
+/// Every answer begins with thinking.
+fn text_stream(text: &str) -> ScriptedStream {
+    ScriptedStream::new().thinking("Let me see. ").text(text)
 }
 
-fn call_answer(tool: &str, arguments: Value) -> ScriptedAnswer {
-    ScriptedAnswer::Calls(vec![(tool.to_owned(), arguments)])
+fn text_answer(text: &str) -> ScriptedResponse {
+    text_stream(text).into()
+}
+
+fn call_stream(tool: &str, arguments: &Value) -> ScriptedStream {
+    text_stream("I look.").tool_call("c0", tool, arguments)
+}
+
+fn call_answer(tool: &str, arguments: &Value) -> ScriptedResponse {
+    call_stream(tool, arguments).into()
+}
+
+/// Begins an answer, then sends nothing more.
+fn begun_answer() -> ScriptedResponse {
+    text_stream("So far ").step(StreamStep::Silent).into()
+}
+
+/// One token each so many milliseconds, without end.
+fn endless_answer(every_ms: u64) -> ScriptedResponse {
+    let every = Duration::from_millis(every_ms);
+    ScriptedStream::new().thinking("Let me see. ").step(StreamStep::TokensForever { every }).into()
+}
+
+fn refusal(code: u16, retry_after: &str) -> ScriptedResponse {
+    let body = json!({"error": {"message": "scripted", "type": "scripted"}}).to_string();
+    ScriptedResponse::Status { code, headers: vec![("retry-after".to_owned(), retry_after.to_owned())], body }
 }
 
 /// The last answer: complete if the round should end by itself, endless if it needs a stop.
-fn final_answer(plan: &RoundPlan) -> ScriptedAnswer {
+fn final_answer(plan: &RoundPlan) -> ScriptedResponse {
     match (plan.needs_stop, plan.variant_bits & 1) {
         (false, _) => text_answer("That is all."),
-        (true, 0) => ScriptedAnswer::Begin,
-        (true, _) => ScriptedAnswer::Tokens(5 + plan.variant_bits % 40),
+        (true, 0) => begun_answer(),
+        (true, _) => endless_answer(5 + plan.variant_bits % 40),
     }
 }
 
-fn silent_answer(plan: &RoundPlan) -> ScriptedAnswer {
-    if plan.variant_bits & 2 == 0 { ScriptedAnswer::Silent } else { ScriptedAnswer::Begin }
+fn silent_answer(plan: &RoundPlan) -> ScriptedResponse {
+    if plan.variant_bits & 2 == 0 { ScriptedResponse::SilentBeforeHeaders } else { begun_answer() }
 }
 
-fn streaming_answer(plan: &RoundPlan) -> ScriptedAnswer {
-    if plan.needs_stop { ScriptedAnswer::Tokens(2 + plan.variant_bits % 30) } else { text_answer(&"word ".repeat(100)) }
+fn streaming_answer(plan: &RoundPlan) -> ScriptedResponse {
+    if plan.needs_stop { endless_answer(2 + plan.variant_bits % 30) } else { text_answer(&"word ".repeat(100)) }
 }
 
-fn back_off_answers(plan: &RoundPlan) -> Vec<ScriptedAnswer> {
-    let soon = || Some("0.05".to_owned());
-    let mut says = vec![ScriptedAnswer::Refuse(if plan.variant_bits & 2 == 0 { 429 } else { 500 }, soon())];
-    says.push(ScriptedAnswer::Refuse(503, if plan.needs_stop { Some("50".to_owned()) } else { soon() }));
-    says.push(text_answer("Now then."));
-    says
+fn back_off_answers(plan: &RoundPlan) -> Vec<ScriptedResponse> {
+    let first = refusal(if plan.variant_bits & 2 == 0 { 429 } else { 500 }, "0.05");
+    vec![first, refusal(503, if plan.needs_stop { "50" } else { "0.05" }), text_answer("Now then.")]
 }
 
 /// A process whose leader looks dead while another thread lives. The program is built once, in a directory that is
@@ -259,7 +285,7 @@ fn back_off_answers(plan: &RoundPlan) -> Vec<ScriptedAnswer> {
 fn zombie_leader(mark: &ProcessMarker) -> String {
     static PROGRAM: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
         let folder = tempfile::tempdir().expect("a folder for a program");
-        let program = hostile::compile(HostileProgram::ZombieLeader, folder.path());
+        let program = hostile::compile(HostileProgram::ZOMBIE_LEADER, folder.path());
         (folder, program)
     });
     hostile::zombie_leader(&PROGRAM.1, mark)

@@ -32,62 +32,47 @@ pub(crate) async fn stop_as_planned(fixture: &SoakFixture, plan: &RoundPlan, tar
 }
 
 async fn send_stop(fixture: &SoakFixture, plan: &RoundPlan, target: &StopTarget) -> Vec<String> {
-    let begun = Instant::now();
     let StopTarget { session, run, agent } = target;
     let wait = if plan.wait_for_end { "?wait=1" } else { "" };
-    let mut body = json!({});
-    if plan.forced {
-        body["force"] = json!(true);
-    }
-    match plan.stop_method {
-        StopMethod::HttpRun => {
-            let answer = fixture.http.post(&format!("/api/runs/{run}/stop{wait}"), &body).await;
-            let ended = plan.wait_for_end || answer.body["state"] == "ended";
-            let answer = fixture.expect_status(&answer, if ended { 200 } else { 202 }, run);
-            fixture.results.add_answer_time(plan, begun.elapsed());
-            run_ids(&answer)
-        }
+    let first_form = plan.variant_bits & 16 == 0;
+    let mut body = if plan.forced { json!({"force": true}) } else { json!({}) };
+    let path = match plan.stop_method {
+        StopMethod::HttpRun => format!("/api/runs/{run}/stop{wait}"),
         StopMethod::HttpSession => {
-            body["keepQueued"] = json!(plan.variant_bits & 16 == 0);
-            post_stop(fixture, plan, &format!("/api/sessions/{session}/stop{wait}"), &body).await
+            body["keepQueued"] = json!(first_form);
+            format!("/api/sessions/{session}/stop{wait}")
         }
-        StopMethod::HttpAll => post_stop(fixture, plan, &format!("/api/stop{wait}"), &body).await,
-        StopMethod::AgentAbort => {
-            let scope = if plan.variant_bits & 16 == 0 { "" } else { "?scope=run" };
-            post_stop(fixture, plan, &format!("/api/agent/{agent}/abort{scope}"), &body).await
-        }
+        StopMethod::HttpAll => format!("/api/stop{wait}"),
+        StopMethod::AgentAbort => format!("/api/agent/{agent}/abort{}", if first_form { "" } else { "?scope=run" }),
         StopMethod::StopText => {
-            let text = json!({"text": if plan.variant_bits & 16 == 0 { "/stop" } else { " STOP " }});
-            post_stop(fixture, plan, &format!("/api/sessions/{session}/runs"), &text).await
+            body = json!({"text": if first_form { "/stop" } else { " STOP " }});
+            format!("/api/sessions/{session}/runs")
         }
         StopMethod::WsRun => {
-            body["runId"] = json!(run);
-            body["sessionKey"] = json!(session);
-            call_gateway(fixture, plan, "chat.abort", body).await
+            (body["runId"], body["sessionKey"]) = (json!(run), json!(session));
+            return call_gateway(fixture, plan, "chat.abort", body).await;
         }
         StopMethod::WsSession => {
             body["sessionKey"] = json!(session);
-            call_gateway(fixture, plan, "chat.abort", body).await
+            return call_gateway(fixture, plan, "chat.abort", body).await;
         }
         StopMethod::WsSessionsAbort => {
             body["key"] = json!(session);
-            call_gateway(fixture, plan, "sessions.abort", body).await
+            return call_gateway(fixture, plan, "sessions.abort", body).await;
         }
         StopMethod::CallerDropped => {
             let path = format!("/api/runs/{run}/stop?wait=1");
             let asked = fixture.http.post(&path, &body);
             // Only the daemon knows whether the stop arrived.
             let answered = tokio::time::timeout(Duration::from_micros(plan.variant_bits % 4000), asked).await;
-            answered.map_or_else(|_| Vec::new(), |answer| run_ids(&answer.body))
+            return answered.map_or_else(|_| Vec::new(), |answer| run_ids(&answer.body));
         }
-        StopMethod::TimeOut | StopMethod::NoStop => Vec::new(),
-    }
-}
-
-async fn post_stop(fixture: &SoakFixture, plan: &RoundPlan, path: &str, body: &Value) -> Vec<String> {
+        StopMethod::TimeOut | StopMethod::NoStop => return Vec::new(),
+    };
     let begun = Instant::now();
-    let answer = fixture.http.post(path, body).await;
-    let answer = fixture.expect_status(&answer, 200, path);
+    let answer = fixture.http.post(&path, &body).await;
+    let is_ending = plan.stop_method == StopMethod::HttpRun && !plan.wait_for_end && answer.body["state"] != "ended";
+    let answer = fixture.expect_status(&answer, if is_ending { 202 } else { 200 }, &path);
     fixture.results.add_answer_time(plan, begun.elapsed());
     run_ids(&answer)
 }

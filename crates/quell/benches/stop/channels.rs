@@ -3,12 +3,9 @@
 //! Engine and message flow run in this process, so that the flow is measured and not a network. The model server is
 //! reached by real HTTP, and runs in this process, too.
 
-#[path = "channels/fixture.rs"]
 mod fixture;
-#[path = "channels/memory_network.rs"]
 mod memory_network;
-#[path = "channels/sanitiser.rs"]
-mod sanitiser;
+pub(crate) mod sanitiser;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -21,7 +18,7 @@ use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use self::fixture::{CHANNEL, ChannelsFixture};
 use self::memory_network::NetworkEventKind;
 use crate::concurrent_stops::{slow_stream, streaming_requests};
-use crate::report::{BenchReport, FigureTarget};
+use crate::report::{BenchReport, FigureTarget, Quantile};
 use crate::times::Times;
 
 /// Messages in one second, and the number of their senders. Each sender has a conversation of their own.
@@ -39,23 +36,19 @@ const FLOOD_MESSAGES_PER_SECOND: usize = 10_000;
 const OTHER_SENDERS: usize = 100;
 /// Limit of runs in flight where each conversation has a run.
 const MAX_RUNS: usize = 4000;
-/// The default of `in_flight_runs`.
 const DEFAULT_IN_FLIGHT_RUNS: usize = 64;
 
 /// Measures how many messages a second are accepted, and how soon each.
 pub(crate) async fn measure_intake(report: &BenchReport) {
-    let answers = ScriptedResponse::text("Answered.");
-    measure_intake_of(
-        report,
-        (MESSAGES_PER_SECOND, "no run is answered"),
-        ScriptedResponse::SilentBeforeHeaders,
-        HasTarget::Yes,
-    )
-    .await;
-    measure_intake_of(report, (MESSAGES_PER_SECOND / 2, "the model answers at once"), answers.clone(), HasTarget::Yes)
-        .await;
-    // About as much as this process, with the model, can do. Messages beyond that are refused with a notice.
-    measure_intake_of(report, (MESSAGES_PER_SECOND, "the model answers at once"), answers, HasTarget::No).await;
+    let (silence, answer) = (ScriptedResponse::SilentBeforeHeaders, ScriptedResponse::text("Answered."));
+    for (messages, name, response, has_target) in [
+        (MESSAGES_PER_SECOND, "no run is answered", silence, true),
+        (MESSAGES_PER_SECOND / 2, "the model answers at once", answer.clone(), true),
+        // About as much as this process, with the model, can do. Messages beyond that are refused with a notice.
+        (MESSAGES_PER_SECOND, "the model answers at once", answer, false),
+    ] {
+        measure_intake_of(report, (messages, name), response, has_target).await;
+    }
 }
 
 /// Measures how many messages a second are answered.
@@ -74,24 +67,13 @@ pub(crate) async fn measure_stops(report: &BenchReport) {
     measure_stop_in_flood(report).await;
 }
 
-pub(crate) fn measure_sanitiser(report: &BenchReport) {
-    sanitiser::measure(report);
-}
-
-/// Whether the figures of a load have a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HasTarget {
-    Yes,
-    No,
-}
-
 /// Measures from the time at which a message is due until `run.queued`: the run is then in the registry and in the
 /// database.
 async fn measure_intake_of(
     report: &BenchReport,
     (messages, name): (usize, &str),
     behaviour: ScriptedResponse,
-    has_target: HasTarget,
+    has_target: bool,
 ) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(move |_, _| behaviour.clone());
@@ -128,19 +110,11 @@ async fn measure_intake_of(
         add(&notice);
     }
     writing.join().unwrap();
-    let note = format!("median {:.2}, max {:.2}, n {}", times.median(), times.max(), times.len());
-    let refused = (to_f64(messages - times.len()), "the inbox or a conversation was full".to_owned());
+    let target = |most| if has_target { FigureTarget::AtMost(most) } else { FigureTarget::Free };
     let what = |part: &str| format!("{messages} messages/s, {name}: {part}");
-    match has_target {
-        HasTarget::Yes => {
-            report.at_most_ms(what("received -> run, p99"), times.p99(), 20.0, note);
-            report.at_most(what("refused"), refused.0, FigureTarget(0.0, ""), refused.1);
-        }
-        HasTarget::No => {
-            report.report_ms(what("received -> run, p99"), times.p99(), note);
-            report.report_value(what("refused"), (refused.0, ""), refused.1);
-        }
-    }
+    report.add_times(what("received -> run"), (&times, Quantile::P99), target(20.0), "");
+    let refused = (to_f64(messages - times.len()), "");
+    report.add(what("refused"), refused, target(0.0), "the inbox or a conversation was full");
     fixture.close().await;
 }
 
@@ -148,12 +122,7 @@ async fn measure_intake_of(
 async fn measure_answers_of(report: &BenchReport, name: &str, base_url: String) {
     let mut fixture = ChannelsFixture::open(base_url, MAX_RUNS).await;
     let begun = Instant::now();
-    for number in 0..ANSWERED_CONVERSATIONS {
-        fixture.writer.write_message(&message_id(number), &format!("sender-{number}"), "Is anybody there?");
-        if number % BATCH == BATCH - 1 {
-            fixture.writer.end_of_batch();
-        }
-    }
+    write_conversations(&fixture, ANSWERED_CONVERSATIONS, "sender", |_| "Is anybody there?".to_owned());
     let (mut done, mut edits, mut last) = (0, 0, begun);
     while done < ANSWERED_CONVERSATIONS {
         let event = fixture.next_event().await;
@@ -166,12 +135,8 @@ async fn measure_answers_of(report: &BenchReport, name: &str, base_url: String) 
     }
     let took = last.saturating_duration_since(begun).as_secs_f64();
     let note = format!("{ANSWERED_CONVERSATIONS} conversations in {took:.2} s, {edits} edits of drafts");
-    report.at_least(
-        format!("full runs, {name}"),
-        to_f64(ANSWERED_CONVERSATIONS) / took,
-        FigureTarget(500.0, "/s"),
-        note,
-    );
+    let rate = (to_f64(ANSWERED_CONVERSATIONS) / took, "/s");
+    report.add(format!("full runs, {name}"), rate, FigureTarget::AtLeast(500.0), note);
     fixture.close().await;
 }
 
@@ -180,16 +145,7 @@ async fn measure_stop_among_conversations(report: &BenchReport) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, _| slow_stream());
     let mut fixture = ChannelsFixture::open(model.base_url(), MAX_RUNS).await;
-    for number in 0..ACTIVE_CONVERSATIONS {
-        fixture.writer.write_message(
-            &message_id(number),
-            &format!("sender-{number}"),
-            &format!("marker:chat-{number}"),
-        );
-        if number % BATCH == BATCH - 1 {
-            fixture.writer.end_of_batch();
-        }
-    }
+    write_conversations(&fixture, ACTIVE_CONVERSATIONS, "sender", |number| format!("marker:chat-{number}"));
     let requests = streaming_requests(&model, "chat-", ACTIVE_CONVERSATIONS).await;
     let (mut answered, mut closed) = <(Times, Times)>::default();
     for (number, request) in requests.iter().enumerate().take(STOPS) {
@@ -200,12 +156,11 @@ async fn measure_stop_among_conversations(report: &BenchReport) {
             .add(fixture.wait_for_text_to(&sender, "Stopping your request.").await.saturating_duration_since(begun));
         closed.add(request.wait_client_left().await.saturating_duration_since(begun));
     }
-    let note = |times: &Times| format!("median {:.2}, max {:.2}, n {}", times.median(), times.max(), times.len());
     let what = format!("{ACTIVE_CONVERSATIONS} conversations: /stop -> model socket closed");
-    report.at_most_ms(format!("{what}, median"), closed.median(), 5.0, note(&closed));
-    report.report_ms(format!("{what}, p99"), closed.p99(), "");
-    let what = format!("{ACTIVE_CONVERSATIONS} conversations: /stop -> its answer, p99");
-    report.at_most_ms(&what, answered.p99(), 100.0, note(&answered));
+    report.add_times(&what, (&closed, Quantile::Median), FigureTarget::AtMost(5.0), "");
+    report.add_times(what, (&closed, Quantile::P99), FigureTarget::Free, "");
+    let what = format!("{ACTIVE_CONVERSATIONS} conversations: /stop -> its answer");
+    report.add_times(what, (&answered, Quantile::P99), FigureTarget::AtMost(100.0), "");
     fixture.close().await;
 }
 
@@ -215,14 +170,7 @@ async fn measure_stop_in_flood(report: &BenchReport) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, _| slow_stream());
     let mut fixture = ChannelsFixture::open(model.base_url(), MAX_RUNS).await;
-    for number in 0..OTHER_SENDERS {
-        fixture.writer.write_message(
-            &message_id(number),
-            &format!("other-{number}"),
-            &format!("marker:other-{number}"),
-        );
-    }
-    fixture.writer.end_of_batch();
+    write_conversations(&fixture, OTHER_SENDERS, "other", |number| format!("marker:other-{number}"));
     streaming_requests(&model, "other-", OTHER_SENDERS).await;
     let begun = Instant::now() + Duration::from_millis(100);
     let due = move |number: usize| begun + message_interval(FLOOD_MESSAGES_PER_SECOND) * u32::try_from(number).unwrap();
@@ -255,12 +203,21 @@ async fn measure_stop_in_flood(report: &BenchReport) {
         .await
         .saturating_duration_since(due(FLOOD_MESSAGES_PER_SECOND - 1));
     writing.join().unwrap();
-    let note = format!("median {:.2}, max {:.2}, n {}", times.median(), times.max(), times.len());
-    let what = format!("{FLOOD_MESSAGES_PER_SECOND} messages/s of one sender: another's /stop, p99");
-    report.at_most_ms(&what, times.p99(), 100.0, note);
+    let what = format!("{FLOOD_MESSAGES_PER_SECOND} messages/s of one sender: another's /stop");
+    report.add_times(what, (&times, Quantile::P99), FigureTarget::AtMost(100.0), "");
     let what = format!("{FLOOD_MESSAGES_PER_SECOND} messages/s of one sender: its own /stop");
-    report.at_most_ms(&what, own.as_secs_f64() * 1000.0, 100.0, "n 1");
+    report.add(what, (own.as_secs_f64() * 1000.0, "ms"), FigureTarget::AtMost(100.0), "of 1");
     fixture.close().await;
+}
+
+/// Writes one message in each of so many conversations, in batches.
+fn write_conversations(fixture: &ChannelsFixture, count: usize, sender: &str, text: impl Fn(usize) -> String) {
+    for number in 0..count {
+        fixture.writer.write_message(&message_id(number), &format!("{sender}-{number}"), &text(number));
+        if number % BATCH == BATCH - 1 {
+            fixture.writer.end_of_batch();
+        }
+    }
 }
 
 /// Returns the sender who sends a stop after this message of the flood.

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use quell_testkit::daemon::TestDaemon;
 use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use quell_testkit::pty::{Pty, PtySize};
-use serde_json::json;
 
-use crate::report::BenchReport;
+use crate::report::{BenchReport, FigureTarget, Quantile};
 use crate::times::Times;
 use crate::{config, quell};
 
@@ -22,8 +21,7 @@ pub(crate) async fn measure(report: &BenchReport, samples: usize) {
     let daemon = TestDaemon::start(quell(), &config(&model.base_url())).await;
     let http = daemon.api();
     for other in 0..OTHER_RUNS {
-        let path = format!("/api/sessions/other-{other}/runs");
-        let _ = http.post(&path, &json!({"text": format!("marker:other-{other}")})).await.expect_status(202);
+        http.send_message(&format!("other-{other}"), &format!("marker:other-{other}")).await;
         model.wait_for_marked_request(&format!("other-{other}")).await.wait_streaming().await;
     }
     let mut command = daemon.home().command(quell());
@@ -47,12 +45,14 @@ pub(crate) async fn measure(report: &BenchReport, samples: usize) {
         chat.type_keys("/new\r");
         chat.wait_text("Nothing was said here yet").await;
     }
-    let note =
-        |times: &Times| format!("median {:.3}, {OTHER_RUNS} other runs stream, n {}", times.median(), times.len());
-    for (name, times, target) in [("`stopping` on the screen", &shown, 50.0), ("model socket closed", &closed, 100.0)] {
-        report.at_most_ms(format!("terminal: Esc -> {name}, p99"), times.p99(), target, note(times));
+    let note = format!("{OTHER_RUNS} other runs stream");
+    for (name, times, target) in [
+        ("`stopping` on the screen", &shown, FigureTarget::AtMost(50.0)),
+        ("model socket closed", &closed, FigureTarget::AtMost(100.0)),
+        ("receipt on the screen", &settled, FigureTarget::Free),
+    ] {
+        report.add_times(format!("terminal: Esc -> {name}"), (times, Quantile::P99), target, &note);
     }
-    report.report_ms("terminal: Esc -> receipt on the screen, p99", settled.p99(), note(&settled));
     drop(chat);
     daemon.stop().await;
 }

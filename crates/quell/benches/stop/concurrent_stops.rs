@@ -7,9 +7,9 @@ use quell_testkit::gateway_client::{GatewayTestClient, is_chat_aborted, is_run_e
 use quell_testkit::model::{ModelRequestHandle, ScriptedModel, ScriptedResponse, ScriptedStream, StreamStep};
 use serde_json::json;
 
-use crate::report::{BenchReport, FigureTarget};
+use crate::report::{BenchReport, FigureTarget, Quantile};
 use crate::times::Times;
-use crate::{baseline, config, quell};
+use crate::{baseline, config, quell, rss_kib};
 
 pub(crate) async fn measure_few_and_many(report: &BenchReport) {
     measure(report, 50).await;
@@ -29,16 +29,14 @@ async fn measure(report: &BenchReport, runs: usize) {
         aborted.add(last_aborted);
         ended.add(last_ended);
     }
-    let note = format!("baseline median {:.2}, rounds {rounds}", bare.median());
-    let most = if runs == 50 { 10.0 } else { 2.0 * bare.median() + 20.0 };
-    let name = format!("{runs} runs at once: last");
-    report.at_most_ms(format!("{name} model socket, median"), socket.median(), most, note.clone());
-    report.at_most_ms(format!("{name} `aborted`, median"), aborted.median(), most, note);
-    let (name, note) = (format!("{name} `run.ended`, median"), format!("max {:.1}", ended.max()));
-    if runs == 50 {
-        report.report_ms(name, ended.median(), note);
-    } else {
-        report.at_most_ms(name, ended.median(), 150.0, note);
+    let most = FigureTarget::AtMost(if runs == 50 { 10.0 } else { 2.0 * bare.median() + 20.0 });
+    let most_ended = if runs == 50 { FigureTarget::Free } else { FigureTarget::AtMost(150.0) };
+    let note = format!("baseline median {:.2}", bare.median());
+    for (what, times, target) in
+        [("model socket", &socket, most), ("`aborted`", &aborted, most), ("`run.ended`", &ended, most_ended)]
+    {
+        let what = format!("{runs} runs at once: last {what}");
+        report.add_times(what, (times, Quantile::Median), target, &note);
     }
     daemon.stop().await;
 }
@@ -101,6 +99,19 @@ pub(crate) async fn streaming_requests(model: &ScriptedModel, prefix: &str, runs
     found
 }
 
+/// Waits until the second request of a run is streaming: the one after its calls.
+pub(crate) async fn second_request_of(model: &ScriptedModel, run: &str) -> ModelRequestHandle {
+    loop {
+        let seen = model.recorded_requests();
+        let mut of_run = seen.iter().filter(|request| request.markers.last().is_some_and(|marker| marker == run));
+        if let Some(request) = of_run.nth(1) {
+            request.wait_streaming().await;
+            return request.clone();
+        }
+        drop(model.wait_for_requests(seen.len() + 1).await);
+    }
+}
+
 pub(crate) async fn time_until_last_left(requests: &[ModelRequestHandle], begun: Instant) -> Duration {
     let mut last = begun;
     for request in requests {
@@ -126,14 +137,7 @@ pub(crate) async fn measure_memory(report: &BenchReport, runs: usize) {
     #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
     let each = (after - before) / runs as f64;
     let note = format!("{before:.0} KiB before, {after:.0} KiB with {runs}");
-    report.at_most("a streaming run", each, FigureTarget(64.0, "KiB"), note);
+    report.add("a streaming run", (each, "KiB"), FigureTarget::AtMost(64.0), note);
     gateway.send_request("stop.all", json!({})).await;
     daemon.stop().await;
-}
-
-/// Resident memory of a process in KiB.
-pub(crate) fn rss_kib(pid: u32) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }

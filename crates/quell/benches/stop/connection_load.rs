@@ -15,7 +15,7 @@ use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use reqwest::Client;
 use serde_json::json;
 
-use crate::report::BenchReport;
+use crate::report::{BenchReport, FigureTarget::AtMost, Quantile};
 use crate::times::Times;
 use crate::{config, quell};
 
@@ -66,7 +66,7 @@ impl LoadFixture {
 
     async fn begin_run(&self, run: &str) {
         let body = json!({"text": format!("marker:{run}"), "idempotencyKey": run});
-        let _ = self.daemon.api().post(&format!("/api/sessions/{run}/runs"), &body).await.expect_status(202);
+        self.daemon.api().start_run(run, &body).await;
         self.model.wait_for_marked_request(run).await.wait_streaming().await;
     }
 
@@ -91,9 +91,10 @@ impl LoadFixture {
                 local.add(self.time_stop(&self.local, run).await);
             }
         }
-        let note = |times: &Times| format!("median {:.2}, n {}", times.median(), times.len());
-        report.at_most_ms(format!("stop among {crowd}, TCP, longest"), tcp.max(), MAX_STOP_MS, note(&tcp));
-        report.at_most_ms(format!("stop among {crowd}, socket, longest"), local.max(), MAX_STOP_MS, note(&local));
+        for (transport, times) in [("TCP", &tcp), ("socket", &local)] {
+            let what = format!("stop among {crowd}, {transport}");
+            report.add_times(what, (times, Quantile::Max), AtMost(MAX_STOP_MS), "");
+        }
     }
 
     async fn begin_runs(&self, name: &str) -> Vec<String> {

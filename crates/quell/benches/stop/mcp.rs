@@ -10,7 +10,7 @@ use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use quell_testkit::{leaks, mcp};
 use serde_json::json;
 
-use crate::report::BenchReport;
+use crate::report::{BenchReport, FigureTarget::AtMost, Quantile};
 use crate::times::Times;
 use crate::{config, quell};
 
@@ -51,8 +51,7 @@ pub(crate) async fn measure(report: &BenchReport, samples: usize) {
         gateway.wait_for_frame(|frame| is_run_ended(frame) && frame["payload"]["runId"] == json!(run)).await;
     }
     // The server takes the time by starting `date`, so the figure contains the cost of that.
-    let note = format!("p99 {:.1}, n {}", times.p99(), times.len());
-    report.at_most_ms("stop -> MCP server has the cancel, median", times.median(), 10.0, note);
+    report.add_times("stop -> MCP server has the cancel", (&times, Quantile::Median), AtMost(10.0), "");
     script_calls("far__echo");
     let by_url = time_run_ends(&mut gateway, ("url", samples), async |sample| {
         http_server.wait_received("tools/call", sample).await
@@ -65,9 +64,9 @@ pub(crate) async fn measure(report: &BenchReport, samples: usize) {
     .await;
     // The server does not answer cancelled calls: only its answer to the ping shows that it reads. It starts `date`
     // for each of the three messages.
-    let note =
-        format!("p99 {:.1}, n {}; by URL in the same run {:.1} ms", on_pipes.p99(), on_pipes.len(), by_url.median());
-    report.at_most_ms("stop of an MCP call on pipes -> run.ended, median", on_pipes.median(), 25.0, note);
+    let note = format!("by URL in the same run {:.1} ms", by_url.median());
+    let what = "stop of an MCP call on pipes -> run.ended";
+    report.add_times(what, (&on_pipes, Quantile::Median), AtMost(25.0), &note);
     drop(gateway);
     daemon.stop().await;
 }

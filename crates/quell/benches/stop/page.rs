@@ -10,7 +10,7 @@ use quell_testkit::daemon::TestDaemon;
 use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use serde_json::{Value, json};
 
-use crate::report::{BenchReport, FigureTarget};
+use crate::report::{BenchReport, FigureTarget, Quantile};
 use crate::times::Times;
 use crate::{config, quell};
 
@@ -57,8 +57,7 @@ pub(crate) async fn measure(report: &BenchReport) {
     measure_load(report, &daemon, &browser).await;
     let api = daemon.api();
     for other in 0..OTHER_RUNS {
-        let _ =
-            api.post(&format!("/api/sessions/other-{other}/runs"), &json!({"text": "go on"})).await.expect_status(202);
+        api.send_message(&format!("other-{other}"), "go on").await;
     }
     model.wait_for_requests(OTHER_RUNS).await;
     let (mut floor, mut stopping, mut stopped) = <(Times, Times, Times)>::default();
@@ -72,9 +71,11 @@ pub(crate) async fn measure(report: &BenchReport) {
         stopped.add(time("stopped"));
     }
     let note = format!("baseline (a word on the screen) {:.1}, {OTHER_RUNS} other runs stream", floor.median());
-    report.at_most_ms("page: Esc -> \"stopping\" on the screen, median", stopping.median(), 50.0, note.clone());
-    report.at_most_ms("page: Esc -> stopped on the screen, median", stopped.median(), 100.0, note);
-    report.report_ms("page: Esc -> stopped on the screen, slowest", stopped.max(), "");
+    let (what, most) = ("page: Esc -> \"stopping\" on the screen", FigureTarget::AtMost(50.0));
+    report.add_times(what, (&stopping, Quantile::Median), most, &note);
+    let (what, most) = ("page: Esc -> stopped on the screen", FigureTarget::AtMost(100.0));
+    report.add_times(what, (&stopped, Quantile::Median), most, &note);
+    report.add_times(what, (&stopped, Quantile::Max), FigureTarget::Free, "");
     daemon.stop().await;
 }
 
@@ -94,13 +95,9 @@ async fn measure_load(report: &BenchReport, daemon: &TestDaemon, browser: &Brows
         times.add(Duration::from_secs_f64(loaded["last"].as_f64().unwrap() / 1000.0));
         weight = loaded["bytes"].as_f64().unwrap() / 1000.0;
     }
-    report.at_most_ms(
-        "page: load with an empty cache, median",
-        times.median(),
-        300.0,
-        format!("max {:.0}", times.max()),
-    );
-    report.at_most("page: over the wire, compressed", weight, FigureTarget(150.0, "KB"), "");
+    let what = "page: load with an empty cache";
+    report.add_times(what, (&times, Quantile::Median), FigureTarget::AtMost(300.0), "");
+    report.add("page: over the wire, compressed", (weight, "KB"), FigureTarget::AtMost(150.0), "");
 }
 
 /// Sends one message, waits until the answer has begun, and presses Esc.

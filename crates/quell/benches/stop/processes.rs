@@ -14,7 +14,7 @@ use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};
 use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use serde_json::json;
 
-use crate::report::BenchReport;
+use crate::report::{BenchReport, FigureTarget::AtMost, Quantile};
 use crate::times::Times;
 use crate::{config, quell};
 
@@ -58,9 +58,9 @@ async fn measure_warden_cost(report: &BenchReport, samples: usize) {
     }
     let (bare, swept, isolated) = (bare.median(), swept.median(), isolated.median());
     let note = format!("bare {bare:.3} ms, through a warden {swept:.3} ms, n {samples}");
-    report.at_most_ms("a warden adds to a command, median", swept - bare, 3.0, note);
+    report.add("a warden adds to a command, median", (swept - bare, "ms"), AtMost(3.0), note);
     let note = format!("in a namespace {isolated:.3} ms, n {samples}");
-    report.at_most_ms("a PID namespace adds to that, median", isolated - swept, 1.5, note);
+    report.add("a PID namespace adds to that, median", (isolated - swept, "ms"), AtMost(1.5), note);
 }
 
 /// Measures stops of four kinds of commands, each in a real run.
@@ -79,8 +79,8 @@ async fn measure_stops(report: &BenchReport, samples: usize) {
         for _ in 0..samples.min(if target > 100.0 { 10 } else { 40 }) {
             times.add(time_one_stop((make, processes), deaf, force).await);
         }
-        let note = format!("p99 {:.1}, n {}", times.p99(), times.len());
-        report.at_most_ms(format!("stop -> all processes gone: {name}, median"), times.median(), target, note);
+        let what = format!("stop -> all processes gone: {name}");
+        report.add_times(what, (&times, Quantile::Median), AtMost(target), "");
     }
 }
 

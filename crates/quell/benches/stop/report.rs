@@ -1,10 +1,9 @@
 //! Table of figures and targets.
 
 use std::cell::RefCell;
+use std::fmt::Display;
 
-/// The bound of a figure, and its unit.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FigureTarget(pub(crate) f64, pub(crate) &'static str);
+use crate::times::Times;
 
 /// One row of the table.
 #[derive(Debug)]
@@ -12,15 +11,24 @@ struct FigureRow {
     what: String,
     figure: f64,
     unit: &'static str,
-    target: Option<FigureBound>,
+    target: FigureTarget,
     note: String,
 }
 
 /// The side of its target on which a figure must be.
 #[derive(Debug, Clone, Copy)]
-enum FigureBound {
+pub(crate) enum FigureTarget {
+    Free,
     AtMost(f64),
     AtLeast(f64),
+}
+
+/// Which of the samples a figure is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Quantile {
+    Median,
+    P99,
+    Max,
 }
 
 /// All rows, printed as they come and once more at the end.
@@ -28,36 +36,27 @@ enum FigureBound {
 pub(crate) struct BenchReport(RefCell<Vec<FigureRow>>);
 
 impl BenchReport {
-    /// Adds a figure that must not exceed its target.
-    pub(crate) fn at_most(&self, what: impl Into<String>, figure: f64, most: FigureTarget, note: impl Into<String>) {
-        self.push(what, (figure, most.1), Some(FigureBound::AtMost(most.0)), note);
+    /// Adds a quantile of these times, in milliseconds. The note begins with a summary of them.
+    pub(crate) fn add_times(
+        &self,
+        what: impl Display,
+        (times, quantile): (&Times, Quantile),
+        target: FigureTarget,
+        note: &str,
+    ) {
+        let (figure, name) = match quantile {
+            Quantile::Median => (times.median(), "median"),
+            Quantile::P99 => (times.p99(), "p99"),
+            Quantile::Max => (times.max(), "longest"),
+        };
+        self.add(format!("{what}, {name}"), (figure, "ms"), target, format!("{times}; {note}").trim_end_matches("; "));
     }
 
-    /// Adds a figure in milliseconds that must not exceed its target.
-    pub(crate) fn at_most_ms(&self, what: impl Into<String>, figure: f64, most: f64, note: impl Into<String>) {
-        self.at_most(what, figure, FigureTarget(most, "ms"), note);
-    }
-
-    /// Adds a figure that must reach its target.
-    pub(crate) fn at_least(&self, what: impl Into<String>, figure: f64, least: FigureTarget, note: impl Into<String>) {
-        self.push(what, (figure, least.1), Some(FigureBound::AtLeast(least.0)), note);
-    }
-
-    /// Adds a figure in milliseconds without a target.
-    pub(crate) fn report_ms(&self, what: impl Into<String>, figure: f64, note: impl Into<String>) {
-        self.push(what, (figure, "ms"), None, note);
-    }
-
-    /// Adds a figure in another unit without a target.
-    pub(crate) fn report_value(&self, what: impl Into<String>, value: (f64, &'static str), note: impl Into<String>) {
-        self.push(what, value, None, note);
-    }
-
-    fn push(
+    pub(crate) fn add(
         &self,
         what: impl Into<String>,
         (figure, unit): (f64, &'static str),
-        target: Option<FigureBound>,
+        target: FigureTarget,
         note: impl Into<String>,
     ) {
         let row = FigureRow { what: what.into(), figure, unit, target, note: note.into() };
@@ -67,40 +66,38 @@ impl BenchReport {
 
     pub(crate) fn print(&self) {
         let rows = self.0.borrow();
-        let bounds = || rows.iter().filter_map(|row| Some((row.target?, row.figure)));
-        let reached = bounds().filter(|(target, figure)| target.holds(*figure)).count();
-        eprintln!("\n{reached} of {} targets reached", bounds().count());
+        let judged: Vec<bool> = rows.iter().filter_map(|row| row.target.is_reached(row.figure)).collect();
+        eprintln!("\n{} of {} targets reached", judged.iter().filter(|reached| **reached).count(), judged.len());
         for row in rows.iter() {
             eprintln!("{}", row.text());
         }
     }
 }
 
-impl FigureBound {
-    fn holds(self, figure: f64) -> bool {
+impl FigureTarget {
+    /// None without a target.
+    fn is_reached(self, figure: f64) -> Option<bool> {
         match self {
-            Self::AtMost(most) => figure <= most,
-            Self::AtLeast(least) => figure >= least,
-        }
-    }
-
-    fn text(self) -> String {
-        match self {
-            Self::AtMost(most) => format!("<= {most:.2}"),
-            Self::AtLeast(least) => format!(">= {least:.2}"),
+            Self::Free => None,
+            Self::AtMost(most) => Some(figure <= most),
+            Self::AtLeast(least) => Some(figure >= least),
         }
     }
 }
 
 impl FigureRow {
     fn text(&self) -> String {
-        let verdict = match self.target {
-            Some(target) => {
-                let word = if target.holds(self.figure) { "ok    " } else { "MISSED" };
-                format!("{word}  {} {}", target.text(), self.unit)
-            }
-            None => String::new(),
+        let bound = match self.target {
+            FigureTarget::Free => String::new(),
+            FigureTarget::AtMost(most) => format!("<= {most:.2} {}", self.unit),
+            FigureTarget::AtLeast(least) => format!(">= {least:.2} {}", self.unit),
         };
+        let word = match self.target.is_reached(self.figure) {
+            Some(true) => "ok      ",
+            Some(false) => "MISSED  ",
+            None => "",
+        };
+        let verdict = format!("{word}{bound}");
         format!("{:<58} {:>10.3} {:<5} {verdict:<26} {}", self.what, self.figure, self.unit, self.note)
     }
 }

@@ -7,9 +7,8 @@ use quell_testkit::daemon::{TestApiClient, TestDaemon};
 use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use serde_json::json;
 
-use crate::concurrent_stops::rss_kib;
-use crate::report::{BenchReport, FigureTarget};
-use crate::{config, quell};
+use crate::report::{BenchReport, FigureTarget::AtMost};
+use crate::{config, quell, rss_kib};
 
 const SESSIONS: usize = 10_000;
 /// Requests at the same time.
@@ -33,18 +32,14 @@ pub(crate) async fn measure(report: &BenchReport) {
     assert!(read_metric(&http, "quell_sessions_live ").await >= f64::from(u32::try_from(SESSIONS).unwrap()));
     let each = (rss_kib(daemon.pid()) - before) / f64::from(u32::try_from(SESSIONS).unwrap());
     let note = format!("{SESSIONS} made over HTTP in {:.1} s, each with settings of its own", took.as_secs_f64());
-    report.at_most("memory of an idle live session", each, FigureTarget(8.0, "KiB"), note);
+    report.add("memory of an idle live session", (each, "KiB"), AtMost(8.0), note);
     while read_metric(&http, "quell_sessions_live ").await > 0.0 {
         // The sweeper runs every second; nothing reports the end of a session.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let slowest = 1000.0 * read_metric(&http, "quell_session_sweep_seconds{quantile=\"1\"} ").await;
-    report.at_most_ms(
-        format!("sweep of {SESSIONS} sessions, slowest"),
-        slowest,
-        100.0,
-        "the sweep removes expired sessions from the table; their clean-up follows".to_owned(),
-    );
+    let note = "the sweep removes expired sessions from the table; their clean-up follows";
+    report.add(format!("sweep of {SESSIONS} sessions, slowest"), (slowest, "ms"), AtMost(100.0), note);
     daemon.stop().await;
 }
 

@@ -7,7 +7,7 @@ use quell_testkit::gateway_client::{GatewayTestClient, is_chat_aborted, is_run_e
 use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use serde_json::json;
 
-use crate::report::BenchReport;
+use crate::report::{BenchReport, FigureTarget, Quantile};
 use crate::times::Times;
 use crate::{baseline, config, quell};
 
@@ -63,26 +63,19 @@ pub(crate) async fn measure(report: &BenchReport, samples: usize, load: Backgrou
             gateway.wait_for_frame(|frame| is_run_ended(frame) && frame["payload"]["runId"] == json!(run)).await;
         ended.add(at.saturating_duration_since(begun));
     }
-    let name = if load == BackgroundLoad::Idle { "" } else { " (cores busy searching)" };
-    let note = format!("baseline median {:.3}, p99 {:.3}, n {}", bare.median(), bare.p99(), bare.len());
+    let (name, most_aborted) = match load {
+        BackgroundLoad::Idle => ("stop", FigureTarget::AtMost(1.5)),
+        BackgroundLoad::Searching => ("stop (cores busy searching)", FigureTarget::Free),
+    };
+    let note = format!("baseline {bare}");
     let (median, p99) = (2.0 * bare.median() + 0.3, 2.0 * bare.p99() + 3.0);
-    report.at_most_ms(format!("stop -> model socket closed, median{name}"), socket.median(), median, note.clone());
-    report.at_most_ms(format!("stop -> model socket closed, p99{name}"), socket.p99(), p99, note);
-    if load == BackgroundLoad::Idle {
-        report.at_most_ms(
-            "stop -> `aborted` at a WebSocket client, median",
-            aborted.median(),
-            1.5,
-            format!("p99 {:.3}", aborted.p99()),
-        );
-        report.report_ms("stop -> `run` ended with receipt, median", ended.median(), format!("p99 {:.3}", ended.p99()));
-    } else {
-        report.report_ms(
-            "stop -> `aborted`, median (cores busy searching)",
-            aborted.median(),
-            format!("p99 {:.3}", aborted.p99()),
-        );
-    }
+    let what = format!("{name} -> model socket closed");
+    report.add_times(&what, (&socket, Quantile::Median), FigureTarget::AtMost(median), &note);
+    report.add_times(&what, (&socket, Quantile::P99), FigureTarget::AtMost(p99), &note);
+    let what = format!("{name} -> `aborted` at a WebSocket client");
+    report.add_times(what, (&aborted, Quantile::Median), most_aborted, "");
+    let what = format!("{name} -> `run` ended with receipt");
+    report.add_times(what, (&ended, Quantile::Median), FigureTarget::Free, "");
     drop(gateway);
     daemon.stop().await;
 }

@@ -3,10 +3,9 @@
 use quell_testkit::daemon::DaemonHome;
 use quell_testkit::model::ScriptedModel;
 
-use crate::concurrent_stops::rss_kib;
-use crate::report::{BenchReport, FigureTarget};
+use crate::report::{BenchReport, FigureTarget::AtMost, Quantile};
 use crate::times::Times;
-use crate::{config, quell};
+use crate::{config, quell, rss_kib};
 
 pub(crate) async fn measure(report: &BenchReport) {
     let model = ScriptedModel::start().await;
@@ -20,7 +19,6 @@ pub(crate) async fn measure(report: &BenchReport) {
         idle = idle.min(rss_kib(daemon.pid()));
         daemon.stop().await;
     }
-    let note = format!("max {:.1}, n {}", ready.max(), ready.len());
-    report.at_most_ms("start to ready, median", ready.median(), 50.0, note);
-    report.at_most("idle daemon, resident", idle / 1024.0, FigureTarget(20.0, "MiB"), "");
+    report.add_times("start to ready", (&ready, Quantile::Median), AtMost(50.0), "");
+    report.add("idle daemon, resident", (idle / 1024.0, "MiB"), AtMost(20.0), "");
 }

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use quell_testkit::daemon::TestDaemon;
 use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};
-use quell_testkit::model::{ModelRequestHandle, ScriptedModel, ScriptedResponse, ScriptedStream};
+use quell_testkit::model::{ScriptedModel, ScriptedResponse, ScriptedStream};
 use serde_json::json;
 
-use crate::concurrent_stops::{slow_stream, streaming_requests, time_until_last_left};
-use crate::report::BenchReport;
+use crate::concurrent_stops::{second_request_of, slow_stream, streaming_requests, time_until_last_left};
+use crate::report::{BenchReport, FigureTarget::AtMost, Quantile};
 use crate::times::Times;
 use crate::{config, quell};
 
@@ -31,10 +31,8 @@ pub(crate) async fn measure(report: &BenchReport) {
         socket.add(last_socket);
         ended.add(last_ended);
     }
-    let note = |times: &Times| format!("max {:.1}, rounds {ROUNDS}", times.max());
-    let name = "a run with 99 sub-runs";
-    report.at_most_ms(format!("{name}: last model socket, median"), socket.median(), 50.0, note(&socket));
-    report.at_most_ms(format!("{name}: last `run.ended`, median"), ended.median(), 50.0, note(&ended));
+    report.add_times("a run with 99 sub-runs: last model socket", (&socket, Quantile::Median), AtMost(50.0), "");
+    report.add_times("a run with 99 sub-runs: last `run.ended`", (&ended, Quantile::Median), AtMost(50.0), "");
     daemon.stop().await;
 }
 
@@ -60,17 +58,4 @@ async fn time_one_stop(daemon: &TestDaemon, model: &ScriptedModel, round: usize)
     }
     let socket = time_until_last_left(&requests, begun).await;
     (socket, last_ended.saturating_duration_since(begun))
-}
-
-/// The top run's request after it has started all sub-runs; it streams.
-async fn second_request_of(model: &ScriptedModel, top: &str) -> ModelRequestHandle {
-    loop {
-        let seen = model.recorded_requests();
-        let mut of_top = seen.iter().filter(|request| request.markers.last().is_some_and(|marker| marker == top));
-        if let Some(request) = of_top.nth(1) {
-            request.wait_streaming().await;
-            return request.clone();
-        }
-        drop(model.wait_for_requests(seen.len() + 1).await);
-    }
 }

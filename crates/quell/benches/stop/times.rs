@@ -1,5 +1,6 @@
 //! Latency samples and their quantiles. Compiled into both benches.
 
+use std::fmt;
 use std::time::Duration;
 
 /// Samples of one latency, in milliseconds.
@@ -39,5 +40,15 @@ impl Times {
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return out.write_str("none");
+        }
+        let (median, p99, max) = (self.median(), self.p99(), self.max());
+        write!(out, "median {median:.2} ms, p99 {p99:.2} ms, max {max:.1} ms, of {}", self.len())
     }
 }

@@ -90,22 +90,6 @@ fn split_key(key: &str) -> (&str, Option<&str>) {
 fn suggest_key(message: &str) -> Option<String> {
     let mut quoted = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
     let unknown = quoted.next()?;
-    let near = quoted.map(|known| (edit_distance(unknown, known), known)).min()?;
+    let near = quoted.map(|known| (strsim::levenshtein(unknown, known), known)).min()?;
     (near.0 <= unknown.len().div_ceil(3).max(1)).then(|| near.1.to_owned())
-}
-
-/// Levenshtein distance.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let cost = if ca == *cb { diagonal } else { diagonal + 1 };
-            diagonal = row[j + 1];
-            row[j + 1] = cost.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

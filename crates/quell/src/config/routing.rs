@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use super::validation::ConfigProblem;
 
-/// `[routing]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RoutingSection {
@@ -43,7 +42,6 @@ struct ModelRouteEntry {
 }
 
 impl RoutingSection {
-    /// Converts the entries to routing rules.
     pub(super) fn rules(&self) -> ModelRouter {
         let keywords = self.keywords.iter().cloned();
         let routes = self.model_routes.iter().cloned();
@@ -53,7 +51,6 @@ impl RoutingSection {
         )
     }
 
-    /// True when a route uses this provider.
     pub(super) fn names_provider(&self, name: &str) -> bool {
         self.model_routes.iter().any(|route| route.provider == name)
     }

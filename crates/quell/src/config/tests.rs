@@ -52,6 +52,18 @@ fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[
 }
 
 #[rstest]
+#[case(
+    "[server]\nallowed_hosts = [\"quell.lan\", \"https://h.org\"]\n",
+    "quell.toml:2:17:",
+    "\"https://h.org\" is no host name"
+)]
+#[case("[server]\nallowed_hosts = [\"*.example.org\"]\n", "quell.toml:2:17:", "\"*.example.org\" is no host name")]
+#[case(
+    "[server]\nallowed_hosts = [\"example.org/chat\"]\n",
+    "quell.toml:2:17:",
+    "\"example.org/chat\" is no host name"
+)]
+#[case("[server]\nallowed_hosts = [\"\"]\n", "quell.toml:2:17:", "\"\" is no host name")]
 #[case("[store]\nurl = \"postgres://h\"\n", "quell.toml:2:7:", "sqlite:FILE")]
 #[case("[stop]\nterm_ms = 5000\ngrace_ms = 5500\n", "quell.toml:3:12:", "more than term_ms + 500 = 5500")]
 #[case("[stop]\nhard_ms = 0\n", "quell.toml:2:11:", "the default is 5000")]

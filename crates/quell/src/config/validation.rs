@@ -106,7 +106,6 @@ fn agent_problems(config: &Config, report: &mut impl FnMut(&str, String)) {
     }
 }
 
-/// Finds limits that are zero.
 fn zero_limits(config: &Config) -> impl Iterator<Item = &'static str> {
     let limits = &config.limits;
     let all = [

@@ -7,11 +7,11 @@ use quell_channels::create_network;
 
 use super::ConfiguredInput;
 use super::finding::DoctorFinding;
+use crate::runtime::block_on;
 
 /// A person waits for this; chat networks answer more slowly than models on this machine.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Checks each configured channel.
 pub(super) fn channels(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     let configured = &input.loaded.config.channels;
     if configured.is_empty() {
@@ -32,7 +32,7 @@ fn check_channel(input: &ConfiguredInput<'_>, name: &str, channel: &ChannelConfi
         }
     };
     let probe = async { tokio::time::timeout(PROBE_TIMEOUT, network.probe()).await };
-    let mut findings = vec![match input.base.runtime.block_on(probe) {
+    let mut findings = vec![match block_on(&input.base.runtime, probe) {
         Ok(Ok(account)) => DoctorFinding::ok(format!("{name}: {account}")),
         Ok(Err(trouble)) => DoctorFinding::fail(
             format!("{name}: {trouble}"),

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::ConfiguredInput;
 use super::finding::DoctorFinding;
 use crate::daemon::ADDRESS_FILE;
+use crate::runtime::block_on;
 
 /// The metric of a daemon that refuses its configuration file.
 const STALE_METRIC_LINE: &str = "quell_config_stale 1";
@@ -44,7 +45,7 @@ fn check_running(input: &ConfiguredInput<'_>, holder: LockHolder) -> DoctorFindi
             );
         }
     };
-    match input.base.runtime.block_on(query_daemon(input.data_dir, token.trim())) {
+    match block_on(&input.base.runtime, query_daemon(input.data_dir, token.trim())) {
         Ok(DaemonReadiness { unready: Some(why), .. }) => DoctorFinding::fail(
             format!("{process} answers on {place}, and it takes no runs: {why}"),
             "looks and stops work; make room on the disk, or end the program that locks the database: no restart is needed",

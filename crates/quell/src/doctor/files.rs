@@ -131,7 +131,6 @@ pub(super) fn admin_token(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     }]
 }
 
-/// Checks the workdir of each agent.
 pub(super) fn workdirs(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     let protected = input.loaded.protected(input.data_dir);

@@ -6,14 +6,14 @@ use quell_scope::clock::Clock;
 
 use super::ConfiguredInput;
 use super::finding::DoctorFinding;
+use crate::runtime::block_on;
 
-/// Checks each configured server.
 pub(super) fn servers(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     let configured = &input.loaded.config.mcp;
     if configured.is_empty() {
         return vec![DoctorFinding::ok("no MCP server is configured")];
     }
-    input.base.runtime.block_on(async {
+    block_on(&input.base.runtime, async {
         let mcp = match build_mcp(input) {
             Ok(mcp) => mcp,
             Err(problem) => {

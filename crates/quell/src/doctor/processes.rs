@@ -13,6 +13,7 @@ use quell_scope::{PointProbe, Scope};
 
 use super::finding::DoctorFinding;
 use super::{CheckInput, ConfiguredInput};
+use crate::runtime::block_on;
 
 /// Starts a child, in its own session where `setsid` is installed, prints its pid and waits for it.
 const HIDDEN_CHILD: &str = "\
@@ -27,7 +28,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) fn check_wardens(input: &CheckInput) -> Vec<DoctorFinding> {
     let times = input.loaded.as_ref().map_or_else(|_| StopTimeouts::default(), |loaded| loaded.stop_times());
     let probe = CommandProbe { input, times };
-    vec![match input.runtime.block_on(probe.time_hidden_child_stop()) {
+    vec![match block_on(&input.runtime, probe.time_hidden_child_stop()) {
         Ok(took) => {
             DoctorFinding::ok(format!("a command and the child it hid in another session were ended in {took} ms"))
         }
@@ -41,7 +42,7 @@ pub(super) fn check_wardens(input: &CheckInput) -> Vec<DoctorFinding> {
 /// Reports what contains the commands of agents: a PID namespace, a cgroup, or the search of a warden.
 pub(super) fn isolation(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     let probe = CommandProbe { input: input.base, times: input.loaded.stop_times() };
-    let containment = match input.base.runtime.block_on(probe.probe_containment()) {
+    let containment = match block_on(&input.base.runtime, probe.probe_containment()) {
         Ok(held_by) => held_by,
         Err(problem) => return vec![DoctorFinding::fail(problem, "run `quell demo` to see more")],
     };
@@ -72,7 +73,6 @@ const REMEDY: &str = "\
 permit user namespaces: sysctl -w user.max_user_namespaces=10000; on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0; \
 in a container a seccomp profile that allows clone with CLONE_NEWUSER; under systemd Delegate=yes gives each command a cgroup instead";
 
-/// Containment of a test command.
 enum ContainmentFinding {
     Namespace { own_proc: bool },
     Other { words: &'static str, why: String },

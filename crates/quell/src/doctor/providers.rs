@@ -7,6 +7,7 @@ use quell_llm::{ModelError, ModelListError, ProviderConfig, ProviderKind, fetch_
 
 use super::ConfiguredInput;
 use super::finding::DoctorFinding;
+use crate::runtime::block_on;
 
 /// A person waits for this; a slower server deserves a warning.
 const LIST_TIMEOUT: Duration = Duration::from_secs(4);
@@ -38,7 +39,7 @@ fn check_provider(input: &ConfiguredInput<'_>, name: &str, provider: &ProviderCo
     {
         return vec![DoctorFinding::missing_key(name, variable)];
     }
-    match input.base.runtime.block_on(fetch_model_list(name, provider.clone(), LIST_TIMEOUT)) {
+    match block_on(&input.base.runtime, fetch_model_list(name, provider.clone(), LIST_TIMEOUT)) {
         Ok(models) => check_agent_models(input, name, &models),
         Err(error) => vec![provider_error_finding(name, provider, &error)],
     }

@@ -12,12 +12,11 @@ const NAME_WIDTH: usize = 15;
 /// Indentation of sentences: label, name, and the spaces between.
 const INDENT: usize = 6 + 2 + NAME_WIDTH + 1;
 
-/// The findings so far, and their output.
-pub(super) struct DoctorReport {
+pub(super) struct DoctorReport<W> {
     rows: Vec<ReportRow>,
     skipped: Vec<&'static str>,
     style: ReportStyle,
-    out: Box<dyn Write>,
+    out: W,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,10 +26,7 @@ pub(super) enum ReportStyle {
     /// Lines, without colour and progress.
     Plain,
     /// Lines on a terminal, with the name of the current check until it ends.
-    Terminal {
-        /// Whether labels are coloured.
-        color: bool,
-    },
+    Terminal { color: bool },
 }
 
 #[derive(Debug, Serialize)]
@@ -50,11 +46,7 @@ struct ReportSummary<'a> {
     not_made: &'a [&'static str],
 }
 
-impl DoctorReport {
-    pub(super) fn new(style: ReportStyle, out: impl Write + 'static) -> Self {
-        Self { rows: Vec::new(), skipped: Vec::new(), style, out: Box::new(out) }
-    }
-
+impl DoctorReport<io::Stdout> {
     /// Chooses the style for standard output.
     pub(super) fn for_stdout(json: bool) -> Self {
         let style = match (json, io::stdout().is_terminal()) {
@@ -63,6 +55,12 @@ impl DoctorReport {
             (false, false) => ReportStyle::Plain,
         };
         Self::new(style, io::stdout())
+    }
+}
+
+impl<W: Write> DoctorReport<W> {
+    pub(super) fn new(style: ReportStyle, out: W) -> Self {
+        Self { rows: Vec::new(), skipped: Vec::new(), style, out }
     }
 
     pub(super) fn start_check(&mut self, check: &str) -> io::Result<()> {
@@ -73,7 +71,6 @@ impl DoctorReport {
         Ok(())
     }
 
-    /// Prints and keeps the findings of a check.
     pub(super) fn add_findings(&mut self, check: &'static str, findings: Vec<DoctorFinding>) -> io::Result<()> {
         self.clear_progress()?;
         for finding in findings {

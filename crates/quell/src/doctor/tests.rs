@@ -1,12 +1,10 @@
 //! Each problem that the doctor finds, in a temporary home. Checks that need the built binary are tested in `tests/`.
 
-use std::cell::RefCell;
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use quell_protocol::Principal;
@@ -333,29 +331,14 @@ fn a_provider_that_cannot_be_reached_fails(#[case] base_url: &str, #[case] says:
     DoctorFixture::with_provider("openai", base_url, "m").assert_check("providers", FindingStatus::Fail, says);
 }
 
-/// An output whose text can be read afterwards.
-#[derive(Clone, Default)]
-struct SharedBuffer(Rc<RefCell<Vec<u8>>>);
-
-impl Write for SharedBuffer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.borrow_mut().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 fn render_report(style: ReportStyle, findings: Vec<DoctorFinding>) -> (String, bool) {
-    let buffer = SharedBuffer::default();
-    let mut report = DoctorReport::new(style, buffer.clone());
+    let mut text = Vec::new();
+    let mut report = DoctorReport::new(style, &mut text);
     report.start_check("hold").unwrap();
     report.add_findings("hold", findings).unwrap();
     report.skip_check("daemon");
     let healthy = report.finish().unwrap();
-    let text = String::from_utf8(buffer.0.borrow().clone()).unwrap();
-    (text, healthy)
+    (String::from_utf8(text).unwrap(), healthy)
 }
 
 #[test]

@@ -15,7 +15,6 @@ pub(super) struct FileWatch {
     last_change: Option<(Option<FileStamp>, Instant)>,
 }
 
-/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileCheck {
     Unchanged,

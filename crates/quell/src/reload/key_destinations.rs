@@ -12,7 +12,6 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::config::Config;
 
-/// Identity of a key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum KeyId {
     /// The environment variable with the key.

@@ -39,7 +39,6 @@ impl ConfigReloadFixture {
         self.folder.path().join("quell.toml")
     }
 
-    /// Replaces the file and checks it.
     fn write_and_check(&self, text: &str) -> FileCheck {
         write_old_file(&self.config_path(), text);
         self.check()

@@ -25,9 +25,7 @@ enum AbortAction {
     Work(u8),
     /// A run that the model answers.
     Answer(u8),
-    /// A run that fails.
     Fail(u8),
-    /// Aborts the agent's model calls.
     Abort,
 }
 
@@ -123,9 +121,7 @@ impl AbortScenario {
 
     async fn abort(&mut self) -> ObservedAbort {
         let (answer, stop) = self.request_abort();
-        for ticket in &stop.tickets {
-            tokio::time::timeout(WAIT_TIMEOUT, ticket.wait_settled()).await.expect("the abort does not settle");
-        }
+        tokio::time::timeout(WAIT_TIMEOUT, stop.wait_settled()).await.expect("the abort does not settle");
         ObservedAbort { answer, waiting_before: std::mem::take(&mut self.waiting) }
     }
 

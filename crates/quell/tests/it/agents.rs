@@ -4,14 +4,17 @@ mod create;
 mod delete;
 mod tree;
 
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
+use quell_engine::engine::AgentRemoval;
+
 use crate::prelude::*;
 
 /// The body of a request that creates an agent on the scripted model, with more fields.
 fn agent_body(id: &str, more: &Value) -> Value {
     let mut body = json!({"id": id, "model": "scripted/model"});
-    for (key, value) in more.as_object().into_iter().flatten() {
-        body[key] = value.clone();
-    }
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
 
@@ -27,6 +30,13 @@ async fn agent_ids(api: &TestApiClient) -> Vec<String> {
 /// Sends a text to an agent and returns the run id.
 async fn send_to_agent(server: &TestServer, agent: &str, session: &str, text: &str) -> String {
     server.http.start_run(session, &json!({"text": text, "agent": agent})).await
+}
+
+/// Sends a text to an agent, whose model answers with this text; returns the view of the ended run.
+async fn run_agent(server: &TestServer, agent: &str, session: &str, text: &str, answer: &str) -> Value {
+    server.model.script(ScriptedResponse::text(answer));
+    let run = send_to_agent(server, agent, session, text).await;
+    server.wait_ended(&run).await
 }
 
 /// Starts a run whose model streams one word and then falls silent. Waits until the run shows the word.

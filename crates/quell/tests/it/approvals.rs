@@ -1,11 +1,12 @@
 //! Tool calls that wait for approval: requested on every surface, answered once, settled by a stop or a timeout.
 
-use quell_engine::engine::AnswerError;
+use quell_engine::engine::{AnswerError, Caller};
 use quell_kernel::approval::{ApprovalPolicy, DecisionForbidden};
 use quell_protocol::api::Grants;
 use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
 
 use crate::prelude::*;
+use crate::test_engine::shell_call;
 
 async fn start_engine(change: impl FnOnce(&mut AgentConfig, &mut u64)) -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
@@ -16,10 +17,6 @@ async fn start_engine(change: impl FnOnce(&mut AgentConfig, &mut u64)) -> TestEn
     .await;
     test.answer_by_marker();
     test
-}
-
-fn shell_call(marker: &ProcessMarker) -> ScriptedResponse {
-    ScriptedResponse::tool_call("c1", "shell", &json!({"command": format!("echo ran; : {}", marker.as_str())}))
 }
 
 async fn wait_approval(test: &TestEngine) -> ApprovalRow {
@@ -38,23 +35,16 @@ fn approval_decisions(watcher: &mut NoticeRecorder, run: &RunId) -> Vec<String> 
 async fn an_allowed_call_runs_and_a_second_answer_is_refused() {
     let test = start_engine(|_, _| {}).await;
     let mut watcher = NoticeRecorder::subscribe(&test.engine);
-    test.script_marker("go", [shell_call(&ProcessMarker::new()), ScriptedResponse::text("Done.")]);
+    test.script_marker("go", [shell_call("echo ran"), ScriptedResponse::text("Done.")]);
     let run = test.send(submission("s", "go marker:go")).await;
     let row = wait_approval(&test).await;
     assert_eq!((&row.run_id, row.tool.as_str(), &row.state), (&run, "shell", &ApprovalState::Pending));
-    let principal = crate::test_engine::parse_principal("bob");
-    let bob = quell_engine::engine::Caller { principal, grants: Grants::NONE, ..alice() };
-    for decision in [Decision::Allow, Decision::Deny] {
-        let foreign = test.engine.answer_approval(&bob, &row.id, decision);
-        assert_eq!(foreign, Err(AnswerError::NotAllowed(row.id.clone(), DecisionForbidden::MissingApproveScope)));
+    // The owner of the run may not answer without the grant either.
+    for (caller, decision) in [(bob(), Decision::Allow), (bob(), Decision::Deny), (alice(), Decision::Allow)] {
+        let refused = test.engine.answer_approval(&Caller { grants: Grants::NONE, ..caller }, &row.id, decision);
+        let expected = AnswerError::NotAllowed(row.id.clone(), DecisionForbidden::MissingApproveScope);
+        assert_eq!(refused, Err(expected), "{decision:?}");
     }
-    let writer = quell_engine::engine::Caller { grants: Grants::NONE, ..alice() };
-    let own = test.engine.answer_approval(&writer, &row.id, Decision::Allow);
-    assert_eq!(
-        own,
-        Err(AnswerError::NotAllowed(row.id.clone(), DecisionForbidden::MissingApproveScope)),
-        "the owner of the run must not approve without the scope"
-    );
     let unknown = test.engine.answer_approval(&alice(), "nonsense", Decision::Allow);
     assert_eq!(unknown, Err(AnswerError::Unknown("nonsense".to_owned())));
     test.engine.answer_approval(&root(), &row.id, Decision::Allow).unwrap();
@@ -75,18 +65,14 @@ async fn a_denied_call_does_not_run_and_the_model_is_told() {
     let test = start_engine(|_, _| {}).await;
     let mut watcher = NoticeRecorder::subscribe(&test.engine);
     let marker = ProcessMarker::new();
-    test.script_marker(
-        "go",
-        [ScriptedResponse::tool_call("c1", "shell", &json!({"command": commands::setsid_child(&marker)}))],
-    );
+    test.script_marker("go", [shell_call(commands::setsid_child(&marker))]);
     let run = test.send(submission("s", "go marker:go")).await;
     let row = wait_approval(&test).await;
     test.engine.answer_approval(&alice(), &row.id, Decision::Deny).unwrap();
-    test.wait_ended(&run).await;
+    let view = test.wait_ended(&run).await;
     assert_eq!(watcher.call_ends(&run).remove(0).0, CallEnd::Denied);
     assert!(messages_as_text(&test.last_messages()).contains("Denied by a person"));
-    let processes = test.engine.find_run(&run).await.unwrap().unwrap();
-    assert!(receipt_of(&processes).resources.iter().all(|row| row.kind != ResourceKind::Process));
+    assert!(receipt_of(&view).resources.iter().all(|row| row.kind != ResourceKind::Process));
     test.close().await;
 }
 
@@ -94,7 +80,7 @@ async fn a_denied_call_does_not_run_and_the_model_is_told() {
 async fn silence_is_a_denial_that_is_recorded_as_a_time_out() {
     let test = start_engine(|_, timeout| *timeout = 0).await;
     let mut watcher = NoticeRecorder::subscribe(&test.engine);
-    test.script_marker("go", [shell_call(&ProcessMarker::new())]);
+    test.script_marker("go", [shell_call("echo ran")]);
     let view = test.run_message("s", "go marker:go").await;
     assert_eq!(approval_decisions(&mut watcher, &view.run_id), ["timeout"]);
     assert_eq!(watcher.call_ends(&view.run_id).remove(0).0, CallEnd::Denied);
@@ -106,7 +92,7 @@ async fn silence_is_a_denial_that_is_recorded_as_a_time_out() {
 async fn a_stop_settles_what_waits_before_it_returns() {
     let test = start_engine(|_, _| {}).await;
     let mut watcher = NoticeRecorder::subscribe(&test.engine);
-    test.script_marker("go", [shell_call(&ProcessMarker::new())]);
+    test.script_marker("go", [shell_call("echo ran")]);
     let run = test.send(submission("s", "go marker:go")).await;
     let row = wait_approval(&test).await;
     let _stop = test.stop(&run);

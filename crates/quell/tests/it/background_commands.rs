@@ -3,9 +3,11 @@
 //! They end with the session, with a stop of their run, with a kill and with the daemon (docs/design/decisions.md,
 //! "What a stop covers").
 
+use quell_engine::engine::StopResult;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy};
 
 use crate::prelude::*;
+use crate::test_engine::{background_call, endless_tokens};
 
 async fn start_engine() -> TestEngine {
     let test =
@@ -14,21 +16,20 @@ async fn start_engine() -> TestEngine {
     test
 }
 
-fn background_call(command: &str) -> ScriptedResponse {
-    ScriptedResponse::tool_call("c1", "shell", &json!({"command": command, "background": true}))
-}
-
 fn process_call(arguments: &Value) -> ScriptedResponse {
     ScriptedResponse::tool_call("c1", "process", arguments)
 }
 
-fn endless_tokens() -> ScriptedResponse {
-    ScriptedResponse::tokens_forever(Duration::from_millis(2))
+/// Stops the session `s` without its background commands.
+fn stop_keeping_background(test: &TestEngine) -> StopResult {
+    let (queued, background) = (QueuedPolicy::Withdraw, BackgroundPolicy::Keep);
+    let scope = StopScope::Session { key: parse_session_key("s"), queued, background };
+    test.engine.stop(&alice(), &scope, &stop_ask(StopLevel::Gentle))
 }
 
 /// Runs a message whose call leaves a command with a `setsid` child running, and waits for the end of the run.
 async fn run_leaving_command(test: &TestEngine, marker: &ProcessMarker) -> RunView {
-    test.script_marker("start", [background_call(&commands::setsid_child(marker)), ScriptedResponse::text("It runs.")]);
+    test.script_marker("start", [background_call(commands::setsid_child(marker)), ScriptedResponse::text("It runs.")]);
     let view = test.run_message_in_memory("s", "serve marker:start").await;
     assert_eq!(view.output.as_deref(), Some("It runs."));
     marker.wait_for_count(2).await;
@@ -105,12 +106,7 @@ async fn the_stop_of_a_session_ends_them_unless_they_are_to_be_kept() {
     let test = start_engine().await;
     let marker = ProcessMarker::new();
     run_leaving_command(&test, &marker).await;
-    let keep = StopScope::Session {
-        key: parse_session_key("s"),
-        queued: QueuedPolicy::Withdraw,
-        background: BackgroundPolicy::Keep,
-    };
-    assert!(!test.engine.stop(&alice(), &keep, &stop_ask(StopLevel::Gentle)).stopped_anything());
+    assert!(!stop_keeping_background(&test).stopped_anything());
     marker.wait_for_count(2).await;
     let stop = test.stop_session("s");
     assert!(stop.stopped_anything());
@@ -124,16 +120,11 @@ async fn a_kept_session_loses_only_what_its_stopped_run_had_started() {
     let test = start_engine().await;
     let (old, new) = (ProcessMarker::new(), ProcessMarker::new());
     run_leaving_command(&test, &old).await;
-    test.script_marker("again", [background_call(&commands::setsid_child(&new)), endless_tokens()]);
+    test.script_marker("again", [background_call(commands::setsid_child(&new)), endless_tokens()]);
     let run = test.send(submission("s", "again marker:again")).await;
     new.wait_for_count(2).await;
     test.wait_text(&run).await;
-    let keep = StopScope::Session {
-        key: parse_session_key("s"),
-        queued: QueuedPolicy::Withdraw,
-        background: BackgroundPolicy::Keep,
-    };
-    let stop = test.engine.stop(&alice(), &keep, &stop_ask(StopLevel::Gentle));
+    let stop = stop_keeping_background(&test);
     assert_eq!(stop.aborted, std::slice::from_ref(&run));
     let view = test.wait_ended(&run).await;
     new.wait_gone(WAIT_TIMEOUT).await;

@@ -1,19 +1,17 @@
 //! Agents in chat networks with the real binary, a scripted model and the networks of the testkit.
 
 mod administration;
-mod discord;
 mod draft_networks;
 mod irc;
 mod matrix;
 mod sender_memory;
-mod slack;
 mod telegram;
 mod webhook;
 
 use std::time::Duration;
 
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon, poll_until};
+use quell_testkit::daemon::{DaemonHome, TestDaemon};
 
 use crate::test_daemon::{config_toml, quell_exe};
 use crate::test_engine::ProcessLock;
@@ -25,7 +23,7 @@ const CLOSED_WITHIN: Duration = Duration::from_millis(500);
 struct ChannelDaemonFixture {
     model: ScriptedModel,
     daemon: TestDaemon,
-    process_lock: ProcessLock,
+    _process_lock: ProcessLock,
 }
 
 impl ChannelDaemonFixture {
@@ -41,7 +39,7 @@ impl ChannelDaemonFixture {
         let home = DaemonHome::new(&config_toml(&model, &format!("{channel}\n")));
         let home = tokens.iter().fold(home, |home, (name, token)| home.with_env(name, token));
         let daemon = home.start(quell_exe()).await;
-        Self { model, daemon, process_lock }
+        Self { model, daemon, _process_lock: process_lock }
     }
 
     /// Checks that this model request tells of the stop before it.
@@ -50,14 +48,4 @@ impl ChannelDaemonFixture {
         let request = self.model.request_at(request).wait_arrived().await;
         assert!(request.body.to_string().contains("was stopped on purpose by the user"), "{}", request.body);
     }
-}
-
-/// How often a channel lost its connection or failed to connect.
-fn connection_losses(fixture: &ChannelDaemonFixture) -> usize {
-    fixture.daemon.output().matches("channel lost").count()
-}
-
-/// Waits until the count of lost connections is greater than `more_than`.
-async fn wait_connection_lost(fixture: &ChannelDaemonFixture, more_than: usize) {
-    poll_until("a lost connection", async || (connection_losses(fixture) > more_than).then_some(())).await;
 }

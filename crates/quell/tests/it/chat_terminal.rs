@@ -7,15 +7,9 @@ mod reopen;
 mod screen;
 mod stop;
 
-use std::path::Path;
-use std::process::ExitStatus;
-
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::model::ScriptedStream;
 use quell_testkit::pty::{Pty, PtySize, PtySnapshot};
 
-use crate::test_daemon::{config_toml, quell_exe};
+use crate::prelude::*;
 
 const ESC: &str = "\x1b";
 const CTRL_C: &str = "\x03";
@@ -78,15 +72,6 @@ impl ChatFixture {
         let list = self.daemon.api().get("/api/runs?state=active").await.expect_status(200);
         list["items"].as_array().unwrap().len()
     }
-
-    /// Leaves the chat once it is idle, and returns its exit status and last screen.
-    async fn exit(mut self) -> (ExitStatus, String) {
-        self.chat.wait_text("○ ready").await;
-        self.type_until(CTRL_C, "Leave?").await;
-        self.chat.type_keys(ENTER);
-        let status = self.chat.wait_exit().await;
-        (status, self.chat.snapshot().text())
-    }
 }
 
 /// Opens a chat on a terminal with UTF-8.
@@ -102,10 +87,4 @@ fn open_chat_with_env(home: &DaemonHome, args: &[&str], size: PtySize, environme
     }
     command.envs(environment.iter().copied());
     Pty::start(&command, size)
-}
-
-/// True when the terminal is back in the state that a shell expects.
-fn is_terminal_restored(chat: &Pty) -> bool {
-    let shown = chat.snapshot();
-    chat.is_cooked() && !shown.is_alternate() && !shown.hides_cursor() && !shown.brackets_pastes()
 }

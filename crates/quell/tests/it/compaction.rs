@@ -91,15 +91,21 @@ async fn a_provider_that_finds_it_too_long_triggers_a_summary_once() {
     test.close().await;
 }
 
+#[rstest]
+#[case::refused(ScriptedResponse::status(401))]
+#[case::cut_by_its_length(ScriptedStream::new().text("It was ab").finish_reason("length").into())]
 #[tokio::test]
-async fn a_summary_that_fails_is_no_end_and_after_an_overflow_the_last_words_stay() {
+async fn a_summary_that_fails_is_no_end_and_after_an_overflow_the_last_words_stay(#[case] failed: ScriptedResponse) {
     let test = start_engine(600).await;
     test.model.script(ScriptedResponse::text(long_text("Boats are fine.")));
     test.run_message("s", "tell me of boats").await;
-    test.model.script(ScriptedResponse::status(401)).script(ScriptedResponse::text("Trains."));
+    test.model.script(failed).script(ScriptedResponse::text("Trains."));
     assert_eq!(test.run_message("s", "and of trains?").await.output.as_deref(), Some("Trains."));
     let whole = messages_as_text(&test.last_messages());
-    assert!(whole.contains("Boats are fine."), "without a summary the whole history must be sent: {whole}");
+    assert!(
+        whole.contains("Boats are fine.") && !whole.contains("It was ab"),
+        "without a summary the whole history must be sent: {whole}"
+    );
     test.model.script(ScriptedResponse::status(401)).script(overflow_response()).script(ScriptedResponse::status(401));
     let failed = test.run_message("s", "and of planes?").await;
     let (code, message) = failure_of(&failed);

@@ -1,7 +1,6 @@
 //! What a daemon that dies leaves behind, and how the next one recovers it. The sweep tests at which points it may die.
 
 mod disk_full;
-mod disk_full_at_start;
 mod random_kills;
 mod write_refused;
 
@@ -9,8 +8,11 @@ use std::io::Write;
 
 use quell_engine::engine::RunFollow;
 use quell_kernel::turn::PartialPolicy;
+use quell_protocol::RunEvent;
+use quell_store::sqlite::test_support::{CountedRows, RefusedWrite};
 
 use crate::prelude::*;
+use crate::test_server::assert_fields;
 
 /// The leftovers of a receipt that certainly belong to this run. Tests run in parallel, so a receipt may also name what
 /// another test's dead daemon left.
@@ -65,24 +67,24 @@ fn keep_partial_text(config: &mut EngineConfig) {
     config.agents.values_mut().for_each(|agent: &mut AgentConfig| agent.partial = PartialPolicy::Keep);
 }
 
-/// Waits until the journal of a run has a line for which `wanted` is true.
-async fn wait_journal_line(
-    test: &TestEngine,
-    run: &RunId,
-    what: &'static str,
-    wanted: impl Fn(&Value) -> bool + Send + 'static,
-) {
+/// The events of an ended run after this sequence number.
+async fn read_ended_run(test: &TestEngine, run: &RunId, after: u64) -> Vec<RunEvent> {
+    match test.engine.follow_run(run, after).await.unwrap() {
+        Some(RunFollow::Ended(events)) => events,
+        _ => panic!("{run} is live or unknown"),
+    }
+}
+
+/// Waits until the journal of a run has a line of this kind with this text.
+async fn wait_journal_line(test: &TestEngine, run: &RunId, kind: &'static str, text: &'static str) {
     let (database, run) = (OtherProgram::connect(test.test_dir.path()), run.clone());
     leaks::wait_until(WAIT_TIMEOUT, move || {
         let lines: Vec<Value> =
             database.journal_lines(&run).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-        if lines.iter().any(&wanted) { Ok(()) } else { Err(format!("{what} is not in {lines:#?}")) }
+        let found = lines.iter().any(|line| line["kind"] == kind && line.to_string().contains(text));
+        if found { Ok(()) } else { Err(format!("no {kind} with {text:?} in {lines:#?}")) }
     })
     .await;
-}
-
-fn line_contains(kind: &'static str, text: &'static str) -> impl Fn(&Value) -> bool + Send + 'static {
-    move |line| line["kind"] == kind && line.to_string().contains(text)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,7 +99,7 @@ async fn finished_calls_stay_and_interrupted_ones_are_told() {
         .tool_call("c3", "shell", &json!({"command": "echo never"}));
     test.model.script(batch);
     let run = test.send(submission("s", "look around")).await;
-    wait_journal_line(&test, &run, "what it printed", line_contains("printed", "before it died")).await;
+    wait_journal_line(&test, &run, "printed", "before it died").await;
 
     let after = start_on_copy(&test).await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
@@ -108,11 +110,10 @@ async fn finished_calls_stay_and_interrupted_ones_are_told() {
     assert_eq!(certain_leftovers(&json!(receipt_of(&view).leftovers)), [""; 0], "{view:#?}");
     assert_eq!(marker.marked_processes(), []);
     let seen = after.next_request_text().await;
-    for part in ["I look around.", "finished 42", "printed before it died", "Side effects are possible", "did nothing"]
-    {
+    let tools = ["finished 42", "printed before it died", "Side effects are possible", "did nothing"];
+    for part in tools.into_iter().chain(["I look around.", "stopped because the service went down"]) {
         assert!(seen.contains(part), "{part:?} is not in {seen}");
     }
-    assert!(seen.contains("stopped because the service went down"), "{seen}");
     close_both(after, test, &run).await;
 }
 
@@ -121,7 +122,7 @@ async fn text_that_streamed_is_there_for_people_and_by_the_agents_policy_for_the
     let test = TestEngine::start_shared().await;
     test.model.script(ScriptedResponse::silent_mid_stream("The first half of an answer"));
     let run = test.send(submission("s", "tell me")).await;
-    wait_journal_line(&test, &run, "its text", line_contains("text", "first half")).await;
+    wait_journal_line(&test, &run, "text", "first half").await;
     let after = start_on_copy(&test).await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
     assert_eq!(view.output.as_deref(), Some("The first half of an answer"));
@@ -146,7 +147,7 @@ async fn a_stop_outlives_the_daemon_that_took_it() {
     let run = test.send(submission("s", "wait for ever")).await;
     test.wait_printed(&run, "deaf").await;
     let stop = test.stop(&run);
-    wait_journal_line(&test, &run, "the verdict", line_contains("ending", "alice")).await;
+    wait_journal_line(&test, &run, "ending", "alice").await;
     let after = start_on_copy(&test).await;
     test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(StopLevel::Forced)).wait_settled().await;
     stop.wait_settled().await;
@@ -174,8 +175,7 @@ async fn a_recorded_turn_says_how_its_run_ended() {
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
     assert_eq!((view.verdict.as_ref(), view.output.as_deref()), (Some(&Verdict::Completed), Some("All is well.")));
     assert!(receipt_of(&view).turn.recorded && view.result.as_ref().unwrap().success, "{view:#?}");
-    let end = after.engine.follow_run(&run, had_seen).await.unwrap();
-    let Some(RunFollow::Ended(events)) = end else { panic!("live") };
+    let events = read_ended_run(&after, &run, had_seen).await;
     assert!(events.iter().all(|event| event.seq >= had_seen), "sequence numbers go backwards: {events:#?}");
     assert!(matches!(events.last().unwrap().kind, EventKind::Ended { .. }), "{events:#?}");
     let seen = after.next_request_text().await;
@@ -194,10 +194,9 @@ async fn a_journal_is_read_as_far_as_it_can_be() {
         .tool_call("c2", "shell", &json!({"command": "sleep 600"}));
     test.model.script(batch);
     let run = test.send(submission("s", "look")).await;
-    wait_journal_line(&test, &run, "the second call", line_contains("began", "c2")).await;
-    let after =
-        start_on_changed_copy(&test, |data| data.replace_journal_lines("finished", r#"{"kind":"of a later version"}"#))
-            .await;
+    wait_journal_line(&test, &run, "began", "c2").await;
+    let damage = |data: &OtherProgram| data.replace_journal_lines("finished", r#"{"kind":"of a later version"}"#);
+    let after = start_on_changed_copy(&test, damage).await;
     let seen = after.next_request_text().await;
     assert!(seen.contains("I look.") && seen.contains("Side effects are possible"), "{seen}");
     close_both(after, test, &run).await;
@@ -211,7 +210,7 @@ async fn a_run_whose_row_is_damaged_does_not_keep_the_daemon_from_starting() {
     test.run_message("s", "how is it?").await;
     test.model.script(ScriptedResponse::silent_mid_stream("The first half"));
     let run = test.send(submission("s", "tell me")).await;
-    wait_journal_line(&test, &run, "its text", line_contains("text", "first half")).await;
+    wait_journal_line(&test, &run, "text", "first half").await;
     let after = start_on_changed_copy(&test, |data| data.damage_open_views()).await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
     assert_eq!((view.state.as_str(), view.output.as_deref()), ("ended", Some("The first half")), "{view:#?}");
@@ -225,25 +224,19 @@ async fn a_run_whose_row_is_damaged_does_not_keep_the_daemon_from_starting() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_is_told_the_end_whatever_it_had_seen() {
     let test = TestEngine::start_shared().await;
-    let mut stream = ScriptedStream::new();
-    for n in 0..2000 {
-        stream = stream.text(format!("{n} "));
-    }
+    let stream = (0..2000).fold(ScriptedStream::new(), |stream, n| stream.text(format!("{n} ")));
     test.model.script(stream.wait_for_gate("never"));
     let run = test.send(submission("s", "count")).await;
-    wait_journal_line(&test, &run, "the last number", line_contains("text", "1999 ")).await;
+    wait_journal_line(&test, &run, "text", "1999 ").await;
     let had_seen = test.engine.live_run(&run).unwrap().last_seq();
     assert!(had_seen > 2000);
     let after = start_on_copy(&test).await;
     for cursor in [0, 7, had_seen] {
-        let Some(RunFollow::Ended(events)) = after.engine.follow_run(&run, cursor).await.unwrap() else {
-            panic!("live")
-        };
+        let events = read_ended_run(&after, &run, cursor).await;
         let [snapshot, end] = events.as_slice() else { panic!("{events:#?}") };
         assert!(matches!(&snapshot.kind, EventKind::Snapshot { text, .. } if text.contains("1999 ")), "{snapshot:#?}");
         assert!(matches!(end.kind, EventKind::Ended { .. }) && end.seq > had_seen, "{end:#?}");
-        let again = after.engine.follow_run(&run, end.seq).await.unwrap();
-        let Some(RunFollow::Ended(again)) = again else { panic!("the run is live or unknown") };
+        let again = read_ended_run(&after, &run, end.seq).await;
         assert_eq!(again.as_slice(), std::slice::from_ref(end), "the end must come once");
     }
     close_both(after, test, &run).await;
@@ -259,11 +252,8 @@ async fn a_daemon_that_lost_its_data_starts_no_tool() {
     test.model.request_at(0).wait_paused().await;
     std::fs::remove_file(test.test_dir.path().join("quell.lock")).unwrap();
     let second = TestEngine::start_on(test.test_dir.path(), |_| {}).await;
-    assert_eq!(
-        second.engine.find_run(&run).await.unwrap().unwrap().state,
-        "ended",
-        "the second daemon must seal the run"
-    );
+    let sealed = second.engine.find_run(&run).await.unwrap().unwrap();
+    assert_eq!(sealed.state, "ended", "the second daemon must seal the run");
     test.model.open_gate("go");
     let Some(live_run) = test.engine.live_run(&run) else { panic!("{run} is over") };
     live_run.wait_for_progress(RunProgress::Ended).await;

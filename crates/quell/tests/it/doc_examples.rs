@@ -10,7 +10,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::npm_packages;
-use crate::test_engine::WAIT_TIMEOUT;
+use crate::prelude::*;
 
 /// The code blocks of a page in this language.
 pub(crate) fn code_blocks(page: &'static str, language: &str) -> Vec<&'static str> {
@@ -42,13 +42,11 @@ impl PythonProgram {
         Self { printed: BufReader::new(printed).lines(), input, _child: child }
     }
 
-    /// Waits for the next printed line.
     pub(crate) async fn next_line(&mut self) -> String {
         let line = timeout(WAIT_TIMEOUT, self.printed.next_line()).await.expect("the program prints nothing").unwrap();
         line.expect("the program has exited")
     }
 
-    /// Writes a line to its standard input.
     pub(crate) async fn write_line(&mut self, line: &str) {
         self.input.write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }

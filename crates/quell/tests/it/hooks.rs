@@ -3,24 +3,23 @@
 
 mod commands;
 mod daemon;
-mod embedded;
 mod examples;
 mod messages;
 mod receiver;
 mod runs;
 mod webhooks;
 
-use std::fmt::Debug;
 use std::time::Instant;
 
-use quell_engine::hooks::{HookSettings, HookTrigger, Veto};
+use quell_engine::hooks::{HookSettings, HookTrigger, Hooks, MessageAnswer, Veto};
 use quell_kernel::StopTimeouts;
-use quell_protocol::hook::{HookEvent, SessionFacts};
+use quell_protocol::hook::{HookBody, HookEvent, SessionFacts};
 use quell_scope::clock::Clock;
-use quell_scope::{PointProbe, Scope};
-use tokio::task::JoinHandle;
+use quell_scope::{Cancelled, Interrupted, PointProbe, Scope};
 
 use crate::prelude::*;
+use crate::test_server::assert_fields;
+use receiver::{HookReceiver, HookReceiverReply, SECRET};
 
 async fn start_engine(change: impl FnOnce(&mut HookSettings)) -> TestEngine {
     TestEngine::start_with(ProcessLock::shared().await, |config| change(&mut config.hooks)).await
@@ -48,6 +47,10 @@ fn session_facts(name: &str) -> SessionFacts {
     }
 }
 
+fn session_trigger(event: HookEvent, session: &str) -> HookTrigger {
+    HookTrigger::for_session(event, session_facts(session))
+}
+
 fn new_scope() -> Scope {
     Scope::new(Clock::start(), PointProbe::default())
 }
@@ -55,7 +58,7 @@ fn new_scope() -> Scope {
 /// Runs the `on_create` hooks as the session lifecycle does.
 async fn ask_create_hook(test: &TestEngine, name: &str) -> Result<(), Veto> {
     let scope = new_scope();
-    let asked = test.engine.hooks().ask_hooks(HookTrigger::for_session(HookEvent::Create, session_facts(name)), &scope);
+    let asked = test.engine.hooks().ask_hooks(session_trigger(HookEvent::Create, name), &scope);
     let answer = tokio::time::timeout(WAIT_TIMEOUT, asked).await.expect("a hook delays the session");
     tokio::time::timeout(WAIT_TIMEOUT, scope.close()).await.expect("a hook still holds resources");
     answer.map_err(|why| why.into_failure().unwrap())
@@ -63,19 +66,14 @@ async fn ask_create_hook(test: &TestEngine, name: &str) -> Result<(), Veto> {
 
 /// Waits until a file has `count` lines, and returns its lines.
 async fn wait_lines(file: &Path, count: usize) -> Vec<String> {
-    let path = file.to_owned();
-    // A line without its end is still being written.
-    let read = move || {
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
-        text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(str::to_owned).collect()
-    };
-    let look = read.clone();
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        let found: Vec<String> = look();
-        if found.len() >= count { Ok(()) } else { Err(format!("{} lines, not {count}: {found:?}", found.len())) }
+    poll_until(&format!("{count} lines of {}", file.display()), async || {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        // A line without its end is still being written.
+        let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(str::to_owned);
+        let found: Vec<String> = lines.collect();
+        (found.len() >= count).then_some(found)
     })
-    .await;
-    read()
+    .await
 }
 
 /// Waits until a file has `count` bodies, one per line, and returns them.
@@ -104,38 +102,3 @@ async fn wait_signals_ignored(test: &TestEngine, marker: &ProcessMarker) {
 
 /// Far less than the grace that would apply without an immediate kill, and enough for a busy machine.
 const SOON_LIMIT: Duration = Duration::from_secs(20);
-
-/// Cancels the scope of a caller that waits for [`signal_ignoring_command`]: the caller is told at once, and nothing of
-/// the command is left.
-async fn assert_cancel_kills<T: Debug + PartialEq>(
-    test: &TestEngine,
-    marker: &ProcessMarker,
-    scope: Scope,
-    asking: JoinHandle<T>,
-    expected: T,
-) {
-    wait_signals_ignored(test, marker).await;
-    let begun = Instant::now();
-    scope.cancel();
-    assert_eq!(tokio::time::timeout(SOON_LIMIT, asking).await.unwrap().unwrap(), expected);
-    tokio::time::timeout(SOON_LIMIT, scope.close()).await.unwrap();
-    // With the grace applied, a command that ignores SIGTERM would live for a minute.
-    assert!(begun.elapsed() < SOON_LIMIT, "{:?}", begun.elapsed());
-    assert_eq!(marker.marked_processes(), []);
-    let held: Vec<_> = scope.ledger().rows().iter().map(|row| (row.kind, row.release().unwrap())).collect();
-    assert_eq!(held, [(ResourceKind::Hook, Release::Cancelled), (ResourceKind::Process, Release::Kill)]);
-}
-
-/// Drops a caller while its hook runs, and waits until the hook has left no process.
-async fn assert_leaver_leaves_nothing<T: Debug>(
-    asking: impl Future<Output = T>,
-    marker: &ProcessMarker,
-    scope: &Scope,
-) {
-    tokio::select! {
-        answer = asking => panic!("{answer:?}"),
-        () = marker.wait_for_count(1) => {}
-    }
-    tokio::time::timeout(SOON_LIMIT, scope.close()).await.unwrap();
-    assert_eq!(marker.marked_processes(), []);
-}

@@ -10,6 +10,7 @@ use quell_testkit::skip::lacks_root;
 
 use crate::crash_recovery::certain_leftovers;
 use crate::prelude::*;
+use crate::test_engine::{background_call, shell_call};
 
 /// A user id that no user of the machine has.
 const ORDINARY_USER: u32 = 48_151;
@@ -49,22 +50,12 @@ impl HostileFixture {
         command(&hostile::compile(program, self.home.root_dir()), &self.marker)
     }
 
-    async fn start_daemon(&self) -> TestDaemon {
-        self.home.start(&self.quell).await
-    }
-
     /// Starts a run whose shell runs `command`, and waits until the command reports that its attack is in place.
     async fn start_attack(&self, daemon: &TestDaemon, command: &str) -> String {
-        self.start_attack_with_output(daemon, command).await.0
-    }
-
-    /// As [`Self::start_attack`]; also returns the output of the command.
-    async fn start_attack_with_output(&self, daemon: &TestDaemon, command: &str) -> (String, String) {
-        self.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
-        let sent = json!({"text": "go"});
-        let run = daemon.api().start_run("s", &sent).await;
-        let output = self.wait_output(daemon, &run, "hostile").await;
-        (run, output)
+        self.model.script(shell_call(command));
+        let run = daemon.api().send_message("s", "go").await;
+        self.wait_output(daemon, &run, "hostile").await;
+        run
     }
 
     /// Waits until the command of a run prints `word`, and returns the output.
@@ -100,8 +91,7 @@ impl HostileFixture {
     async fn assert_next_message_works(&self, daemon: &TestDaemon) {
         self.model.script(ScriptedResponse::text("fine"));
         let run = daemon.api().send_message("s", "and now?").await;
-        let log = daemon.api().run_events(&run, 0).await.read_to_end().await;
-        assert_eq!(log.verdict(), "completed");
+        assert_eq!(daemon.api().wait_ended(&run).await["verdict"]["kind"], "completed");
         self.model.assert_histories_valid();
     }
 }
@@ -111,16 +101,22 @@ fn process_row(receipt: &Value) -> &Value {
     rows.iter().find(|row| row["kind"] == "process").unwrap_or_else(|| panic!("no process: {receipt:#}"))
 }
 
+/// After a stop, a forced stop, or the death of the daemon.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_zombie_leader_is_dead_after_the_stop(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
-    #[values(false, true)] force: bool,
+    #[values(Some(false), Some(true), None)] forced_stop: Option<bool>,
 ) {
     let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
-    let command = fixture.command_of(HostileProgram::ZombieLeader, hostile::zombie_leader);
+    let command = fixture.command_of(HostileProgram::ZOMBIE_LEADER, hostile::zombie_leader);
     let run = fixture.start_attack(&daemon, &command).await;
+    let Some(force) = forced_stop else {
+        daemon.kill9().await;
+        fixture.marker.wait_gone(WAIT_TIMEOUT).await;
+        return;
+    };
     let receipt = fixture.stop_and_wait_gone(&daemon, &run, force).await;
     let held_by = if isolate == "auto" { "namespace" } else { "sweep" };
     assert_eq!(process_row(&receipt)["heldBy"], held_by, "{receipt:#}");
@@ -134,27 +130,13 @@ async fn a_zombie_leader_is_dead_when_the_call_has_ended(
     #[values("auto", "none")] isolate: &str,
 ) {
     let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
-    let command = fixture.command_of(HostileProgram::ZombieLeader, hostile::zombie_leader_left_behind);
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
-    fixture.model.script(ScriptedResponse::text("seen"));
+    let command = fixture.command_of(HostileProgram::ZOMBIE_LEADER, hostile::zombie_leader_left_behind);
+    fixture.model.script(shell_call(command)).script(ScriptedResponse::text("seen"));
     let run = daemon.api().send_message("s", "go").await;
     let log = daemon.api().run_events(&run, 0).await.read_to_end().await;
     assert_eq!(log.verdict(), "completed");
     assert_eq!(fixture.marker.marked_processes(), [], "a process outlived its call");
     assert_eq!(log.receipt()["leftovers"], json!([]));
-}
-
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_zombie_leader_does_not_outlive_the_daemon(
-    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
-    #[values("auto", "none")] isolate: &str,
-) {
-    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
-    let command = fixture.command_of(HostileProgram::ZombieLeader, hostile::zombie_leader);
-    fixture.start_attack(&daemon, &command).await;
-    daemon.kill9().await;
-    fixture.marker.wait_gone(WAIT_TIMEOUT).await;
 }
 
 #[rstest]
@@ -165,9 +147,10 @@ async fn a_forged_report_is_not_believed(
 ) {
     let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let go = fixture.home.root_dir().join("go");
-    let program = hostile::compile(HostileProgram::ForgedReport, fixture.home.root_dir());
+    let program = hostile::compile(HostileProgram::FORGED_REPORT, fixture.home.root_dir());
     let command = hostile::forged_report(&program, &fixture.marker, &go);
-    let (run, output) = fixture.start_attack_with_output(&daemon, &command).await;
+    let run = fixture.start_attack(&daemon, &command).await;
+    let output = fixture.wait_output(&daemon, &run, "hostile").await;
     fixture.model.script(ScriptedResponse::text("seen"));
     fs::write(&go, "").unwrap();
     // In a namespace the parent is the namespace's first process, which has no such socket and cannot be killed from
@@ -189,8 +172,7 @@ async fn a_command_that_killed_its_daemon_is_ended_by_the_next(
 ) {
     let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let command = hostile::kills_its_daemon(&fixture.marker);
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
-    fixture.model.script(ScriptedResponse::text("seen"));
+    fixture.model.script(shell_call(command)).script(ScriptedResponse::text("seen"));
     let run = daemon.api().send_message("s", "go").await;
     if isolate == "auto" {
         // It reaches nothing outside of its namespace, where it can kill only its own group.
@@ -199,7 +181,7 @@ async fn a_command_that_killed_its_daemon_is_ended_by_the_next(
         return fixture.assert_next_message_works(&daemon).await;
     }
     daemon.wait_exit().await;
-    let next = fixture.start_daemon().await;
+    let next = fixture.home.start(&fixture.quell).await;
     fixture.marker.wait_gone(WAIT_TIMEOUT).await;
     let shown = next.api().run_view(&run).await;
     assert_eq!(certain_leftovers(&shown["receipt"]["leftovers"]), [""; 0], "{shown:#}");
@@ -216,16 +198,15 @@ async fn a_command_that_hid_from_its_daemon_is_named_by_the_next(#[case] backgro
     let go = fixture.home.root_dir().join("go");
     let attack = hostile::kills_its_daemon_and_hides(&fixture.marker);
     let command = format!("while ! test -e {}; do sleep 0.05; done; {attack}", go.display());
-    let call = json!({"command": command, "background": background});
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &call));
-    fixture.model.script(ScriptedResponse::text("It runs."));
+    let call = if background { background_call(command) } else { shell_call(command) };
+    fixture.model.script(call).script(ScriptedResponse::text("It runs."));
     let run = daemon.api().send_message("s", "go").await;
     if background {
         daemon.api().run_events(&run, 0).await.read_to_end().await;
     }
     fs::write(&go, "").unwrap();
     daemon.wait_exit().await;
-    let next = fixture.start_daemon().await;
+    let next = fixture.home.start(&fixture.quell).await;
     let shown = next.api().run_view(&run).await;
     let named = if background {
         let amendments = &shown["receipt"]["amendments"];
@@ -245,10 +226,10 @@ async fn a_command_that_hid_from_its_daemon_is_named_by_the_next(#[case] backgro
 /// Where a command could kill its warden, its call ends by itself.
 #[rstest]
 #[case::poses_as_a_warden(|it: &HostileFixture| hostile::poses_as_warden(&it.quell, it.home.root_dir(), &it.marker), true)]
-#[case::in_a_vfork(|it: &HostileFixture| it.command_of(HostileProgram::WaitsForVfork, hostile::runs_program), false)]
+#[case::in_a_vfork(|it: &HostileFixture| it.command_of(HostileProgram::WAITS_FOR_VFORK, hostile::runs_program), false)]
 #[case::in_namespaces_of_its_own(|it: &HostileFixture| hostile::nests_namespaces(&it.marker), false)]
-#[case::work_in_the_kernel(|it: &HostileFixture| it.command_of(HostileProgram::LeavesWork, hostile::runs_program), false)]
-#[case::many_threads(|it: &HostileFixture| it.command_of(HostileProgram::ManyThreads, hostile::runs_program), false)]
+#[case::work_in_the_kernel(|it: &HostileFixture| it.command_of(HostileProgram::LEAVES_WORK, hostile::runs_program), false)]
+#[case::many_threads(|it: &HostileFixture| it.command_of(HostileProgram::MANY_THREADS, hostile::runs_program), false)]
 #[case::a_full_process_table(|it: &HostileFixture| hostile::fills_the_process_table(&it.marker), false)]
 #[case::stops_its_daemon(|it: &HostileFixture| hostile::stops_its_daemon(&it.marker), false)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -276,21 +257,16 @@ async fn a_daemon_that_may_have_nothing_more_stops_or_leaves_nothing(
     let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let run = fixture.start_attack(&daemon, &hostile::limits_its_daemon(limit, &fixture.marker)).await;
     let asked = daemon.api();
-    let path = format!("/api/runs/{run}/stop?wait=1");
-    let body = json!({});
     let stopped = tokio::select! {
-        answer = asked.post(&path, &body) => Some(answer.expect_status(200)),
+        view = asked.stop_run(&run) => Some(view),
         _ = daemon.wait_exit() => None,
     };
     fixture.marker.wait_gone(WAIT_TIMEOUT).await;
-    let receipt = match stopped {
-        Some(view) => view["receipt"].clone(),
-        None => {
-            let next = fixture.start_daemon().await;
-            next.api().run_view(&run).await["receipt"].clone()
-        }
+    let view = match stopped {
+        Some(view) => view,
+        None => fixture.home.start(&fixture.quell).await.api().run_view(&run).await,
     };
-    assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
+    assert_eq!(view["receipt"]["leftovers"], json!([]), "{view:#}");
 }
 
 #[rstest]

@@ -7,7 +7,6 @@ mod bad_input;
 mod contract;
 mod queries;
 mod runs;
-mod shutdown;
 mod sse;
 mod stop;
 mod web_page;

@@ -63,35 +63,3 @@ async fn an_answer_of_white_space_is_no_answer() {
     assert_eq!(failure_of(&view).0, "empty_answer");
     test.close().await;
 }
-
-#[tokio::test]
-async fn a_summary_cut_by_its_length_does_not_replace_the_history() {
-    let test = TestEngine::start_with_main(|main| main.window_tokens = 600).await;
-    test.model.script(ScriptedResponse::text(format!("Boats are fine. {}", "And so on. ".repeat(300))));
-    test.run_message("s", "tell me of boats").await;
-    test.model.script(ScriptedStream::new().text("It was ab").finish_reason("length"));
-    test.model.script(ScriptedResponse::text("Trains."));
-    test.run_message("s", "and of trains?").await;
-    test.model.script(ScriptedResponse::text("Of boats.")).script(ScriptedResponse::text("Planes."));
-    test.run_message("s", "and of planes?").await;
-    let asked = test.model.recorded_requests();
-    let summary = messages_as_text(asked[3].messages());
-    assert!(summary.contains("Boats are fine.") && !summary.contains("It was ab"), "the history was lost: {summary}");
-    test.close().await;
-}
-
-#[tokio::test]
-async fn reasoning_in_the_chat_dialect_goes_back_with_its_call() {
-    let test = TestEngine::start_shared().await;
-    let look = ScriptedStream::new().thinking("Let me ").thinking("see.").text("I look.");
-    test.model.script(look.tool_call("c1", "list_files", &json!({})));
-    test.model.script(ScriptedStream::new().thinking("Nothing.").text("It is empty."));
-    test.run_message("s", "look").await;
-    let in_loop = test.last_messages();
-    assert_eq!(in_loop[2]["reasoning_content"], "Let me see.", "{in_loop:#?}");
-    test.next_request_text().await;
-    let later = test.last_messages();
-    assert_eq!(later[..in_loop.len()], in_loop, "later turns changed the earlier messages");
-    assert!(!messages_as_text(&later).contains("Nothing."), "reasoning without a call was sent back");
-    test.close().await;
-}

@@ -49,7 +49,6 @@ mod stop_matrix;
 mod stop_notes;
 mod stop_races;
 mod stop_under_load;
-mod stopped_run_results;
 mod subagents;
 mod sweep;
 mod test_daemon;

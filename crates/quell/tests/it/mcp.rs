@@ -1,6 +1,5 @@
 //! MCP servers: a misbehaving one of our own and the official test server.
 
-mod cancel_latency;
 mod failures;
 mod http;
 mod late_answers;
@@ -11,12 +10,13 @@ mod shared_servers;
 mod stops;
 mod tool_use;
 
-use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::sync::Mutex;
+use std::time::{Instant, SystemTime};
 
 use quell_mcp::McpConfig;
 use quell_protocol::Resource;
-use quell_testkit::mcp;
+use quell_testkit::mcp::{self, FakeMcpServer, McpFault};
 
 use crate::prelude::*;
 
@@ -68,19 +68,27 @@ impl McpFixture {
         run
     }
 
-    /// Stops a run, which must abort it alone, and waits for its end.
+    /// Stops a run, which must abort it alone, and waits for its end, which leaves nothing.
     async fn stop_to_end(&self, run: &RunId) -> RunView {
         assert_eq!(self.stop(run).aborted, std::slice::from_ref(run));
-        self.wait_ended(run).await
+        let view = self.wait_ended(run).await;
+        assert!(receipt_of(&view).leftovers.is_empty() && receipt_of(&view).rung != Rung::Abandoned, "{view:#?}");
+        view
     }
 
-    /// Runs a message whose model makes one call, and returns the result of the call.
+    /// Runs a message whose model makes one call; returns the result of the call.
     async fn call_and_answer(&self, session: &str, tool: &str) -> String {
+        self.run_call(session, tool).await;
+        last_result(self)
+    }
+
+    /// Runs a message whose model makes one call and then answers.
+    async fn run_call(&self, session: &str, tool: &str) -> RunView {
         let call = ScriptedResponse::tool_call(format!("a-{tool}"), format!("test__{tool}"), &json!({"text": "hello"}));
         self.model.script(call).script(ScriptedResponse::text("fine"));
         let view = self.run_message(session, "do it").await;
         assert_eq!(view.output.as_deref(), Some("fine"), "{view:#?}");
-        self.last_result()
+        view
     }
 
     /// True while the call of this run is held.
@@ -89,26 +97,13 @@ impl McpFixture {
         rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.is_held())
     }
 
-    /// The last tool result that the model got.
-    fn last_result(&self) -> String {
-        let messages = self.last_messages();
-        let result = messages.iter().rfind(|message| message["role"] == "tool");
-        result.and_then(|message| message["content"].as_str()).unwrap_or_default().to_owned()
-    }
-
     /// Waits until the server has received `count` messages of a method.
     async fn wait_messages(&self, method: &'static str, count: usize) -> Vec<mcp::McpReceivedMessage> {
-        let log = self.log.clone();
-        leaks::wait_until(WAIT_TIMEOUT, move || {
-            let found = mcp::received_messages_of(&log, method).len();
-            if found >= count {
-                Ok(())
-            } else {
-                Err(format!("{found} messages of {method}: {:#?}", mcp::received_messages(&log)))
-            }
+        poll_until(&format!("{count} messages of {method}"), async || {
+            let found = mcp::received_messages_of(&self.log, method);
+            (found.len() >= count).then_some(found)
         })
-        .await;
-        mcp::received_messages_of(&self.log, method)
+        .await
     }
 
     /// Waits until `count` servers are alive.
@@ -124,12 +119,17 @@ impl McpFixture {
     }
 }
 
+/// Sets these variables of the test server's environment, each of which makes it misbehave.
+fn set_env(server: &mut McpConfig, names: &[&str]) {
+    server.env.extend(names.iter().map(|name| (String::from(*name), "1".to_owned())));
+}
+
 pub(crate) fn test_server_config(marker: &ProcessMarker, log: &Path) -> McpConfig {
     let env = [("MCP_LOG", log.display().to_string()), ("MCP_MARK", marker.as_str().to_owned())];
     McpConfig {
         command: Some("sh".to_owned()),
         args: vec!["-c".to_owned(), mcp::SERVER_SCRIPT.to_owned()],
-        env: env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>(),
+        env: env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         ..McpConfig::default()
     }
 }
@@ -148,6 +148,13 @@ fn call_row(view: &RunView) -> &Resource {
     let row = rows.next().unwrap_or_else(|| panic!("no call: {view:#?}"));
     assert!(rows.next().is_none(), "{view:#?}");
     row
+}
+
+/// The last tool result that the model got.
+fn last_result(test_engine: &TestEngine) -> String {
+    let messages = test_engine.last_messages();
+    let result = messages.iter().rfind(|message| message["role"] == "tool");
+    result.and_then(|message| message["content"].as_str()).unwrap_or_default().to_owned()
 }
 
 /// The text of the last model request.

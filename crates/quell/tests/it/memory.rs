@@ -5,14 +5,15 @@ mod consolidation;
 mod http_and_cli;
 mod tools;
 
-use std::time::Instant;
+use std::sync::Mutex;
 
+use futures_util::future::join_all;
 use quell_engine::engine::NoteFilter;
-use quell_engine::memory::{Note, NoteScope};
+use quell_engine::memory::NoteScope;
 use quell_protocol::memory::NoteRow;
-use quell_store::Store;
 
 use crate::prelude::*;
+use crate::sweep::channel_origin::channel_origin;
 
 async fn start_engine(change: impl FnOnce(&mut EngineConfig)) -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, change).await;
@@ -45,6 +46,14 @@ async fn list_notes(test: &TestEngine, scope: NoteScope) -> Vec<NoteRow> {
     test.engine.list_notes(scope, NoteFilter { query: None, limit: 100, cursor: None }).await.unwrap().items
 }
 
+/// Blocks all writes to the database once a run or its background work reaches this point.
+fn lock_writes_at(test: &TestEngine, point: Point) -> Arc<Mutex<OtherProgram>> {
+    let database = Arc::new(Mutex::new(OtherProgram::connect(test.test_dir.path())));
+    let locked = Arc::clone(&database);
+    test.point_hook.arm(point, 1, move || locked.lock().unwrap().lock_writes());
+    database
+}
+
 #[tokio::test]
 async fn a_reset_and_a_deletion_take_the_notes_of_the_session_with_them() {
     let test = start_engine(|_| {}).await;
@@ -62,39 +71,4 @@ async fn a_reset_and_a_deletion_take_the_notes_of_the_session_with_them() {
     let (_, output) = call_tool(&test, "two", "recall", &json!({"query": "boat", "scope": "session"})).await;
     assert_eq!(output, "This session has no notes yet. `remember` writes one.");
     test.close().await;
-}
-
-#[tokio::test]
-async fn ten_thousand_notes_are_searched_without_a_wait_that_anybody_notices() {
-    const NOTES: usize = 10_000;
-    let dir = TestDataDir::new();
-    let store = Store::open(dir.path(), "quell.db").unwrap();
-    let remembered = (0..NOTES).map(|n| {
-        let text =
-            format!("Note {n}: the user said that the {} is {}.", note_topic(n), ["red", "green", "blue"][n % 3]);
-        let (key, category, at) = (format!("note-{n}"), "core".to_owned(), "2026-11-21T10:00:00Z".to_owned());
-        store.notes().save(main_agent_scope(), Note { key, category, text, at })
-    });
-    for written in futures_util::future::join_all(remembered).await {
-        written.unwrap();
-    }
-    store.close().await;
-    let test = TestEngine::start_on(dir.path(), |_| {}).await;
-    let every_note = "the is that note user said a and of 1 2 3 red green blue boat house tree ".repeat(5);
-    for (query, least) in
-        [("what did the user say about house 17?", 0.4), (&note_topic(4711), 0.99), (&every_note, 0.0)]
-    {
-        let begun = Instant::now();
-        let filter = NoteFilter { query: Some(query.to_owned()), limit: 5, cursor: None };
-        let found = test.engine.list_notes(main_agent_scope(), filter).await.unwrap().items;
-        let ms = begun.elapsed().as_secs_f64() * 1000.0;
-        println!("{ms:.1} ms among {NOTES} notes for {:?}", query.chars().take(50).collect::<String>());
-        assert_eq!(found.len(), 5);
-        assert!(found[0].score.unwrap() > least, "{found:?}");
-    }
-    test.close().await;
-}
-
-fn note_topic(n: usize) -> String {
-    format!("{} {n}", ["boat", "house", "tree", "fence"][n % 4])
 }

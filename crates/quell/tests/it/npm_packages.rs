@@ -3,10 +3,11 @@
 //! Needs Node and npm. `QUELL_SKIP_NODE=1` skips the tests, with a message.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tokio::process::Command;
+
+use crate::prelude::*;
 
 /// A folder of packages: its name and its source files.
 pub(crate) struct NpmPackages {

@@ -4,7 +4,6 @@
 
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_tungstenite::tungstenite::Message;
 
 use crate::npm_packages::{self, NpmPackages};
 use crate::prelude::*;
@@ -49,13 +48,10 @@ fn check_transcript(lines: &[Value]) {
     assert!(hellos.iter().all(|hello| hello["protocol"] == 4), "{hellos:#?}");
     assert_eq!(answers("chat.send")[0]["status"], "started");
     assert_eq!(answers("chat.abort"), [&json!({"ok": true, "aborted": true, "runIds": ["npm-1"]})]);
-    let states: Vec<String> = of("chat")
-        .iter()
-        .map(|line| {
-            format!("{} {}", line["payload"]["runId"].as_str().unwrap(), line["payload"]["state"].as_str().unwrap())
-        })
-        .collect();
-    assert_eq!(states, ["npm-1 delta", "npm-1 aborted", "npm-2 delta", "npm-2 final"]);
+    let chats = of("chat");
+    let states = chats.iter().map(|line| ["runId", "state"].map(|field| line["payload"][field].as_str().unwrap()));
+    let wanted = [["npm-1", "delta"], ["npm-1", "aborted"], ["npm-2", "delta"], ["npm-2", "final"]];
+    assert_eq!(states.collect::<Vec<_>>(), wanted);
     let gaps = of("gap");
     assert_eq!(gaps.len(), 1, "{gaps:#?}");
     assert_eq!(gaps[0]["received"].as_u64(), gaps[0]["expected"].as_u64().map(|expected| expected + 1));
@@ -75,27 +71,20 @@ async fn start_relay(server: &TestServer) -> String {
     let server_url = format!("ws://{}/ws", server.address);
     #[expect(clippy::disallowed_methods, reason = "the test's own relay, which ends with its runtime")]
     tokio::spawn(async move {
-        let (first, _) = listener.accept().await.unwrap();
-        relay_connection(first, &server_url, RelayFaults::LoseOneAndCut).await;
-        while let Ok((next, _)) = listener.accept().await {
-            relay_connection(next, &server_url, RelayFaults::None).await;
+        for number in 0.. {
+            let (socket, _) = listener.accept().await.unwrap();
+            relay_connection(socket, &server_url, number).await;
         }
     });
     url
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum RelayFaults {
-    LoseOneAndCut,
-    None,
-}
-
-async fn relay_connection(socket: TcpStream, server_url: &str, faults: RelayFaults) {
+async fn relay_connection(socket: TcpStream, server_url: &str, number: u32) {
     let (mut client, (mut server, _)) = (
         tokio_tungstenite::accept_async(socket).await.unwrap(),
         tokio_tungstenite::connect_async(server_url).await.unwrap(),
     );
-    let mut to_lose = faults == RelayFaults::LoseOneAndCut;
+    let mut to_lose = number == 0;
     loop {
         // Both `next` return whole frames, so no frame is lost when the other branch wins.
         tokio::select! {
@@ -105,19 +94,15 @@ async fn relay_connection(socket: TcpStream, server_url: &str, faults: RelayFaul
             }
             frame = server.next() => {
                 let Some(Ok(frame)) = frame else { return };
-                let event = parse_event(&frame);
+                let event: Value = frame.to_text().ok().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
                 // Not the first event: before one has arrived, the client cannot detect a gap.
                 if to_lose && event["event"] == "run" && event["payload"]["state"] == "ending" {
                     to_lose = false;
                     continue;
                 }
-                let cut = faults == RelayFaults::LoseOneAndCut && event["event"] == "run" && event["payload"]["state"] == "ended";
+                let cut = number == 0 && event["event"] == "run" && event["payload"]["state"] == "ended";
                 if client.send(frame).await.is_err() || cut { return }
             }
         }
     }
-}
-
-fn parse_event(frame: &Message) -> Value {
-    frame.to_text().ok().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }

@@ -5,12 +5,10 @@
 //! and say so.
 
 mod agents;
-mod axe;
 mod chat;
 mod hostile;
 mod keyboard;
 mod long_session;
-mod node_unit_tests;
 mod overview;
 mod performance;
 mod phone;
@@ -25,16 +23,13 @@ mod toasts;
 
 use std::fmt::Write as _;
 use std::ops::Deref;
-use std::path::PathBuf;
 
 use quell_testkit::browser::{Browser, Key, Viewport, is_skipped};
-use quell_testkit::daemon::{DaemonHome, TestApiClient, TestDaemon};
-use quell_testkit::{ScriptedModel, ScriptedResponse};
-use serde_json::{Value, json};
 
-use crate::test_daemon::{provider_toml, quell_exe};
-use crate::test_server::percent_encode;
+use crate::npm_packages;
 use proxy::PageProxy;
+
+use crate::prelude::*;
 
 /// Part of the console entry that the browser itself writes for an answer `401`: a signed-out page asks who it is.
 const UNAUTHORIZED_ENTRY: &str = "status of 401";
@@ -58,6 +53,8 @@ struct PageConfig<'a> {
     /// Other agents: id and lines.
     others: &'a [(&'a str, &'a str)],
     tables: &'a str,
+    /// Of model calls.
+    max_retries: u32,
 }
 
 impl<'a> PageConfig<'a> {
@@ -71,11 +68,6 @@ impl<'a> PageConfig<'a> {
 }
 
 impl PageFixture {
-    /// Starts with one agent that has every tool.
-    async fn start() -> Option<Self> {
-        Self::start_with(&PageConfig::default()).await
-    }
-
     /// `None` when browser tests are switched off.
     async fn start_with(config: &PageConfig<'_>) -> Option<Self> {
         if is_skipped() {
@@ -115,7 +107,6 @@ impl PageFixture {
         self.wait_visible("#message").await;
     }
 
-    /// Clicks and waits until another element is visible.
     async fn click_until_visible(&self, css: &str, then: &str) {
         self.click(css).await;
         self.wait_visible(then).await;
@@ -127,7 +118,6 @@ impl PageFixture {
         self.wait_hidden(then).await;
     }
 
-    /// Clicks and waits for a text in another element.
     async fn click_until_text(&self, css: &str, then: &str, text: &str) {
         self.click(css).await;
         self.wait_text(then, text).await;
@@ -226,7 +216,8 @@ impl Deref for PageFixture {
 }
 
 fn page_config_toml(config: &PageConfig<'_>, model: &ScriptedModel) -> String {
-    let mut text = format!("{}{}\n", provider_toml(model), config.tables);
+    let retries = format!("max_retries = {}", config.max_retries);
+    let mut text = format!("{}{}\n", provider_toml(model).replace("max_retries = 0", &retries), config.tables);
     for (id, lines) in [&[("main", config.main)], config.others].concat() {
         write!(text, "[agents.{id:?}]\nmodel = \"scripted/model\"\n{lines}\n").unwrap();
     }
@@ -238,4 +229,22 @@ fn screenshot_dir() -> PathBuf {
     #[expect(clippy::disallowed_methods, reason = "the only setting of the screenshots")]
     let chosen = std::env::var("QUELL_SCREENSHOTS").ok().map(PathBuf::from);
     chosen.unwrap_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("screenshots"))
+}
+
+#[tokio::test]
+async fn the_modules_of_the_page_pass_their_own_tests() {
+    if npm_packages::is_skipped() {
+        return;
+    }
+    let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web");
+    let tests: Vec<_> = std::fs::read_dir(web.join("test"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.to_string_lossy().ends_with(".test.mjs"))
+        .collect();
+    assert!(!tests.is_empty(), "no tests in {}", web.display());
+    let mut node = npm_packages::program_command("node");
+    let ran = node.arg("--test").args(&tests).current_dir(&web).output().await.unwrap();
+    let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && !out.contains("# tests 0"), "{out}\n{err}");
 }

@@ -5,6 +5,7 @@ mod file_locations;
 mod tokens;
 
 use crate::prelude::*;
+use crate::test_engine::shell_call;
 
 /// A daemon with the agent `main`, which has every tool.
 struct PermissionsFixture {

@@ -1,7 +1,6 @@
 //! Pictures sent by users: shown to models with vision in both dialects, identical in later requests, and dropped from
 //! the context when the model refuses them.
 
-use quell_kernel::prompt::MAX_REQUEST_IMAGES;
 use quell_protocol::api::OnBusy;
 
 use crate::prelude::*;
@@ -62,11 +61,11 @@ async fn a_model_that_sees_gets_the_picture_and_one_that_does_not_gets_the_text(
     assert!(held.iter().any(|row| row.kind == ResourceKind::Task && row.label == "pictures (1)"), "{held:#?}");
     run_message(&test, ANTHROPIC_AGENT, "and you?").await;
     let source = json!({"type": "base64", "media_type": "image/png", "data": BASE64});
-    let first = test.last_messages().remove(0);
-    assert_eq!(
-        first["content"],
-        json!([{"type": "text", "text": "what is this?"}, {"type": "image", "source": source}])
-    );
+    let content = json!([{"type": "text", "text": "what is this?"}, {"type": "image", "source": source}]);
+    assert_eq!(test.last_messages()[0]["content"], content);
+    run_message(&test, OPENAI_AGENT, "see [IMAGE:/etc/hostname]!").await;
+    let text = "see (a picture stood here; it lies where this agent sees none)!";
+    assert_eq!(last_user_content(&test), json!([{"type": "text", "text": text}]));
     run_message(&test, TEXT_ONLY_AGENT, "and you?").await;
     assert_eq!(test.last_messages()[1]["content"], "what is this?");
     run_message(&test, TEXT_ONLY_AGENT, &image_marker(&test)).await;
@@ -98,9 +97,7 @@ async fn a_picture_is_the_same_in_every_later_request_as_long_as_its_file_is() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_keeps_the_pictures_that_it_has_read() {
     let test = start_engine().await;
-    let remove = json!({"command": "rm dot.png"});
-    test.model.script(ScriptedStream::new().tool_call("c1", "shell", &remove));
-    test.model.script(ScriptedResponse::text("Gone."));
+    test.model.script(shell_call("rm dot.png")).script(ScriptedResponse::text("Gone."));
     run_message(&test, OPENAI_AGENT, &format!("remove this {}", image_marker(&test))).await;
     assert!(!picture_path(&test).exists());
     let seen = test.model.recorded_requests();
@@ -110,41 +107,15 @@ async fn a_run_keeps_the_pictures_that_it_has_read() {
     test.close().await;
 }
 
-#[rstest]
-#[case::outside("/etc/hostname", "it lies where this agent sees none")]
-#[case::no_picture("WORKDIR/a.txt", "it is of a kind that cannot be shown")]
-#[case::too_large("WORKDIR/large.png", "it is too large")]
-#[case::gone("WORKDIR/none.png", "it cannot be read any more")]
-#[case::plain_http("http://127.0.0.1:1/a.png", "it lies where this agent sees none")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_image_that_is_not_shown_leaves_a_placeholder(#[case] source: &str, #[case] words: &str) {
-    let test = start_engine().await;
-    std::fs::write(test.workdir().join("a.txt"), "a secret").unwrap();
-    std::fs::write(test.workdir().join("large.png"), [PNG, &vec![0; 5 << 20]].concat()).unwrap();
-    let source = source.replace("WORKDIR", &test.workdir().display().to_string());
-    let view = run_message(&test, OPENAI_AGENT, &format!("see [IMAGE:{source}]!")).await;
-    assert_eq!(view.verdict, Some(Verdict::Completed));
-    let text = format!("see (a picture stood here; {words})!");
-    assert_eq!(last_user_content(&test), json!([{"type": "text", "text": text}]));
-    test.close().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_picture_in_a_message_that_steers_is_seen_in_the_next_step() {
     let test = start_engine().await;
-    test.model.script(ScriptedStream::new().text("I look.").wait_for_gate("go").tool_call(
-        "c1",
-        "list_files",
-        &json!({}),
-    ));
-    test.model.script(ScriptedResponse::text("A dot."));
-    let run = test.send(Submission { agent: Some(parse_agent_id(OPENAI_AGENT)), ..submission("s", "look") }).await;
+    let look = ScriptedStream::new().text("I look.").wait_for_gate("go");
+    test.model.script(look.tool_call("c1", "list_files", &json!({}))).script(ScriptedResponse::text("A dot."));
+    let agent = Some(parse_agent_id(OPENAI_AGENT));
+    let run = test.send(Submission { agent: agent.clone(), ..submission("s", "look") }).await;
     test.model.wait_for_requests(1).await[0].wait_streaming().await;
-    let steer = Submission {
-        on_busy: OnBusy::Steer,
-        agent: Some(parse_agent_id(OPENAI_AGENT)),
-        ..submission("s", &image_marker(&test))
-    };
+    let steer = Submission { on_busy: OnBusy::Steer, agent, ..submission("s", &image_marker(&test)) };
     test.engine.submit(&alice(), steer).await.unwrap();
     test.model.open_gate("go");
     test.wait_ended(&run).await;
@@ -153,55 +124,33 @@ async fn a_picture_in_a_message_that_steers_is_seen_in_the_next_step() {
     test.close().await;
 }
 
+// The older picture was taken once: the session's model has changed since.
+#[rstest]
+#[case::new(false, "could not take the pictures")]
+#[case::older(true, "what is this? (a picture stood here; it is not shown any more)")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_too_many_pictures_the_newest_are_sent() {
+async fn a_picture_that_the_model_does_not_take_leaves_what_it_sees_and_stays_in_the_record(
+    #[case] is_older: bool,
+    #[case] told: &str,
+) {
     let test = start_engine().await;
-    let data = format!("[IMAGE:data:image/png;base64,{BASE64}]");
-    run_message(&test, OPENAI_AGENT, &data.repeat(MAX_REQUEST_IMAGES + 5)).await;
-    let parts = last_user_content(&test).as_array().unwrap().clone();
-    let pictures = parts.iter().filter(|part| part["type"] == "image_url").count();
-    assert_eq!((pictures, parts[0]["type"].as_str()), (MAX_REQUEST_IMAGES, Some("text")));
-    test.close().await;
-}
-
-/// A refusal of a picture in the words of a provider.
-fn image_refusal() -> ScriptedResponse {
-    let body = json!({"error": {"message": "Invalid image data", "type": "invalid_request_error"}});
-    ScriptedResponse::Status { code: 400, headers: Vec::new(), body: body.to_string() }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_picture_that_the_model_does_not_take_leaves_what_it_sees_and_stays_in_the_record() {
-    let test = start_engine().await;
-    test.model.script(image_refusal());
     let text = format!("what is this? {}", image_marker(&test));
-    let view = run_message(&test, OPENAI_AGENT, &text).await;
+    if is_older {
+        run_message(&test, OPENAI_AGENT, &text).await;
+    }
+    let body = json!({"error": {"message": "Invalid image data", "type": "invalid_request_error"}}).to_string();
+    test.model.script(ScriptedResponse::Status { code: 400, headers: Vec::new(), body });
+    let view = run_message(&test, OPENAI_AGENT, if is_older { "and now?" } else { &text }).await;
     let (code, message) = failure_of(&view);
     assert_eq!(code, "vision");
     assert!(message.contains("Invalid image data") && message.contains("without them"), "{message}");
     test.model.script(ScriptedResponse::text("Fine."));
-    let view = run_message(&test, OPENAI_AGENT, "and now?").await;
-    assert_eq!(view.verdict, Some(Verdict::Completed));
+    assert_eq!(run_message(&test, OPENAI_AGENT, "and now?").await.verdict, Some(Verdict::Completed));
     let seen = messages_as_text(&test.last_messages());
-    assert!(!seen.contains("what is this?") && !seen.contains("image_url"), "{seen}");
-    assert!(seen.contains("could not take the pictures"), "the model is told that there was something: {seen}");
+    assert!(seen.contains("what is this?") == is_older && !seen.contains("image_url"), "{seen}");
+    assert!(seen.contains(told), "the model is told that there was something: {seen}");
     let page = test.engine.history_page(&parse_session_key("s"), 10, None).await.unwrap();
     assert!(page.messages.iter().any(|message| message.text == text), "the record keeps it: {page:#?}");
-    test.close().await;
-}
-
-/// The session's model is replaced by one without vision: one run fails, and the next ones leave the picture out.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_picture_that_is_not_taken_any_more_fails_one_run_alone() {
-    let test = start_engine().await;
-    run_message(&test, OPENAI_AGENT, &format!("what is this? {}", image_marker(&test))).await;
-    test.model.script(image_refusal());
-    assert_eq!(failure_of(&run_message(&test, OPENAI_AGENT, "and now?").await).0, "vision");
-    let view = run_message(&test, OPENAI_AGENT, "and now?").await;
-    assert_eq!(view.verdict, Some(Verdict::Completed));
-    let seen = messages_as_text(&test.last_messages());
-    assert!(seen.contains("what is this? (a picture stood here; it is not shown any more)"), "{seen}");
-    assert!(!seen.contains("image_url"), "{seen}");
     test.close().await;
 }
 
@@ -217,8 +166,7 @@ async fn a_large_picture_does_not_count_as_text() {
     test.model.script(ScriptedResponse::silent_mid_stream("It is "));
     let run = test.send(submission("s", &image_marker(&test))).await;
     test.wait_text(&run).await;
-    let _ = test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(StopLevel::Gentle));
-    let view = test.wait_ended(&run).await;
+    let view = test.stop_and_wait(&run).await;
     assert!(view.usage.estimated && view.usage.input_tokens < 10_000, "{:?}", view.usage);
     let again = test.run_message("s", "and now?").await;
     assert_eq!(again.verdict, Some(Verdict::Completed), "{again:#?}");

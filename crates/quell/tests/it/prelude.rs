@@ -19,6 +19,7 @@ pub(crate) use quell_testkit::daemon::{DaemonHome, TestApiClient, TestApiRespons
 pub(crate) use quell_testkit::machine_speed::scaled_limit;
 pub(crate) use quell_testkit::model::{ModelRequestHandle, ScriptedStream};
 pub(crate) use quell_testkit::{ScriptedModel, ScriptedResponse, hostile, leaks};
+pub(crate) use reqwest::Method;
 pub(crate) use rstest::rstest;
 pub(crate) use serde_json::{Value, json};
 
@@ -30,4 +31,6 @@ pub(crate) use crate::test_engine::{
     alice, bob, copy_data_dir, failure_of, messages_as_text, parse_agent_id, parse_run_id, parse_session_key,
     receipt_of, root, run_stop_scope, stop_ask, submission, submission_as, without_cache_marks,
 };
+pub(crate) use crate::test_engine::{background_call, list_files_call, shell_call};
 pub(crate) use crate::test_server::{TestServer, assert_problem, percent_encode};
+pub(crate) use crate::test_server::{assert_fields, gated_response, send_text};

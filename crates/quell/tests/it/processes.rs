@@ -3,12 +3,15 @@
 use std::slice::from_ref;
 use std::time::Instant;
 
+use quell_kernel::StopLevel::{Forced, Gentle};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::prelude::*;
 
 /// How much slower a busy machine may be than the time limits.
 const SLOWDOWN_FACTOR: u32 = 3;
+
+const TERM_OR_KILL: &[Rung] = &[Rung::Term, Rung::Kill];
 
 type CommandFn = fn(&ProcessMarker) -> String;
 
@@ -60,60 +63,36 @@ fn ready_when_printed(output: &'static str, command: CommandFn, processes: usize
     CommandKind { command, processes, ready_output: Some(output) }
 }
 
-async fn start_kind(test: &TestEngine, marker: &ProcessMarker, kind: &CommandKind) -> RunId {
-    let run = start_command_run(test, marker, (kind.command)(marker), kind.processes).await;
+#[rstest]
+#[case::obedient(Gentle, ready_when_running(commands::obeys_signals, 1), &[Rung::Term], 200)]
+#[case::setsid(Gentle, ready_when_running(commands::setsid_child, 2), &[Rung::Term], 200)]
+#[case::double_fork(Gentle, ready_when_running(commands::double_fork, 2), &[Rung::Term], 200)]
+#[case::closes_its_output(Gentle, ready_when_running(commands::closes_its_output, 1), &[Rung::Term], 200)]
+#[case::ignores_signals(Gentle, ready_when_printed("deaf", commands::ignores_signals, 1), &[Rung::Kill], 700)]
+#[case::deaf_setsid(Gentle, ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2), &[Rung::Kill], 700)]
+// The successor that it starts may get the SIGTERM of the next round, or start too late for it.
+#[case::respawns_at_its_term(Gentle, ready_when_printed("armed", commands::respawns_on_term, 1), TERM_OR_KILL, 700)]
+// A forced stop sends SIGKILL right after SIGTERM; obedient commands may end at the latter.
+#[case::forced_obedient(Forced, ready_when_running(commands::obeys_signals, 1), TERM_OR_KILL, 50)]
+#[case::forced_double_fork(Forced, ready_when_running(commands::double_fork, 2), TERM_OR_KILL, 50)]
+#[case::forced_deaf(Forced, ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2), TERM_OR_KILL, 50)]
+#[case::forced_stops_itself(Forced, ready_when_running(commands::stops_itself, 1), TERM_OR_KILL, 50)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_ends_every_process_in_time(
+    #[case] level: StopLevel,
+    #[case] kind: CommandKind,
+    #[case] rungs: &[Rung],
+    #[case] limit_ms: u64,
+) {
+    let test = TestEngine::start_shared().await;
+    let marker = ProcessMarker::new();
+    let run = start_command_run(&test, &marker, (kind.command)(&marker), kind.processes).await;
     if let Some(output) = kind.ready_output {
         test.wait_printed(&run, output).await;
     }
-    run
-}
-
-#[rstest]
-#[case::obedient(ready_when_running(commands::obeys_signals, 1), Rung::Term, 200)]
-#[case::setsid(ready_when_running(commands::setsid_child, 2), Rung::Term, 200)]
-#[case::double_fork(ready_when_running(commands::double_fork, 2), Rung::Term, 200)]
-#[case::closes_its_output(ready_when_running(commands::closes_its_output, 1), Rung::Term, 200)]
-#[case::ignores_signals(ready_when_printed("deaf", commands::ignores_signals, 1), Rung::Kill, 700)]
-#[case::deaf_setsid(ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2), Rung::Kill, 700)]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gentle_stop_ends_every_process(#[case] kind: CommandKind, #[case] rung: Rung, #[case] limit_ms: u64) {
-    let test = TestEngine::start_shared().await;
-    let marker = ProcessMarker::new();
-    let run = start_kind(&test, &marker, &kind).await;
-    let (took, view) = stop_and_time(&test, &marker, &run, StopLevel::Gentle, "gentle").await;
+    let (took, view) = stop_and_time(&test, &marker, &run, level, "command").await;
     assert!(took < scaled_limit(Duration::from_millis(limit_ms) * SLOWDOWN_FACTOR), "{took:?}");
-    assert_eq!(receipt_of(&view).rung, rung, "{view:#?}");
-    test.next_request_text().await;
-    test.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_successor_that_a_command_starts_at_its_term_is_ended_too() {
-    let test = TestEngine::start_shared().await;
-    let marker = ProcessMarker::new();
-    let run = start_kind(&test, &marker, &ready_when_printed("armed", commands::respawns_on_term, 1)).await;
-    let (took, view) = stop_and_time(&test, &marker, &run, StopLevel::Gentle, "gentle").await;
-    assert!(took < scaled_limit(Duration::from_millis(700) * SLOWDOWN_FACTOR), "{took:?}");
-    // The new process may get the SIGTERM of the next round, or start too late for it.
-    assert!(matches!(receipt_of(&view).rung, Rung::Term | Rung::Kill), "{view:#?}");
-    test.next_request_text().await;
-    test.close().await;
-}
-
-#[rstest]
-#[case::obedient(ready_when_running(commands::obeys_signals, 1))]
-#[case::double_fork(ready_when_running(commands::double_fork, 2))]
-#[case::deaf_setsid(ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2))]
-#[case::stops_itself(ready_when_running(commands::stops_itself, 1))]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_forced_stop_ends_every_process_within_50_ms(#[case] kind: CommandKind) {
-    let test = TestEngine::start_shared().await;
-    let marker = ProcessMarker::new();
-    let run = start_kind(&test, &marker, &kind).await;
-    let (took, view) = stop_and_time(&test, &marker, &run, StopLevel::Forced, "forced").await;
-    assert!(took < scaled_limit(Duration::from_millis(50) * SLOWDOWN_FACTOR), "{took:?}");
-    // Obedient commands may end at the SIGTERM that precedes the SIGKILL.
-    assert!(matches!(receipt_of(&view).rung, Rung::Term | Rung::Kill), "{view:#?}");
+    assert!(rungs.contains(&receipt_of(&view).rung), "{view:#?}");
     test.next_request_text().await;
     test.close().await;
 }
@@ -171,27 +150,5 @@ async fn a_server_left_behind_is_dead_when_the_call_returns_and_the_model_is_tol
     let view = test.wait_ended(&run).await;
     let row = receipt_of(&view).resources.iter().find(|row| row.kind == ResourceKind::Process).unwrap();
     assert!(row.process.as_ref().unwrap().swept >= 1, "{row:?}");
-    test.close().await;
-}
-
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn output_of_a_stopped_command_is_in_the_next_request(
-    #[values(StopLevel::Gentle, StopLevel::Forced)] level: StopLevel,
-) {
-    let test = TestEngine::start_shared().await;
-    let marker = ProcessMarker::new();
-    let run = start_command_run(&test, &marker, commands::prints_then_waits(&marker, 7), 1).await;
-    let mut follower = test.engine.live_run(&run).unwrap().follow(0);
-    let mut printed = String::new();
-    while !printed.contains("line 7\n") {
-        let event = follower.next().await.unwrap();
-        if let EventKind::ToolOutput { text, .. } = &event.kind {
-            printed.push_str(text);
-        }
-    }
-    stop_and_time(&test, &marker, &run, level, "prints and waits").await;
-    let seen = test.next_request_text().await;
-    assert!((1..=7).all(|line| seen.contains(&format!("line {line}\\n"))), "{seen}");
     test.close().await;
 }

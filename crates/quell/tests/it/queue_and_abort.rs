@@ -2,25 +2,16 @@
 //! docs/design/requirements.md). `agent_abort_properties` holds the property tests of row B10.
 
 use std::slice::from_ref;
-use std::time::Duration;
 
-use quell_engine::engine::{Caller, EngineNotice, StopResult, StopTextMode, Submission, SubmitError, SubmitOutcome};
-use quell_engine::live_run::RunProgress;
-use quell_kernel::StopLevel;
+use quell_engine::engine::{Caller, EngineNotice, StopResult, StopTextMode, SubmitError, SubmitOutcome};
 use quell_kernel::admission::AdmissionError;
 use quell_kernel::expiry::ExpiryLimits;
-use quell_kernel::registry::{AgentRunFilter, StopRequest, StopScope};
+use quell_kernel::registry::{AgentRunFilter, StopRequest};
 use quell_protocol::api::{AgentAbortAnswer, ComputeStatus, OnBusy};
-use quell_protocol::{ErrorCode, ResourceKind, RunId, StopReason, Surface, Verdict};
-use quell_testkit::{ScriptedResponse, model::ScriptedStream};
-use rstest::rstest;
-use serde_json::json;
+use quell_protocol::{ErrorCode, Surface};
 
-use crate::test_engine::{
-    NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, abort_reason, alice, messages_as_text, parse_agent_id,
-    parse_principal, parse_run_id, parse_session_key, receipt_of, root, run_stop_scope, shell_call, skip_time,
-    stop_ask, submission, submission_as,
-};
+use crate::prelude::*;
+use crate::test_engine::{parse_principal, shell_call, skip_time};
 
 /// Starts a run that waits for the model's headers.
 async fn start_waiting_run(test: &TestEngine, session: &str) -> RunId {
@@ -36,9 +27,7 @@ fn abort_main_agent(test: &TestEngine, phase: AgentRunFilter) -> (AgentAbortAnsw
 }
 
 async fn wait_settled(stop: &StopResult) {
-    for ticket in &stop.tickets {
-        tokio::time::timeout(WAIT_TIMEOUT, ticket.wait_settled()).await.expect("the stop does not settle");
-    }
+    tokio::time::timeout(WAIT_TIMEOUT, stop.wait_settled()).await.expect("the stop does not settle");
 }
 
 #[rstest]

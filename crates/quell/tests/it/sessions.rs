@@ -9,23 +9,23 @@ mod simulated_day;
 
 use std::future::ready;
 use std::ops::Deref;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use quell_engine::EngineConfig;
+use futures_util::future::{BoxFuture, join_all};
 use quell_engine::engine::{OpenSessionError, OpenSessionOutcome};
 use quell_engine::hooks::{LifecycleHook, SessionStage, StageUndo, Veto};
+use quell_protocol::SessionKey;
 use quell_protocol::hook::{HookBody, HookEvent, SessionFacts};
-use quell_protocol::session::SessionRequest;
-use quell_protocol::{RunId, SessionKey};
+use quell_protocol::session::{Secret, SessionRequest};
 use quell_scope::clock::{Clock, SkippedTime};
-use quell_testkit::{ScriptedResponse, leaks};
 use tokio::sync::Semaphore;
 
-use crate::test_engine::{ProcessLock, TestEngine, alice, parse_session_key, submission};
+use crate::mcp::test_server_config;
+use crate::prelude::*;
+use crate::test_engine::{background_call, list_files_call, skip_time};
+use crate::test_server::{assert_fields, gated_response};
 
 /// One second more than the default idle limit.
 const PAST_IDLE_LIMIT: Duration = Duration::from_secs(1801);
@@ -34,17 +34,10 @@ const PAST_IDLE_LIMIT: Duration = Duration::from_secs(1801);
 /// configured.
 #[derive(Default)]
 struct RecordingProgram {
-    /// Event and session key, in order.
-    hook_events: Mutex<Vec<(HookEvent, String)>>,
-    /// What the stages did, in order: `begin a`, `undo a`.
-    stage_events: Mutex<Vec<String>>,
+    events: Mutex<Vec<ProgramEvent>>,
     stage_names: Vec<&'static str>,
-    /// How often `begin` of the stage with this name fails.
-    begin_failures: Mutex<Vec<(&'static str, usize)>>,
-    /// How often the undo of the stage with this name fails.
-    undo_failures: Mutex<Vec<(&'static str, usize)>>,
-    /// How often the drop of the undo of the stage with this name panics.
-    drop_panics: Mutex<Vec<(&'static str, usize)>>,
+    /// What fails next, in any order: `begin a`, `undo a`, or `drop a`, which panics.
+    failures: Mutex<Vec<String>>,
     veto: Mutex<Option<String>>,
     /// Each `begin` takes one permit, if set.
     begin_gate: Option<Arc<Semaphore>>,
@@ -55,30 +48,42 @@ struct RecordingProgram {
     max_alive: AtomicUsize,
 }
 
+#[derive(Clone)]
+enum ProgramEvent {
+    /// An event and the key of its session, if it has one.
+    Hook(HookEvent, String),
+    /// What a stage did: `begin a`, `undo a`.
+    Stage(String),
+}
+
 impl RecordingProgram {
     fn with_stages(names: &[&'static str]) -> Self {
         Self { stage_names: names.to_vec(), ..Self::default() }
     }
 
-    fn begin_gate(self, gate: &Arc<Semaphore>) -> Self {
-        Self { begin_gate: Some(Arc::clone(gate)), ..self }
+    fn gates(self, begin: Option<&Arc<Semaphore>>, undo: Option<&Arc<Semaphore>>) -> Self {
+        Self { begin_gate: begin.cloned(), undo_gate: undo.cloned(), ..self }
     }
 
-    fn undo_gate(self, gate: &Arc<Semaphore>) -> Self {
-        Self { undo_gate: Some(Arc::clone(gate)), ..self }
+    fn record(&self, event: ProgramEvent) {
+        self.events.lock().unwrap().push(event);
     }
 
-    fn record_stage(&self, what: &str, name: &str) {
-        self.stage_events.lock().unwrap().push(format!("{what} {name}"));
+    fn recorded(&self) -> Vec<ProgramEvent> {
+        self.events.lock().unwrap().clone()
     }
 
     fn recorded_stages(&self) -> Vec<String> {
-        self.stage_events.lock().unwrap().clone()
+        let stage = |event| if let ProgramEvent::Stage(text) = event { Some(text) } else { None };
+        self.recorded().into_iter().filter_map(stage).collect()
     }
 
     fn hook_events_of(&self, session: &str) -> Vec<HookEvent> {
-        let events = self.hook_events.lock().unwrap();
-        events.iter().filter(|(_, key)| key == session).map(|(event, _)| *event).collect()
+        let of_session = |event| match event {
+            ProgramEvent::Hook(event, key) if key == session => Some(event),
+            _ => None,
+        };
+        self.recorded().into_iter().filter_map(of_session).collect()
     }
 
     /// The number of stages that have begun and are not undone.
@@ -86,12 +91,15 @@ impl RecordingProgram {
         self.alive_count.load(Ordering::SeqCst)
     }
 
-    /// Uses up one failure of this name; false when none is left.
-    fn take_one(list: &Mutex<Vec<(&'static str, usize)>>, name: &str) -> bool {
-        let mut list = list.lock().unwrap();
-        let Some((_, left)) = list.iter_mut().find(|(stage, left)| *stage == name && *left > 0) else { return false };
-        *left -= 1;
-        true
+    fn failing(self, steps: &[&str]) -> Self {
+        Self { failures: Mutex::new(steps.iter().map(|step| String::from(*step)).collect()), ..self }
+    }
+
+    /// Uses up one failure of this step; false when none is left.
+    fn fails(&self, step: &str, stage: &str) -> bool {
+        let mut failures = self.failures.lock().unwrap();
+        let found = failures.iter().position(|failure| *failure == format!("{step} {stage}"));
+        found.map(|at| failures.swap_remove(at)).is_some()
     }
 }
 
@@ -109,10 +117,10 @@ impl SessionStage for RecordingStage {
             if let Some(gate) = &self.0.begin_gate {
                 gate.acquire().await.unwrap().forget();
             }
-            if RecordingProgram::take_one(&self.0.begin_failures, self.1) {
+            if self.0.fails("begin", self.1) {
                 return Err("out of order".to_owned());
             }
-            self.0.record_stage("begin", self.1);
+            self.0.record(ProgramEvent::Stage(format!("begin {}", self.1)));
             let alive = self.0.alive_count.fetch_add(1, Ordering::SeqCst) + 1;
             self.0.max_alive.fetch_max(alive, Ordering::SeqCst);
             Ok(Box::new(RecordingStageUndo(Arc::clone(&self.0), self.1)) as Box<dyn StageUndo>)
@@ -123,7 +131,7 @@ impl SessionStage for RecordingStage {
 
 impl Drop for RecordingStageUndo {
     fn drop(&mut self) {
-        if RecordingProgram::take_one(&self.0.drop_panics, self.1) {
+        if self.0.fails("drop", self.1) {
             panic!("the drop of {} panics, as the test wants", self.1);
         }
     }
@@ -132,14 +140,14 @@ impl Drop for RecordingStageUndo {
 impl StageUndo for RecordingStageUndo {
     fn undo(&mut self) -> BoxFuture<'_, Result<(), String>> {
         async move {
-            if RecordingProgram::take_one(&self.0.undo_failures, self.1) {
+            if self.0.fails("undo", self.1) {
                 return Err("not possible now".to_owned());
             }
             self.0.undo_count.fetch_add(1, Ordering::SeqCst);
             if let Some(gate) = &self.0.undo_gate {
                 gate.acquire().await.unwrap().forget();
             }
-            self.0.record_stage("undo", self.1);
+            self.0.record(ProgramEvent::Stage(format!("undo {}", self.1)));
             self.0.alive_count.fetch_sub(1, Ordering::SeqCst);
             Ok(())
         }
@@ -151,9 +159,10 @@ impl StageUndo for RecordingStageUndo {
 struct RecordingProgramHook(Arc<RecordingProgram>);
 
 impl RecordingProgramHook {
-    fn record_event(&self, body: &HookBody) {
+    fn record(&self, body: &HookBody) -> BoxFuture<'static, ()> {
         let key = body.session.as_ref().map(|session| session.key.to_string()).unwrap_or_default();
-        self.0.hook_events.lock().unwrap().push((body.event, key));
+        self.0.record(ProgramEvent::Hook(body.event, key));
+        ready(()).boxed()
     }
 }
 
@@ -163,24 +172,12 @@ impl LifecycleHook for RecordingProgramHook {
     }
 
     fn on_create<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, Result<(), Veto>> {
-        self.record_event(body);
         let veto = self.0.veto.lock().unwrap().clone();
-        async move { veto.map_or(Ok(()), |reason| Err(Veto::new(reason))) }.boxed()
+        self.record(body).map(|()| veto.map_or(Ok(()), |reason| Err(Veto::new(reason)))).boxed()
     }
 
-    fn on_activate<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
-        self.record_event(body);
-        ready(()).boxed()
-    }
-
-    fn on_expire<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
-        self.record_event(body);
-        ready(()).boxed()
-    }
-
-    fn on_terminate<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
-        self.record_event(body);
-        ready(()).boxed()
+    fn on_event<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
+        self.record(body)
     }
 
     fn stages(&self) -> Vec<Arc<dyn SessionStage>> {
@@ -219,14 +216,14 @@ impl SessionFixture {
     /// Starts with these stages, of which as many may begin as the semaphore has permits.
     async fn start_gated(stages: &[&'static str], permits: usize) -> (Self, Arc<Semaphore>) {
         let gate = Arc::new(Semaphore::new(permits));
-        let program = RecordingProgram::with_stages(stages).begin_gate(&gate);
+        let program = RecordingProgram::with_stages(stages).gates(Some(&gate), None);
         (Self::start_with(program, |_| {}).await, gate)
     }
 
     /// Starts with one stage that is not undone before the semaphore gets permits.
     async fn start_undo_gated() -> (Self, Arc<Semaphore>) {
         let gate = Arc::new(Semaphore::new(0));
-        let program = RecordingProgram::with_stages(&["a"]).undo_gate(&gate);
+        let program = RecordingProgram::with_stages(&["a"]).gates(None, Some(&gate));
         (Self::start_with(program, |_| {}).await, gate)
     }
 
@@ -252,6 +249,14 @@ impl SessionFixture {
         run
     }
 
+    /// Starts a run whose answer waits for the gate `gate`, which is also the marker of its text.
+    async fn start_gated_run(&self, session: &str, gate: &str) -> RunId {
+        self.script_marker(gate, [gated_response(gate)]);
+        let run = self.send(submission(session, &format!("marker:{gate}"))).await;
+        self.model.wait_for_marked_request(gate).await;
+        run
+    }
+
     async fn assert_completes(&self, run: &RunId) {
         assert_eq!(self.wait_ended(run).await.verdict.unwrap().as_str(), "completed");
     }
@@ -268,6 +273,15 @@ impl SessionFixture {
 
     async fn close(self) {
         self.test_engine.close().await;
+    }
+
+    /// Starts and lets the session `s` expire after its first message; waits until as many stages are left.
+    async fn start_expired(program: RecordingProgram, left: usize) -> Self {
+        let fixture = Self::start_with(program, |_| {}).await;
+        fixture.run_message("s", "hello").await;
+        fixture.advance_time(PAST_IDLE_LIMIT);
+        fixture.wait_alive(left).await;
+        fixture
     }
 
     /// Skips this much time, then starts a sweep of expired sessions.
@@ -299,5 +313,5 @@ impl Deref for SessionFixture {
 
 /// A request for the session of a user's chat, on the scripted model.
 pub(crate) fn session_request(user: &str, chat: &str) -> SessionRequest {
-    serde_json::from_value(serde_json::json!({"userId": user, "chatId": chat, "provider": "scripted"})).unwrap()
+    serde_json::from_value(json!({"userId": user, "chatId": chat, "provider": "scripted"})).unwrap()
 }

@@ -1,21 +1,15 @@
 //! A signal ends the daemon in time, whatever it holds, and the next start finds every history valid.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use quell_store::sqlite::test_support::OtherProgram;
-use quell_testkit::ScriptedModel;
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::daemon::{DaemonHome, TestApiClient, TestDaemon};
-use quell_testkit::machine_speed::scaled_limit;
 use quell_testkit::mcp;
-use quell_testkit::model::{ScriptedResponse, ScriptedStream, StreamStep};
+use quell_testkit::model::StreamStep;
 use rustix::process::Signal;
-use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::test_daemon::{config_toml, provider_toml, quell_exe};
-use crate::test_engine::{ProcessLock, ResponsesByMarker, WAIT_TIMEOUT, background_call, shell_call};
+use crate::prelude::*;
+use crate::test_engine::{ResponsesByMarker, background_call, shell_call};
 use crate::test_server::assert_fields;
 use crate::ws::{self, WsTestClient};
 

@@ -1,15 +1,12 @@
 //! Daily spend limits of agents: runs stop at them, new messages are refused, other agents are not affected, and spend
 //! is neither lost nor counted twice.
 
-use quell_engine::agent::AgentConfig;
 use quell_protocol::agents::Price;
-use quell_testkit::model::{ScriptedStream, UsageReporting};
-use quell_testkit::{ScriptedResponse, leaks};
-use rstest::rstest;
-use serde_json::{Value, json};
+use quell_testkit::model::UsageReporting;
 
-use crate::test_engine::{ProcessLock, TestDir, TestEngine, copy_data_dir, parse_agent_id, parse_run_id, submission};
-use crate::test_server::{TestServer, TestServerConfig, assert_fields, assert_problem, percent_encode};
+use crate::crash_recovery::start_on_copy;
+use crate::prelude::*;
+use crate::test_server::{TestServerConfig, assert_fields};
 use crate::ws::{WsTestClient, chat_send_params};
 
 fn with_main_agent(change: impl Fn(&mut AgentConfig)) -> impl FnOnce(&mut TestServerConfig) {
@@ -217,22 +214,6 @@ async fn an_agent_made_at_run_time_has_its_limit_and_does_not_lose_its_day_by_be
     assert_over_limit(&server, &json!({"text": "x", "agent": "guest"})).await;
 }
 
-#[rstest]
-#[case::zero(json!({"dailyTokens": 0}), "daily_tokens 0 would let nothing through")]
-#[case::unpriced(json!({"dailyCost": 2.0}), "daily_cost needs price")]
-#[case::negative(json!({"dailyCost": -2.0, "price": {"input": 1, "output": 1}}), "daily_cost -2 is no limit")]
-#[case::bad_price(json!({"price": {"input": -1, "output": 1}}), "price -1 and 1")]
-#[case::half_a_price(json!({"price": {"input": 1}}), "missing field `output`")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_limit_that_cannot_work_is_refused(#[case] more: Value, #[case] why: &str) {
-    let server = TestServer::start().await;
-    let mut body = json!({"id": "guest", "model": "scripted/model"});
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let answer = server.http.post("/api/agents", &body).await;
-    assert_problem(&answer, 400, "invalid_request");
-    assert!(answer.body["detail"].as_str().unwrap().contains(why), "{:#}", answer.body);
-}
-
 /// The next daemon counts what the journal knows about the interrupted run, and counts it once.
 #[tokio::test]
 async fn a_crash_forgets_nothing_that_was_spent_and_counts_it_once() {
@@ -249,10 +230,4 @@ async fn a_crash_forgets_nothing_that_was_spent_and_counts_it_once() {
     assert_eq!(tokens_spent(&again), found);
     test.stop(&run).wait_settled().await;
     test.close().await;
-}
-
-/// Starts another engine on a copy of the data, as after a crash.
-async fn start_on_copy(test: &TestEngine) -> TestEngine {
-    let copy = TestDir::Temporary(copy_data_dir(test.test_dir.path()));
-    TestEngine::start_in(copy, ProcessLock::shared().await, |_| {}).await
 }

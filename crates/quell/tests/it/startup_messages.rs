@@ -11,8 +11,7 @@ fn a_port_that_is_taken_is_told_before_anything_else() {
     let home = DaemonHome::new("[agents.main]\nmodel = \"demo/demo\"\n[providers.demo]\nkind = \"demo\"\n");
     let output = home.command(quell_exe()).args(["serve", "--listen", &address]).output().unwrap();
     assert!(!output.status.success());
-    let output = [output.stdout, output.stderr].concat();
-    let output = String::from_utf8(output).unwrap();
+    let output = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
     assert!(lines[0].contains(&format!("cannot listen on {address}")), "{output}");
     assert!(lines[0].contains("--listen 127.0.0.1:0"), "no way out in {output}");
@@ -29,8 +28,8 @@ async fn a_key_that_is_named_and_not_set_is_told_at_the_start() {
     );
     let daemon = DaemonHome::new(&config).start(quell_exe()).await;
     let output = daemon.output();
-    let line =
-        output.lines().find(|line| line.contains("QUELL_TEST_NO_SUCH_KEY")).unwrap_or_else(|| panic!("{output}"));
+    let line = output.lines().find(|line| line.contains("QUELL_TEST_NO_SUCH_KEY"));
+    let line = line.unwrap_or_else(|| panic!("{output}"));
     for part in ["provider paid", "export QUELL_TEST_NO_SUCH_KEY=...", "remove api_key_env"] {
         assert!(line.contains(part), "{part} is not in {line}");
     }

@@ -49,12 +49,7 @@ async fn run_race(test: &TestEngine, race: u32, delay: Duration) -> bool {
         engine.stop(&alice(), &run_stop_scope(&id), &stop_ask(StopLevel::Gentle))
     });
     let stop = tokio::task::spawn_blocking(move || thread.join().unwrap()).await.unwrap();
-    let waiting = async {
-        for ticket in &stop.tickets {
-            ticket.wait_settled().await;
-        }
-    };
-    tokio::time::timeout(WAIT_TIMEOUT, waiting).await.expect("the stop does not settle");
+    tokio::time::timeout(WAIT_TIMEOUT, stop.wait_settled()).await.expect("the stop does not settle");
     watcher.wait_ended(&run).await;
     let view = test.wait_ended(&run).await;
     let events = watcher.run_events(&run);

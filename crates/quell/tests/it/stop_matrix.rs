@@ -4,16 +4,19 @@
 mod run_states;
 mod stop_methods;
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon, TestRunEventStream, poll_until};
-use quell_testkit::model::{BlackHole, ScriptedResponse};
-use rstest::rstest;
-use serde_json::{Value, json};
+use std::process::Stdio;
+use std::sync::LazyLock;
 
-use crate::test_daemon::quell_exe;
-use crate::test_engine::{ResponsesByMarker, WAIT_TIMEOUT};
+use quell_testkit::daemon::TestRunEventStream;
+use quell_testkit::mcp;
+use quell_testkit::model::BlackHole;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::prelude::*;
+use crate::test_engine::{ResponsesByMarker, background_call, shell_call, wait_for_request, wait_summary_request};
 use crate::test_server::has_fields;
-use run_states::{STOPPABLE_STATES, StateRun, StoppableState};
+use crate::ws::WsTestClient;
+use run_states::{STOPPABLE_STATES, StateRun, StoppableState, tool_call, wait_processes, wait_second_request};
 use stop_methods::MatrixStopMethod;
 
 /// A daemon with everything that can keep a run waiting.
@@ -22,7 +25,7 @@ pub(super) struct StopMatrixDaemon {
     pub(super) daemon: TestDaemon,
     pub(super) model: ScriptedModel,
     pub(super) black_hole: BlackHole,
-    scripts: ResponsesByMarker,
+    pub(super) scripts: ResponsesByMarker,
 }
 
 impl StopMatrixDaemon {
@@ -35,16 +38,8 @@ impl StopMatrixDaemon {
         Self { home, daemon, model, black_hole: hole, scripts }
     }
 
-    pub(super) fn script_marker(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
-        self.scripts.script(marker, answers);
-    }
-
     async fn run_events(&self, run: &str) -> TestRunEventStream {
         self.daemon.api().run_events(run, 0).await
-    }
-
-    async fn run_view(&self, run: &str) -> Value {
-        self.daemon.api().run_view(run).await
     }
 
     /// Waits until a list of the API has an item with these fields; returns it.
@@ -113,7 +108,6 @@ async fn a_stop_works_in_every_state(#[case] method: MatrixStopMethod) {
         fixture.assert_next_message_works(state, state_run).await;
     }
     fixture.model.assert_histories_valid();
-    print_table(method, &fixture, &state_runs).await;
     assert!(fixture.daemon.stop().await.success(), "{}", fixture.daemon.output());
 }
 
@@ -151,22 +145,12 @@ async fn assert_stopped(
     for mark in &state_run.marks {
         mark.wait_gone(WAIT_TIMEOUT).await;
     }
-    let view = fixture.run_view(&state_run.run).await;
+    let view = fixture.daemon.api().run_view(&state_run.run).await;
     let verdict = json!({"kind": "aborted", "reason": method.reason()});
-    let receipt = json!({"leftovers": [], "turn": {"recorded": state.started}});
+    let receipt = json!({"leftovers": [], "turn": {"recorded": state.is_started()}});
     let expected = json!({"state": "ended", "verdict": verdict, "receipt": receipt});
     assert!(has_fields(&view, &expected), "{what}: {view:#}");
     for row in view["receipt"]["resources"].as_array().unwrap() {
         assert!(row["releasedAt"].is_object(), "{what}: {row:#}");
     }
-}
-
-#[expect(clippy::print_stdout, reason = "prints the result table")]
-async fn print_table(method: MatrixStopMethod, fixture: &StopMatrixDaemon, state_runs: &[StateRun]) {
-    for (state, state_run) in STOPPABLE_STATES.iter().zip(state_runs) {
-        let receipt = fixture.run_view(&state_run.run).await["receipt"].clone();
-        let ms = receipt["settledAt"]["ms"].as_f64().map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"));
-        println!("{:<16} {:<20} rung {:<8} settled ms {ms:>8}", format!("{method:?}"), state.name, receipt["rung"]);
-    }
-    println!("{} cells of {method:?}: all proven", state_runs.len());
 }

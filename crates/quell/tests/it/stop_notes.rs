@@ -1,8 +1,10 @@
 //! What the model is told after a stop: what happened to each call, who stopped the run and why, and not to resume the
 //! request. Also what people and receipts keep of a stopped run.
 
+use quell_engine::engine::EngineNotice;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::Surface;
+use quell_testkit::model::UsageReporting;
 
 use crate::prelude::*;
 
@@ -21,6 +23,7 @@ async fn stop_once_printed(test: &TestEngine, text: &str, level: StopLevel) -> R
     run
 }
 
+/// Rows E4 and E5 of docs/design/requirements.md.
 #[tokio::test]
 async fn a_finished_call_keeps_its_result_and_the_rest_of_its_batch_was_not_started() {
     let test = TestEngine::start_shared().await;
@@ -99,10 +102,10 @@ async fn a_file_that_was_written_after_the_stop_is_said_to_be_written() {
 }
 
 #[rstest]
-#[case(StopReason::Command, "stopped on purpose by the user")]
-#[case(StopReason::Other("because I say so".to_owned()), "stopped on purpose by the user")]
+#[case::command(StopReason::Command)]
+#[case::own_words(StopReason::Other("because I say so".to_owned()))]
 #[tokio::test]
-async fn the_note_says_who_and_never_in_the_callers_words(#[case] reason: StopReason, #[case] said: &str) {
+async fn the_note_says_who_and_never_in_the_callers_words(#[case] reason: StopReason) {
     let test = TestEngine::start_shared().await;
     test.model.script(ScriptedResponse::silent_mid_stream("half"));
     let run = test.send(submission("s", "go")).await;
@@ -111,7 +114,7 @@ async fn the_note_says_who_and_never_in_the_callers_words(#[case] reason: StopRe
     assert!(test.engine.stop(&alice(), &run_stop_scope(&run), &ask).stopped_anything());
     test.wait_ended(&run).await;
     let seen = test.next_request_text().await;
-    assert!(seen.contains(said) && !seen.contains("because I say so"), "{seen}");
+    assert!(seen.contains("stopped on purpose by the user") && !seen.contains("because I say so"), "{seen}");
     test.close().await;
 }
 
@@ -127,23 +130,32 @@ async fn a_time_out_is_told_as_one() {
     test.close().await;
 }
 
+/// Rows E3 and X8 of docs/design/requirements.md.
 #[rstest]
-#[case(PartialPolicy::Discard, false)]
-#[case(PartialPolicy::Keep, true)]
+#[case::discard(PartialPolicy::Discard, false)]
+#[case::keep(PartialPolicy::Keep, true)]
 #[tokio::test]
 async fn partial_text_follows_the_agents_policy_and_its_tokens_are_counted(
     #[case] policy: PartialPolicy,
     #[case] shown: bool,
 ) {
     let test = TestEngine::start_with_main(|main| main.partial = policy).await;
+    let counted = ScriptedStream::new().tool_call("c1", "list_files", &json!({"path": "."}));
+    test.model.script(counted.usage(UsageReporting::Always, 1000, 100));
     test.model.script(ScriptedResponse::silent_mid_stream("The answer is forty"));
     let run = test.send(submission("s", "what is it?")).await;
     test.wait_text(&run).await;
     assert!(test.stop(&run).stopped_anything());
     let view = test.wait_ended(&run).await;
     assert_eq!(view.output.as_deref(), Some("The answer is forty"), "the output of the run keeps it");
+    let result = json!({"success": false, "cancelled": true, "error": "Execution paused", "loopCount": 2});
+    assert_eq!(serde_json::to_value(&view.result).unwrap(), result);
     let usage = receipt_of(&view).usage;
-    assert!(usage.estimated && usage.input_tokens > 0 && usage.output_tokens > 0, "{usage:?}");
+    assert!(
+        usage.estimated && usage.input_tokens > 1000 && usage.output_tokens > 100,
+        "the interrupted step costs too: {usage:?}"
+    );
+    assert_eq!(view.usage, usage);
     let seen = test.next_request_text().await;
     assert_eq!(seen.contains("The answer is forty"), shown, "{seen}");
     assert_eq!(seen.contains("[Interrupted: this message was cut off here"), shown, "{seen}");
@@ -160,5 +172,28 @@ async fn nothing_is_told_of_a_run_that_was_done_when_the_stop_came() {
     assert!(!seen.contains("stopped"), "{seen}");
     let kinds: Vec<ResourceKind> = receipt_of(&view).resources.iter().map(|row| row.kind).collect();
     assert_eq!(kinds, [ResourceKind::Permit, ResourceKind::ModelRequest]);
+    test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e6_embedders_hear_of_the_cancel_before_the_stream_ends_and_nothing_runs_after_it() {
+    let test = TestEngine::start_shared().await;
+    let mut watcher = NoticeRecorder::subscribe(&test.engine);
+    test.model.script(ScriptedResponse::silent_mid_stream("Once upon"));
+    let run = test.send(submission("s", "a story")).await;
+    test.model.request_at(0).wait_paused().await;
+    assert_eq!(test.engine.active_run_ids_of_session(&parse_session_key("s")), std::slice::from_ref(&run));
+    test.stop(&run);
+    test.wait_ended(&run).await;
+    assert!(test.engine.active_run_ids_of_session(&parse_session_key("s")).is_empty());
+    let seen = watcher.read_notices();
+    let cancelling = seen.iter().position(|notice| {
+        matches!(notice, EngineNotice::Cancelling { run_id, session_key, reason }
+            if *run_id == run && *session_key == parse_session_key("s") && *reason == StopReason::User)
+    });
+    let ending = seen.iter().position(
+        |notice| matches!(notice, EngineNotice::Run(event) if matches!(event.kind, EventKind::Ending { .. })),
+    );
+    assert!(cancelling.is_some() && cancelling < ending, "{seen:#?}");
     test.close().await;
 }

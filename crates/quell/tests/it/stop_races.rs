@@ -1,31 +1,14 @@
 //! Other races of docs/races.md: late, early and concurrent stops.
 
-use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::sync::Barrier;
 
-use quell_engine::agent::AgentConfig;
-use quell_engine::engine::Submission;
-use quell_kernel::StopLevel;
 use quell_kernel::approval::ApprovalPolicy;
 use quell_protocol::approval::Decision;
-use quell_protocol::{EventKind, ResourceKind, RunId, StopReason, Verdict};
-use quell_scope::Point;
-use quell_testkit::ScriptedResponse;
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::model::ScriptedStream;
-use rstest::rstest;
-use serde_json::json;
 
-use crate::test_engine::{
-    NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, abort_reason, alice, background_call, messages_as_text,
-    parse_agent_id, parse_session_key, receipt_of, run_stop_scope, shell_call, stop_ask, submission,
-};
+use crate::prelude::*;
+use crate::test_engine::{background_call, endless_tokens, shell_call};
 
 const ROUNDS: usize = 50;
-
-fn endless_tokens() -> ScriptedResponse {
-    ScriptedResponse::tokens_forever(Duration::from_millis(2))
-}
 
 async fn start_streaming_run(test: &TestEngine, session: &str) -> RunId {
     test.model.script(endless_tokens());
@@ -213,6 +196,8 @@ async fn an_answer_that_crosses_a_stop_is_taken_or_refused_and_a_refused_one_run
         main.approvals.insert("write_file".to_owned(), ApprovalPolicy::Ask);
     })
     .await;
+    // Without a script the model is silent: a run whose call was allowed waits until the stop comes.
+    test.model.respond_by_prompt(|_, _| ScriptedResponse::SilentBeforeHeaders);
     let mut accepted = 0;
     for crossing in 0..ROUNDS {
         let (session, name) = (format!("s{crossing}"), format!("file-{crossing}"));
@@ -261,5 +246,18 @@ async fn a_call_that_is_cut_in_the_middle_of_its_arguments_never_runs_and_breaks
     test.model.script(ScriptedResponse::text("fine"));
     test.assert_next_message_works("s").await;
     assert!(!messages_as_text(&test.last_messages()).contains("tool_calls"), "an incomplete call is shown");
+    test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e2_an_error_that_surfaces_after_the_stop_is_cancelled_not_failed() {
+    let test = TestEngine::start_shared().await;
+    let run = parse_run_id("late-error");
+    // The stop comes while the error answer is read; the error itself arrives after it.
+    test.stop_at(Point::ModelError, 1, &run);
+    test.model.script(ScriptedResponse::status(400));
+    test.send(submission_as(&run, "s", "hello")).await;
+    let view = test.wait_ended(&run).await;
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
     test.close().await;
 }

@@ -5,17 +5,10 @@ mod process_limits;
 mod token_exposure;
 mod unix_socket;
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::model::ScriptedResponse;
-use serde_json::{Value, json};
-
-use crate::test_daemon::{QuellCliOutput, config_toml, quell_exe};
-use crate::test_engine::WAIT_TIMEOUT;
+use crate::prelude::*;
 use crate::test_server::assert_fields;
 
 /// A daemon with a run whose model stays silent in the middle of its answer.
@@ -36,7 +29,8 @@ impl EndlessRunDaemon {
         quell_server::serve::raise_open_files().unwrap();
         let model = ScriptedModel::start().await;
         let home = DaemonHome::new(&config_toml(&model, ""));
-        let daemon = home.start(&write_wrapper(&home, first)).await;
+        let wrapper = format!("{first}\nexec '{}' \"$@\"", quell_exe().display());
+        let daemon = home.start(&write_shell_program(home.data_dir().join("wrapper"), &wrapper)).await;
         let mut fixture = Self { model, daemon, run: String::new() };
         fixture.run = fixture.start_endless_run().await;
         fixture
@@ -46,9 +40,9 @@ impl EndlessRunDaemon {
     async fn start_endless_run(&self) -> String {
         let n = self.model.recorded_requests().len();
         self.model.script(ScriptedResponse::silent_mid_stream("Well, "));
-        let sent = self.daemon.api().post_run("s", &json!({"text": "go"})).await.expect_status(202);
+        let run = self.daemon.api().send_message("s", "go").await;
         self.model.request_at(n).wait_paused().await;
-        sent["runId"].as_str().unwrap().to_owned()
+        run
     }
 
     /// Checks that the run was stopped and nothing of it is left.
@@ -76,13 +70,6 @@ impl EndlessRunDaemon {
         assert!(ran.code == 0 && ran.out.contains("stopped in "), "{ran:?}\n{}", self.daemon.output());
         self.assert_stopped().await;
     }
-}
-
-fn write_wrapper(home: &DaemonHome, first: &str) -> PathBuf {
-    let path = home.data_dir().join("wrapper");
-    std::fs::write(&path, format!("#!/bin/sh\n{first}\nexec '{}' \"$@\"\n", quell_exe().display())).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    path
 }
 
 /// Runs a `quell` command with the daemon's home, within the time limit.

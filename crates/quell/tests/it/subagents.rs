@@ -1,26 +1,11 @@
 //! Runs started by runs: their answers, their place in the tree, and which runs a stop of any of them covers (row B7 of
 //! docs/design/requirements.md, and "What a stop covers" in docs/design/contract.md).
 
-use std::sync::Arc;
-use std::time::Duration;
+use quell_engine::live_run::LiveRun;
+use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy};
 
-use quell_engine::EngineConfig;
-use quell_engine::agent::AgentConfig;
-use quell_engine::live_run::{LiveRun, RunProgress};
-use quell_kernel::StopLevel;
-use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
-use quell_protocol::api::RunView;
-use quell_protocol::{CallEnd, EventKind, ResourceKind, RunId, StopReason, Verdict};
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::model::ScriptedStream;
-use quell_testkit::{ScriptedResponse, leaks};
-use rstest::rstest;
-use serde_json::{Value, json};
-
-use crate::test_engine::{
-    NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, abort_reason, alice, messages_as_text, parse_agent_id,
-    parse_session_key, receipt_of, shell_call, stop_ask, submission,
-};
+use crate::prelude::*;
+use crate::test_engine::{endless_tokens, shell_call};
 
 fn spawn_call(marker: &str) -> ScriptedResponse {
     tool_call("spawn_agent", &json!({"agent": "scout", "prompt": format!("look marker:{marker}")}))
@@ -32,10 +17,6 @@ fn spawn_background_call(marker: &str) -> ScriptedResponse {
 
 fn tool_call(tool: &str, arguments: &Value) -> ScriptedResponse {
     ScriptedResponse::tool_call("c1", tool, arguments)
-}
-
-fn endless_tokens() -> ScriptedResponse {
-    ScriptedResponse::tokens_forever(Duration::from_millis(2))
 }
 
 async fn start_engine() -> TestEngine {
@@ -87,15 +68,6 @@ async fn wait_child(test: &TestEngine, parent: &RunId) -> Arc<LiveRun> {
     find().unwrap_or_else(|| panic!("the child of {parent} is over"))
 }
 
-fn ended_call(watcher: &mut NoticeRecorder, run: &RunId) -> (CallEnd, String) {
-    let events = watcher.run_events(run);
-    let ended = events.iter().find_map(|event| match &event.kind {
-        EventKind::ToolEnded { end, output, .. } => Some((*end, output.clone())),
-        _ => None,
-    });
-    ended.unwrap_or_else(|| panic!("no call of {run} ended: {events:#?}"))
-}
-
 #[tokio::test]
 async fn the_answer_of_another_agent_is_the_result_of_the_call() {
     let test = start_engine().await;
@@ -104,7 +76,7 @@ async fn the_answer_of_another_agent_is_the_result_of_the_call() {
     test.script_marker("below", [ScriptedResponse::text("I saw three files.")]);
     let view = test.run_message("s", "go marker:top").await;
     assert_eq!(view.output.as_deref(), Some("All is well."));
-    assert_eq!(ended_call(&mut watcher, &view.run_id), (CallEnd::Ok, "I saw three files.".to_owned()));
+    assert_eq!(watcher.call_ends(&view.run_id), [(CallEnd::Ok, "I saw three files.".to_owned())]);
     assert_eq!(sub_run_release(&view), "finished");
     // The sub-run has its own system prompt and tools, and does not see the caller's conversation.
     let asked = test.model.wait_for_marked_request("below").await;
@@ -170,7 +142,7 @@ async fn one_child_is_stopped_alone_and_its_parent_goes_on_but_cannot_start_it_a
     assert_eq!(test.stop(child.id()).aborted, [child.id().clone()]);
     let view = test.wait_ended(&top).await;
     assert_eq!(view.output.as_deref(), Some("I go on without it."));
-    let (end, output) = ended_call(&mut watcher, &top);
+    let (end, output) = watcher.call_ends(&top).remove(0);
     assert_eq!(end, CallEnd::Error);
     assert!(output.contains("was stopped by a person. Do not start it again"), "{output}");
     assert!(!output.contains("half an answer"), "{output}");

@@ -6,19 +6,33 @@ mod cases;
 pub(crate) mod channel_origin;
 mod checks;
 mod crash;
-mod earlier_turns;
 mod stop_modes;
 
 use std::collections::BTreeSet;
+use std::future::ready;
+use std::pin::{Pin, pin};
+use std::sync::{Barrier, Mutex};
+use std::time::Instant;
 
-use quell_scope::Point;
-use quell_testkit::leaks::{ResourceBaseline, TaskBaseline};
-use rstest::rstest;
+use futures_util::{FutureExt, poll};
+use quell_engine::Engine;
+use quell_engine::engine::{Caller, RunFollow, StopResult};
+use quell_kernel::approval::ApprovalPolicy;
+use quell_kernel::registry::StopRequest;
+use quell_mcp::McpConfig;
+use quell_protocol::api::{ComputeStatus, OnBusy};
+use quell_protocol::approval::Decision;
+use quell_protocol::{Receipt, Requester, RunEvent};
+use quell_testkit::leaks::{LeakAllowance, ResourceBaseline, TaskBaseline};
+use quell_testkit::mcp::{self, FakeMcpServer, McpFault};
+use quell_testkit::model::BlackHole;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
-use crate::test_engine::{NoticeRecorder, WAIT_TIMEOUT};
-use case_run::{CaseRun, StopMoment, SweepCase, SweepEngine};
-use checks::StopFigures;
-use stop_modes::{SweepStopMode, poll_tickets_once};
+use crate::prelude::*;
+use crate::test_engine::{background_call, provider_config, shell_call, wait_summary_request};
+use case_run::{CaseRun, CaseStep, CaseStepFuture, ExpectedOutcome, StopMoment, SweepCase, SweepEngine, do_nothing};
+use stop_modes::{SweepStopAnswers, SweepStopMode, poll_tickets_once, stop_run};
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -32,19 +46,17 @@ async fn a_stop_at_any_moment_ends_the_run_for_good(
     mode: SweepStopMode,
 ) {
     let sweep = SweepEngine::start().await;
-    let mut table = Vec::new();
     for case in cases::all_cases() {
-        let figures = run_case(&sweep, &case, mode).await;
-        table.push((case.name.clone(), figures));
+        run_case(&sweep, &case, mode).await;
     }
-    print_table(mode, &table);
-    let stopped_at: BTreeSet<Point> = cases::all_cases().iter().filter_map(SweepCase::point).collect();
+    let point_of = |case: &SweepCase| if let StopMoment::AtPoint(point, _) = case.moment { Some(point) } else { None };
+    let stopped_at: BTreeSet<Point> = cases::all_cases().iter().filter_map(point_of).collect();
     let missed: Vec<&Point> = cases::swept_points().filter(|point| !stopped_at.contains(point)).collect();
     assert!(missed.is_empty(), "no case stops at {missed:?}");
-    sweep.close().await;
+    sweep.test_engine.close().await;
 }
 
-async fn run_case(sweep: &SweepEngine, case: &SweepCase, mode: SweepStopMode) -> StopFigures {
+async fn run_case(sweep: &SweepEngine, case: &SweepCase, mode: SweepStopMode) {
     let case_run = CaseRun::new(sweep, case, &format!("{mode:?}"));
     let (baseline, tasks) = (ResourceBaseline::capture(std::process::id()), TaskBaseline::capture());
     let mut watcher = NoticeRecorder::subscribe(&sweep.test_engine.engine);
@@ -55,34 +67,8 @@ async fn run_case(sweep: &SweepEngine, case: &SweepCase, mode: SweepStopMode) ->
     }
     (case.check_after)(&case_run).await;
     watcher.wait_ended(&case_run.run).await;
-    let figures = checks::check_stop(&case_run, case, &answers, &mut watcher).await;
+    checks::check_stop(&case_run, case, &answers, &mut watcher).await;
     drop(watcher);
-    let _back = baseline.assert_restored_with(checks::BLOCKING_POOL_ALLOWANCE, WAIT_TIMEOUT).await;
+    let _back = baseline.assert_restored(checks::BLOCKING_POOL_ALLOWANCE, WAIT_TIMEOUT).await;
     let _back = tasks.assert_restored(WAIT_TIMEOUT).await;
-    figures
-}
-
-impl SweepCase {
-    fn point(&self) -> Option<Point> {
-        match self.moment {
-            StopMoment::AtPoint(point, _) => Some(point),
-            StopMoment::BeforeMessage | StopMoment::OnCondition(_) => None,
-        }
-    }
-}
-
-#[expect(clippy::print_stdout, reason = "prints the result table")]
-fn print_table(mode: SweepStopMode, table: &[(String, StopFigures)]) {
-    println!("{:<44} {:<10} {:<9} {:>10} {:>11}", format!("{mode:?}"), "verdict", "rung", "settled ms", "released ms");
-    for (name, figures) in table {
-        let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"));
-        let rung = format!("{:?}", figures.rung);
-        println!(
-            "{name:<44} {:<10} {rung:<9} {:>10} {:>11}",
-            figures.verdict,
-            ms(figures.settled_ms),
-            ms(figures.released_ms)
-        );
-    }
-    println!("{} cases, mode {mode:?}: all proven\n", table.len());
 }

@@ -268,7 +268,7 @@ impl TestEngine {
     }
 
     /// Follows a run from its first event to a wanted one; `what` names it in the failure.
-    async fn follow_until(&self, run: &RunId, what: &str, wanted: impl Fn(&RunEvent) -> bool) {
+    pub(crate) async fn follow_until(&self, run: &RunId, what: &str, wanted: impl Fn(&RunEvent) -> bool) {
         let Some(live_run) = self.engine.live_run(run) else { panic!("run {run} is over") };
         let mut follower = live_run.follow(0);
         while let Some(event) = follower.next().await {
@@ -527,6 +527,10 @@ pub(crate) fn shell_call(command: impl AsRef<str>) -> ScriptedResponse {
 /// A call of the tool `shell` that leaves its command running.
 pub(crate) fn background_call(command: impl AsRef<str>) -> ScriptedResponse {
     ScriptedResponse::tool_call("c1", "shell", &json!({"command": command.as_ref(), "background": true}))
+}
+
+pub(crate) fn endless_tokens() -> ScriptedResponse {
+    ScriptedResponse::tokens_forever(Duration::from_millis(2))
 }
 
 /// A call of a tool that needs no process.

@@ -1,5 +1,5 @@
 //! The rules of CONTRIBUTING.md that neither the compiler nor clippy can check: waits that a stop ends, which module may
-//! name which, heads and sizes of files, documentation, and the texts of the page.
+//! name which, heads and sizes of files, the table of races, links, and the texts of the page.
 //!
 //! Each rule has samples that break it and samples that keep it (`samples.rs`), so that none can stop working unnoticed.
 //! To permit a finding, change the rule's data and say why in ARCHITECTURE.md.
@@ -43,7 +43,6 @@ const RULES: &[TidyRule] = &[
     ("file length", file_shape::check_file_length),
     ("file head", file_shape::check_head),
     ("file name", file_shape::check_file_name),
-    ("cancel safety", file_shape::check_cancel_safety),
     ("awaits", awaits::check_awaits),
 ];
 

@@ -10,15 +10,13 @@ mod stop;
 use std::collections::VecDeque;
 
 use futures_util::{SinkExt, StreamExt};
-use serde_json::{Value, json};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
-use crate::test_engine::WAIT_TIMEOUT;
-use crate::test_server::TestServer;
+use crate::prelude::*;
 
 /// A TCP connection with the smallest receive buffer that the system allows.
 pub(crate) async fn connect_with_small_buffer(address: &str) -> TcpStream {
@@ -29,7 +27,7 @@ pub(crate) async fn connect_with_small_buffer(address: &str) -> TcpStream {
 
 /// A WebSocket connection. Frames that arrive before they are asked for are kept.
 pub(crate) struct WsTestClient {
-    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    pub(crate) socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     unread: VecDeque<Value>,
     last_id: u64,
     /// Every event so far, in order.
@@ -132,7 +130,6 @@ impl WsTestClient {
         self.call("chat.send", chat_send_params(session, text, key)).await
     }
 
-    /// Sends a request; returns its id.
     pub(crate) async fn send_request(&mut self, method: &str, params: Value) -> String {
         self.last_id += 1;
         let id = format!("q{}", self.last_id);
@@ -187,18 +184,24 @@ impl WsTestClient {
 
     /// The next frame; `None` at the end of the connection.
     async fn next_frame(&mut self) -> Option<Value> {
+        match self.next_message().await? {
+            Message::Text(text) => {
+                let frame: Value = serde_json::from_str(&text).unwrap();
+                if frame["type"] == "event" {
+                    self.events.push(frame.clone());
+                }
+                Some(frame)
+            }
+            other => panic!("unexpected end or frame: {other:?}; {:#?}", self.unread),
+        }
+    }
+
+    /// The next message that is no ping or pong; `None` at the end of the connection.
+    async fn next_message(&mut self) -> Option<Message> {
         loop {
             match tokio::time::timeout(WAIT_TIMEOUT, self.socket.next()).await {
-                Ok(Some(Ok(Message::Text(text)))) => {
-                    let frame: Value = serde_json::from_str(&text).unwrap();
-                    if frame["type"] == "event" {
-                        self.events.push(frame.clone());
-                    }
-                    return Some(frame);
-                }
                 Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {}
-                Ok(Some(Ok(other))) => panic!("unexpected end or frame: {other:?}; {:#?}", self.unread),
-                Ok(Some(Err(_)) | None) => return None,
+                Ok(message) => return message?.ok(),
                 Err(_) => panic!("no frame for {WAIT_TIMEOUT:?}; waiting: {:#?}", self.unread),
             }
         }
@@ -208,12 +211,9 @@ impl WsTestClient {
     pub(crate) async fn wait_close(&mut self) -> (u16, String, Vec<Value>) {
         let mut before: Vec<Value> = self.unread.drain(..).collect();
         loop {
-            match tokio::time::timeout(WAIT_TIMEOUT, self.socket.next()).await {
-                Ok(Some(Ok(Message::Close(Some(frame))))) => {
-                    return (frame.code.into(), frame.reason.to_string(), before);
-                }
-                Ok(Some(Ok(Message::Text(text)))) => before.push(serde_json::from_str(&text).unwrap()),
-                Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {}
+            match self.next_message().await {
+                Some(Message::Close(Some(frame))) => return (frame.code.into(), frame.reason.to_string(), before),
+                Some(Message::Text(text)) => before.push(serde_json::from_str(&text).unwrap()),
                 other => panic!("no close frame but {other:?} after {} frames", before.len()),
             }
         }

@@ -98,13 +98,10 @@ impl FromRequest<ServerState> for ArchiveBody {
     }
 }
 
-async fn read_archive<E>(
+async fn read_archive<E: std::fmt::Display>(
     mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
     limit: usize,
-) -> Result<SessionArchive, ProblemResponse>
-where
-    E: std::fmt::Display,
-{
+) -> Result<SessionArchive, ProblemResponse> {
     let mut line_reader =
         ArchiveLineReader { reader: ArchiveReader::default(), partial_line: Vec::new(), remaining: limit, limit };
     let broken =

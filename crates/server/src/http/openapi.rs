@@ -156,7 +156,6 @@ fn parse_response(spec: &&'static str) -> Option<(&'static str, &'static str, &'
     }
 }
 
-/// Responses that many routes share.
 fn shared_responses(route: &RouteSpec) -> Vec<ResponseSpec> {
     let mut answers = vec!["431 the head of the request is too large, or has too many fields"];
     if route.auth() == RouteAuth::Probe {

@@ -144,7 +144,6 @@ impl ConnectionHandle {
         !self.0.shared.table().by_number.contains_key(&self.0.number)
     }
 
-    /// Waits until the connection is evicted.
     pub(crate) async fn evicted(&self) {
         self.0.evicted.cancelled().await;
     }

@@ -49,7 +49,6 @@ impl TestConnection {
         self.write(&format!("GET {path} HTTP/1.1\r\nhost: quell\r\n\r\n")).await;
     }
 
-    /// Reads until `text` has arrived.
     async fn read_until(&mut self, text: &str) {
         let mut received = Vec::new();
         while !String::from_utf8_lossy(&received).contains(text) {

@@ -33,7 +33,6 @@ const STOP_METHODS: &[&str] = &["chat.abort", "runs.stop", "sessions.abort", "st
 /// Maximum number of chats to which one connection may subscribe.
 const MAX_CHAT_SUBSCRIPTIONS: usize = 1024;
 
-/// Subscriptions of one connection.
 #[derive(Debug, Default)]
 pub(super) struct WsSubscriptions {
     sessions: Mutex<bool>,
@@ -41,7 +40,6 @@ pub(super) struct WsSubscriptions {
 }
 
 impl WsSubscriptions {
-    /// The connection wants `sessions.changed`.
     pub(super) fn wants_sessions(&self) -> bool {
         *self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }

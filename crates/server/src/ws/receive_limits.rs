@@ -66,7 +66,6 @@ impl ReceiveLimiter {
         state.received = 0;
     }
 
-    /// Discards all further bytes.
     pub(super) fn ignore_remaining(&self) {
         self.state().max_message = None;
     }

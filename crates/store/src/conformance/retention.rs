@@ -3,7 +3,6 @@
 use super::*;
 use crate::{IdleSession, ImportOutcome};
 
-/// The time of deletions.
 const NOW: &str = "2026-12-01T00:00:00.000000Z";
 
 /// Creates a session, or uses it, at this hour. All its runs have ended.

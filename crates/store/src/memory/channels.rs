@@ -14,9 +14,8 @@ impl ChannelStore for MemoryStore {
     }
 
     fn save_cursor(&self, channel: String, cursor: String) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
+        self.change(move |data| {
             data.cursors.insert(channel, cursor);
-            Ok(())
         })
     }
 
@@ -25,48 +24,43 @@ impl ChannelStore for MemoryStore {
     }
 
     fn mark_command_executed(&self, command: String) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
+        self.change(move |data| {
             if !data.commands.contains(&command) {
                 data.commands.push_back(command);
             }
             while data.commands.len() > MAX_EXECUTED_COMMANDS as usize {
                 data.commands.pop_front();
             }
-            Ok(())
         })
     }
 
     fn save_pending_reply(&self, pending_reply: PendingReply) -> StoreFuture<'_, ()> {
         let boot = self.boot;
-        self.write(move |data| {
+        self.change(move |data| {
             let run = pending_reply.run.to_string();
             data.pending_replies.insert(run, ReplyEntry { boot, outcome_sent: false, reply: pending_reply });
-            Ok(())
         })
     }
 
     fn save_pending_reply_draft(&self, run: RunId, draft: Option<String>) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
+        self.change(move |data| {
             if let Some(entry) = data.pending_replies.get_mut(run.as_str()) {
                 entry.reply.draft_message = draft;
             }
-            Ok(())
         })
     }
 
     fn mark_outcome_sent(&self, run: RunId) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
+        self.change(move |data| {
             if let Some(entry) = data.pending_replies.get_mut(run.as_str()) {
                 entry.outcome_sent = true;
             }
-            Ok(())
         })
     }
 
     fn delete_pending_reply(&self, run: RunId) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
+        self.change(move |data| {
             data.pending_replies.remove(run.as_str());
-            Ok(())
         })
     }
 
@@ -117,18 +111,14 @@ impl WebhookStore for MemoryStore {
     }
 
     fn delete(&self, number: i64) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
-            data.webhooks.retain(|stored| stored.number != number);
-            Ok(())
-        })
+        self.change(move |data| data.webhooks.retain(|stored| stored.number != number))
     }
 
     fn count_failed_attempt(&self, number: i64) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
+        self.change(move |data| {
             if let Some(stored) = data.webhooks.iter_mut().find(|stored| stored.number == number) {
                 stored.attempts += 1;
             }
-            Ok(())
         })
     }
 

@@ -190,10 +190,7 @@ impl RunStore for MemoryStore {
     }
 
     fn seal(&self, runs: Vec<SealedRun>) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
-            runs.into_iter().for_each(|sealed| data.seal(sealed));
-            Ok(())
-        })
+        self.change(move |data| runs.into_iter().for_each(|sealed| data.seal(sealed)))
     }
 
     fn find(&self, id: RunId) -> StoreFuture<'_, Option<RunRow>> {
@@ -218,10 +215,7 @@ impl RunStore for MemoryStore {
     }
 
     fn delete_receipts_before(&self, before: String) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
-            data.receipts.retain(|receipt| receipt.deleted_at >= before);
-            Ok(())
-        })
+        self.change(move |data| data.receipts.retain(|receipt| receipt.deleted_at >= before))
     }
 
     fn delete_oldest_receipts(&self, limit: u32) -> StoreFuture<'_, usize> {
@@ -233,10 +227,7 @@ impl RunStore for MemoryStore {
 
     fn set_hold(&self, hold: &Hold) -> StoreFuture<'_, ()> {
         let hold = hold.clone();
-        self.write(move |data| {
-            data.hold = hold;
-            Ok(())
-        })
+        self.change(move |data| data.hold = hold)
     }
 
     fn hold(&self) -> StoreFuture<'_, Hold> {

@@ -126,11 +126,10 @@ impl SessionStore for MemoryStore {
     }
 
     fn touch(&self, key: SessionKey, at: String) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
+        self.change(move |data| {
             if let Some(entry) = data.session_mut(&key).filter(|entry| entry.session.last_used_at < at) {
                 entry.session.last_used_at = at;
             }
-            Ok(())
         })
     }
 

@@ -46,12 +46,11 @@ impl AgentStore for MemoryStore {
     }
 
     fn delete(&self, ids: Vec<AgentId>) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
+        self.change(move |data| {
             for id in ids {
                 data.agents.remove(id.as_str());
                 data.notes.retain(|entry| entry.scope != NoteScope::Agent(id.clone()));
             }
-            Ok(())
         })
     }
 }
@@ -81,7 +80,7 @@ impl AccessStore for MemoryStore {
     }
 
     fn save_cookie(&self, cookie: StoredCookie, limit: usize) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
+        self.change(move |data| {
             let token = cookie.token.clone();
             data.cookies.retain(|stored| stored.sha256 != cookie.sha256);
             data.cookies.push(cookie);
@@ -91,15 +90,11 @@ impl AccessStore for MemoryStore {
                 kept += usize::from(stored.token == token);
                 stored.token != token || kept <= limit
             });
-            Ok(())
         })
     }
 
     fn delete_cookie(&self, sha256: String) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
-            data.cookies.retain(|stored| stored.sha256 != sha256);
-            Ok(())
-        })
+        self.change(move |data| data.cookies.retain(|stored| stored.sha256 != sha256))
     }
 
     fn list_valid_cookies(&self, now: i64, limit: usize) -> StoreFuture<'_, Vec<StoredCookie>> {
@@ -109,19 +104,13 @@ impl AccessStore for MemoryStore {
     }
 
     fn delete_expired_cookies(&self, now: i64) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
-            data.cookies.retain(|stored| stored.expires >= now);
-            Ok(())
-        })
+        self.change(move |data| data.cookies.retain(|stored| stored.expires >= now))
     }
 }
 
 impl AuditStore for MemoryStore {
     fn append(&self, entries: Vec<AuditEntry>) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
-            entries.into_iter().for_each(|entry| data.append_audit(entry));
-            Ok(())
-        })
+        self.change(move |data| entries.into_iter().for_each(|entry| data.append_audit(entry)))
     }
 
     fn list(&self, after: u64, limit: usize) -> StoreFuture<'_, (Vec<AuditRow>, bool)> {
@@ -141,10 +130,7 @@ impl AuditStore for MemoryStore {
 
 impl SpendStore for MemoryStore {
     fn add(&self, agent: AgentId, day: String, usage: Usage) -> StoreFuture<'_, ()> {
-        self.write(move |data| {
-            data.add_spend(&agent, &day, usage);
-            Ok(())
-        })
+        self.change(move |data| data.add_spend(&agent, &day, usage))
     }
 
     fn on_day(&self, day: String) -> StoreFuture<'_, Vec<(AgentId, Usage)>> {

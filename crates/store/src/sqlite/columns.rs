@@ -5,14 +5,11 @@ use rusqlite::{ErrorCode, Row};
 
 use crate::StoreError;
 
-pub(super) fn parse_id_column<T, E>(
+pub(super) fn parse_id_column<T, E: std::error::Error + Send + Sync + 'static>(
     row: &Row<'_>,
     at: usize,
     parse: impl Fn(String) -> Result<T, E>,
-) -> rusqlite::Result<T>
-where
-    E: std::error::Error + Send + Sync + 'static,
-{
+) -> rusqlite::Result<T> {
     parse(row.get(at)?).map_err(|error| invalid_column(at, error))
 }
 

@@ -34,7 +34,6 @@ impl JournalStore for SqliteStore {
     }
 }
 
-/// Deletes the journal of an ended run.
 pub(super) fn delete_journal(db: &Connection, run: &RunId) -> rusqlite::Result<()> {
     db.prepare_cached("DELETE FROM journal WHERE run = ?1")?.execute([run.as_str()])?;
     Ok(())

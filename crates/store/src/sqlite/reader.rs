@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::worker_threads::WorkerMessage;
+use super::worker_threads::{QueuedWork, WorkerMessage};
 use crate::StoreError;
 
 /// One read together with the caller that waits for it.
@@ -16,12 +16,9 @@ pub(super) type ReadOperation = Box<dyn FnOnce(&mut Connection) + Send>;
 /// lock.
 pub(super) type ReadQueue = Arc<Mutex<mpsc::Receiver<WorkerMessage<ReadOperation>>>>;
 
-/// Makes a read, and the receiver for its result.
-pub(super) fn queued_read<T, F>(work: F) -> (ReadOperation, oneshot::Receiver<Result<T, StoreError>>)
-where
-    T: Send + 'static,
-    F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-{
+pub(super) fn queued_read<T: Send + 'static>(
+    work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+) -> QueuedWork<ReadOperation, T> {
     let (caller, answer) = oneshot::channel();
     let read = move |connection: &mut Connection| {
         if caller.is_closed() {
@@ -31,22 +28,20 @@ where
         let output = connection.transaction().and_then(|transaction| work(&transaction));
         let _ = caller.send(output.map_err(StoreError::from));
     };
-    (Box::new(read), answer)
+    QueuedWork { work: Box::new(read), answer }
 }
 
 /// As [`queued_read`], for work that opens its own transactions, or none.
-pub(super) fn queued_raw_read<T, F>(work: F) -> (ReadOperation, oneshot::Receiver<Result<T, StoreError>>)
-where
-    T: Send + 'static,
-    F: FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
-{
+pub(super) fn queued_raw_read<T: Send + 'static>(
+    work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
+) -> QueuedWork<ReadOperation, T> {
     let (caller, answer) = oneshot::channel();
     let read = move |connection: &mut Connection| {
         if !caller.is_closed() {
             let _ = caller.send(work(connection));
         }
     };
-    (Box::new(read), answer)
+    QueuedWork { work: Box::new(read), answer }
 }
 
 /// Body of a reader thread: returns when the queue is closed and empty.

@@ -127,7 +127,6 @@ impl OtherProgram {
         check(self.0.execute(sql, params![i64::try_from(seq).unwrap_or(i64::MAX)]));
     }
 
-    /// Replaces the lines of journals that contain a text.
     pub fn replace_journal_lines(&self, containing: &str, line: &str) {
         check(self.0.execute("UPDATE journal SET line = ?2 WHERE instr(line, ?1)", [containing, line]));
     }
@@ -137,7 +136,6 @@ impl OtherProgram {
         self.run("UPDATE runs SET view = '{' WHERE state <> 'ended'");
     }
 
-    /// Deletes the index of notes.
     pub fn drop_note_index(&self) {
         self.run("DROP TABLE note_words");
     }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::StoreError;
 
@@ -13,7 +13,12 @@ pub(super) enum WorkerMessage<J> {
     Close,
 }
 
-/// Threads that process work of type `J`.
+/// Work for a thread, and where its result arrives.
+pub(super) struct QueuedWork<J, T> {
+    pub(super) work: J,
+    pub(super) answer: oneshot::Receiver<Result<T, StoreError>>,
+}
+
 pub(super) struct WorkerThreads<J> {
     queue: mpsc::Sender<WorkerMessage<J>>,
     handles: Mutex<Vec<JoinHandle<()>>>,
@@ -23,14 +28,11 @@ pub(super) struct WorkerThreads<J> {
 
 impl<J: Send + 'static> WorkerThreads<J> {
     /// Starts one thread for each of `bodies`. `queue` is the sending end of the queue that they receive from.
-    pub(super) fn start<B>(
+    pub(super) fn start(
         name: &str,
         queue: mpsc::Sender<WorkerMessage<J>>,
-        bodies: Vec<B>,
-    ) -> Result<Self, StoreError>
-    where
-        B: FnOnce() + Send + 'static,
-    {
+        bodies: Vec<impl FnOnce() + Send + 'static>,
+    ) -> Result<Self, StoreError> {
         let (alive_guard, alive) = watch::channel(());
         let mut handles = Vec::with_capacity(bodies.len());
         for body in bodies {

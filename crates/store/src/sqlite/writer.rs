@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::boot::BootNumber;
-use super::worker_threads::WorkerMessage;
+use super::worker_threads::{QueuedWork, WorkerMessage};
 use crate::StoreError;
 
 /// Operations in one transaction, at most.
@@ -38,17 +38,12 @@ struct QueuedWrite<T, F> {
     outcome_sender: oneshot::Sender<Result<T, StoreError>>,
 }
 
-/// Makes a write, and the receiver for its result.
-pub(super) fn queued_write<T, F>(
+pub(super) fn queued_write<T: Send + 'static>(
     sync: SyncLevel,
-    work: F,
-) -> (Box<dyn WriteOperation>, oneshot::Receiver<Result<T, StoreError>>)
-where
-    T: Send + 'static,
-    F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
-{
+    work: impl FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
+) -> QueuedWork<Box<dyn WriteOperation>, T> {
     let (outcome_sender, answer) = oneshot::channel();
-    (Box::new(QueuedWrite { sync, work, output: None, outcome_sender }), answer)
+    QueuedWork { work: Box::new(QueuedWrite { sync, work, output: None, outcome_sender }), answer }
 }
 
 impl<T, F> WriteOperation for QueuedWrite<T, F>

@@ -6,10 +6,9 @@ use std::process::Stdio;
 use tempfile::TempDir;
 
 use super::MISSING_BROWSER_HELP;
-use crate::external_server::ExternalServer;
+use crate::WAIT_TIMEOUT;
+use crate::external_server::{ExternalServer, start_server};
 use crate::or_fail::OrFail as _;
-
-const START_ATTEMPTS: u32 = 5;
 
 /// chromedriver on a free port. It stays in the process group of the test, so that killing a stuck test kills it too.
 #[derive(Debug)]
@@ -21,16 +20,8 @@ pub(super) struct ChromedriverProcess {
 
 impl ChromedriverProcess {
     pub(super) async fn start() -> Self {
-        // chromedriver picks a port that is free over IPv6 and exits when that port is taken over IPv4, so it gets
-        // several tries.
-        let mut last = String::new();
-        for _ in 0..START_ATTEMPTS {
-            match Self::try_start().await {
-                Ok(process) => return process,
-                Err(output) => last = output,
-            }
-        }
-        panic!("chromedriver named no port\n{last}");
+        // chromedriver picks a port that is free over IPv6 and exits when that port is taken over IPv4.
+        start_server("chromedriver", Self::try_start).await
     }
 
     /// A listening driver, or its output.
@@ -42,7 +33,7 @@ impl ChromedriverProcess {
         // Files that Chromium keeps outside of its profile are removed with the profile.
         command.env("HOME", profile.path()).env("TMPDIR", profile.path());
         let child = command.spawn().unwrap_or_else(|error| panic!("{MISSING_BROWSER_HELP} ({error})"));
-        let (process, port) = ExternalServer::watch(child, parse_port).await?;
+        let (process, port) = ExternalServer::watch(child, WAIT_TIMEOUT, parse_port).await?;
         Ok(Self { process, url: format!("http://127.0.0.1:{port}"), profile })
     }
 

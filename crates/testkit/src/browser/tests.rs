@@ -3,17 +3,16 @@
 use std::future::ready;
 
 use super::*;
-use crate::fake_server::{FakeAnswer, FakeHttpReply, FakePort, serve_http};
+use crate::fake_server::{FakeHttpReply, FakePort, serve_http};
 
 const STRICT_CONTENT_POLICY: &str = "default-src 'none'; script-src 'sha256-never'; style-src 'unsafe-inline'";
 
-/// Serves one page.
 fn serve_page(html: &'static str, policy: &'static str) -> FakePort {
     FakePort::start(&(), move |stream, ()| {
         serve_http(stream, move |incoming| {
             let page = FakeHttpReply::html(200, html).with_header("content-security-policy", policy);
             let reply = if incoming.path == "/" { page } else { FakeHttpReply::new(204, "") };
-            ready(FakeAnswer::Send(reply.into_bytes()))
+            ready(Some(reply))
         })
     })
 }

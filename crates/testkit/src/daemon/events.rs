@@ -89,7 +89,6 @@ pub struct TestRunEventLog {
 }
 
 impl TestRunEventLog {
-    /// The types, in order.
     pub fn kinds(&self) -> Vec<&str> {
         self.events.iter().map(|event| event.kind.as_str()).collect()
     }
@@ -123,15 +122,15 @@ impl TestRunEventLog {
     /// is at most one ending before it, and exactly one in a complete log. No stream data follows the ending. There is
     /// one verdict. Each started tool ends once.
     pub fn violations(&self) -> Vec<String> {
-        let mut faults = self.frame_violations();
-        faults.extend(self.sequence_violations());
-        faults.extend(self.ending_violations());
-        faults.extend(self.tool_call_violations());
+        let mut faults = Vec::new();
+        self.check_frames(&mut faults);
+        self.check_sequence(&mut faults);
+        self.check_ending(&mut faults);
+        self.check_tool_calls(&mut faults);
         faults
     }
 
-    fn frame_violations(&self) -> Vec<String> {
-        let mut faults = Vec::new();
+    fn check_frames(&self, faults: &mut Vec<String>) {
         for event in &self.events {
             if event.data.get("type").and_then(Value::as_str) != Some(&event.kind) {
                 faults.push(format!("event {}: its data is not of type {}", event.seq, event.kind));
@@ -140,11 +139,9 @@ impl TestRunEventLog {
                 faults.push(format!("event {}: its data has another number", event.seq));
             }
         }
-        faults
     }
 
-    fn sequence_violations(&self) -> Vec<String> {
-        let mut faults = Vec::new();
+    fn check_sequence(&self, faults: &mut Vec<String>) {
         let mut before = self.after;
         for event in &self.events {
             if event.seq <= before {
@@ -154,7 +151,6 @@ impl TestRunEventLog {
             }
             before = event.seq;
         }
-        faults
     }
 
     /// True when the log has every event: no gap, opened at the beginning.
@@ -162,8 +158,7 @@ impl TestRunEventLog {
         self.after == 0 && self.of_kind("run.snapshot").is_empty()
     }
 
-    fn ending_violations(&self) -> Vec<String> {
-        let mut faults = Vec::new();
+    fn check_ending(&self, faults: &mut Vec<String>) {
         let (endings, ends) = (self.of_kind("run.ending"), self.of_kind("run.ended"));
         if ends.len() != 1 || self.events.last().is_none_or(|last| last.kind != "run.ended") {
             faults.push(format!("{} ends; exactly one is due, as the last event", ends.len()));
@@ -177,28 +172,24 @@ impl TestRunEventLog {
             faults.push("ending and end have different verdicts".to_owned());
         }
         let behind = self.events.iter().skip_while(|event| event.kind != "run.ending").skip(1);
-        for event in behind {
-            if !matches!(event.kind.as_str(), "run.ended" | "run.ending")
-                && !ALLOWED_AFTER_ENDING.contains(&&*event.kind)
-            {
-                faults.push(format!("event {}: {} after the ending", event.seq, event.kind));
-            }
+        let is_allowed =
+            |kind: &str| matches!(kind, "run.ended" | "run.ending") || ALLOWED_AFTER_ENDING.contains(&kind);
+        for event in behind.filter(|event| !is_allowed(&event.kind)) {
+            faults.push(format!("event {}: {} after the ending", event.seq, event.kind));
         }
-        faults
     }
 
-    fn tool_call_violations(&self) -> Vec<String> {
-        let id =
-            |event: &&ReceivedEvent| event.data.get("callId").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let started: Vec<String> = self.of_kind("tool.started").iter().map(id).collect();
-        let ended: Vec<String> = self.of_kind("tool.ended").iter().map(id).collect();
-        let count = |list: &[String], id: &str| list.iter().filter(|held| *held == id).count();
-        let mut faults = Vec::new();
+    fn check_tool_calls(&self, faults: &mut Vec<String>) {
+        let ids = |kind: &str| -> Vec<&str> {
+            self.of_kind(kind).iter().map(|event| event.data["callId"].as_str().unwrap_or_default()).collect()
+        };
+        let (started, ended) = (ids("tool.started"), ids("tool.ended"));
+        let count = |list: &[&str], id: &str| list.iter().filter(|held| **held == id).count();
         for id in &started {
-            if count(&ended, id) != count(&started, id) {
-                faults.push(format!("call {id}: started {}, ended {}", count(&started, id), count(&ended, id)));
+            let (begun, over) = (count(&started, id), count(&ended, id));
+            if begun != over {
+                faults.push(format!("call {id}: started {begun}, ended {over}"));
             }
         }
-        faults
     }
 }

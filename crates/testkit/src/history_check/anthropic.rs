@@ -3,34 +3,19 @@
 use serde_json::{Map, Value};
 
 use super::{
-    CallReference, HistoryFindings, HistoryRule, HistoryViolation, is_blank, is_valid_tool_name, list_of,
-    match_calls_to_results, message_place, text_of,
+    CallReference, HistoryFindings, HistoryRule, HistoryViolation, WRONG_PICTURE, is_blank, is_valid_tool_name,
+    list_of, match_calls_to_results, message_place, text_of,
 };
 
-const BODY_FIELDS: &[&str] = &[
-    "model",
-    "messages",
-    "max_tokens",
-    "stream",
-    "system",
-    "tools",
-    "tool_choice",
-    "temperature",
-    "top_p",
-    "top_k",
-    "stop_sequences",
-    "metadata",
-    "thinking",
-    "service_tier",
-];
+const BODY_FIELDS: &str = "model messages max_tokens stream system tools tool_choice temperature top_p top_k stop_sequences metadata \
+    thinking service_tier";
 
 /// All violations in the body of a request, in order of place within each rule.
 pub fn check(body: &Value) -> Vec<HistoryViolation> {
     let mut findings = HistoryFindings::default();
     let messages = findings.check_body(body, BODY_FIELDS);
-    if body.is_object() && body.get("max_tokens").and_then(Value::as_u64).is_none_or(|n| n == 0) {
-        findings.add(HistoryRule::BodyShape, "body.max_tokens", "is no positive number");
-    }
+    let has_limit = !body.is_object() || body.get("max_tokens").and_then(Value::as_u64).is_some_and(|n| n > 0);
+    findings.expect(has_limit, HistoryRule::BodyShape, "body.max_tokens", "is no positive number");
     if let Some(system) = body.get("system") {
         check_system_prompt(&mut findings, system, "body.system");
     }
@@ -75,7 +60,7 @@ fn check_message(findings: &mut HistoryFindings, at: usize, message: &Value) {
         }
     };
     if let Some(object) = message.as_object() {
-        findings.check_unknown_fields(object, &["role", "content"], &place);
+        findings.check_unknown_fields(object, "role content", &place);
     }
     match message.get("content") {
         Some(Value::String(text)) if is_blank(text) && role == "user" => {
@@ -108,9 +93,8 @@ fn check_block_order(findings: &mut HistoryFindings, role: &str, list: &[Value],
         return;
     }
     let results_end = list.iter().position(|block| text_of(block, "type") != "tool_result").unwrap_or(list.len());
-    if list.iter().skip(results_end).any(|block| text_of(block, "type") == "tool_result") {
-        findings.add(HistoryRule::ResultsNotFirst, place, "a result stands behind another block");
-    }
+    let are_first = list.iter().skip(results_end).all(|block| text_of(block, "type") != "tool_result");
+    findings.expect(are_first, HistoryRule::ResultsNotFirst, place, "a result stands behind another block");
 }
 
 fn check_block(findings: &mut HistoryFindings, value: &Value, kinds: &[&str], place: &str) {
@@ -124,45 +108,30 @@ fn check_block(findings: &mut HistoryFindings, value: &Value, kinds: &[&str], pl
     let text = |name: &str| object.get(name).and_then(Value::as_str).filter(|text| !is_blank(text));
     match kind {
         "text" => {
-            findings.check_unknown_fields(object, &["type", "text", "cache_control", "citations"], place);
-            if text("text").is_none() {
-                findings.add(HistoryRule::EmptyText, place, "says nothing");
-            }
+            findings.check_unknown_fields(object, "type text cache_control citations", place);
+            findings.expect(text("text").is_some(), HistoryRule::EmptyText, place, "says nothing");
         }
         "thinking" => {
-            findings.check_unknown_fields(object, &["type", "thinking", "signature"], place);
-            if text("signature").is_none() {
-                findings.add(HistoryRule::UnsignedThinking, place, "has no signature");
-            }
+            findings.check_unknown_fields(object, "type thinking signature", place);
+            findings.expect(text("signature").is_some(), HistoryRule::UnsignedThinking, place, "has no signature");
         }
         "redacted_thinking" if text("data").is_none() => {
             findings.add(HistoryRule::UnsignedThinking, place, "has no data");
         }
         "image" => {
-            findings.check_unknown_fields(object, &["type", "source", "cache_control"], place);
-            if !object.get("source").is_some_and(is_valid_image_source) {
-                findings.add(
-                    HistoryRule::ContentType,
-                    place,
-                    "is a picture that is neither data of a known kind nor a URL",
-                );
-            }
+            findings.check_unknown_fields(object, "type source cache_control", place);
+            let is_valid = object.get("source").is_some_and(is_valid_image_source);
+            findings.expect(is_valid, HistoryRule::ContentType, place, WRONG_PICTURE);
         }
         "tool_use" => {
-            findings.check_unknown_fields(object, &["type", "id", "name", "input", "cache_control"], place);
-            if !text("name").is_some_and(is_valid_tool_name) {
-                findings.add(HistoryRule::CallShape, place, "has no legal name");
-            }
-            if !object.get("input").is_some_and(Value::is_object) {
-                findings.add(HistoryRule::Arguments, place, "input is no object");
-            }
+            findings.check_unknown_fields(object, "type id name input cache_control", place);
+            let is_named = text("name").is_some_and(is_valid_tool_name);
+            findings.expect(is_named, HistoryRule::CallShape, place, "has no legal name");
+            let has_input = object.get("input").is_some_and(Value::is_object);
+            findings.expect(has_input, HistoryRule::Arguments, place, "input is no object");
         }
         "tool_result" => {
-            findings.check_unknown_fields(
-                object,
-                &["type", "tool_use_id", "content", "is_error", "cache_control"],
-                place,
-            );
+            findings.check_unknown_fields(object, "type tool_use_id content is_error cache_control", place);
             match object.get("content") {
                 None | Some(Value::String(_)) => {}
                 Some(Value::Array(blocks)) => {

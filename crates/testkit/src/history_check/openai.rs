@@ -3,44 +3,22 @@
 use serde_json::{Map, Value};
 
 use super::{
-    CallReference, HistoryFindings, HistoryRule, HistoryViolation, is_blank, is_valid_tool_name, list_of,
-    match_calls_to_results, message_place, text_of,
+    CallReference, HistoryFindings, HistoryRule, HistoryViolation, WRONG_PICTURE, is_blank, is_valid_tool_name,
+    list_of, match_calls_to_results, message_place, text_of,
 };
 
-const BODY_FIELDS: &[&str] = &[
-    "model",
-    "messages",
-    "stream",
-    "stream_options",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "temperature",
-    "top_p",
-    "max_tokens",
-    "max_completion_tokens",
-    "stop",
-    "seed",
-    "n",
-    "user",
-    "metadata",
-    "store",
-    "reasoning_effort",
-    "response_format",
-    "presence_penalty",
-    "frequency_penalty",
-];
+const BODY_FIELDS: &str = "model messages stream stream_options tools tool_choice parallel_tool_calls temperature top_p max_tokens \
+    max_completion_tokens stop seed n user metadata store reasoning_effort response_format presence_penalty \
+    frequency_penalty";
 
 /// All violations in the body of a request, in order of place within each rule.
 pub fn check(body: &Value) -> Vec<HistoryViolation> {
     let mut findings = HistoryFindings::default();
     let messages = findings.check_body(body, BODY_FIELDS);
-    if body.get("stream_options").is_some() && body.get("stream") != Some(&Value::Bool(true)) {
-        findings.add(HistoryRule::BodyShape, "body.stream_options", "is only for streams");
-    }
-    if body.get("tools").is_some() && list_of(body, "tools").is_empty() {
-        findings.add(HistoryRule::ToolDeclaration, "body.tools", "is no list with at least one tool");
-    }
+    let streams = body.get("stream_options").is_none() || body.get("stream") == Some(&Value::Bool(true));
+    findings.expect(streams, HistoryRule::BodyShape, "body.stream_options", "is only for streams");
+    let has_tools = body.get("tools").is_none() || !list_of(body, "tools").is_empty();
+    findings.expect(has_tools, HistoryRule::ToolDeclaration, "body.tools", "is no list with at least one tool");
     findings.check_tools(list_of(body, "tools"), |tool| {
         let is_typed = text_of(tool, "type") == "function";
         let is_described = tool.pointer("/function/parameters").is_none_or(Value::is_object);
@@ -62,18 +40,11 @@ fn is_system(role: &str) -> bool {
 }
 
 fn check_message_order(findings: &mut HistoryFindings, messages: &[Value]) {
-    for (at, message) in messages.iter().enumerate().skip(1) {
-        if is_system(text_of(message, "role")) {
-            findings.add(HistoryRule::SystemNotFirst, message_place(at), "a system message behind the first message");
-        }
+    let roles = || messages.iter().map(|message| text_of(message, "role")).enumerate();
+    for (at, _) in roles().skip(1).filter(|(_, role)| is_system(role)) {
+        findings.add(HistoryRule::SystemNotFirst, message_place(at), "a system message behind the first message");
     }
-    let roles: Vec<(usize, &str)> = messages
-        .iter()
-        .map(|message| text_of(message, "role"))
-        .enumerate()
-        .filter(|(_, role)| !is_system(role))
-        .collect();
-    findings.check_role_order(&roles);
+    findings.check_role_order(&roles().filter(|(_, role)| !is_system(role)).collect::<Vec<_>>());
 }
 
 fn check_message(findings: &mut HistoryFindings, at: usize, message: &Value) {
@@ -82,21 +53,21 @@ fn check_message(findings: &mut HistoryFindings, at: usize, message: &Value) {
     let object = message.as_object().unwrap_or(&empty);
     match text_of(message, "role") {
         "system" | "developer" => {
-            findings.check_unknown_fields(object, &["role", "content", "name"], &place);
+            findings.check_unknown_fields(object, "role content name", &place);
             check_text_content(findings, object, &place, &["text"]);
         }
         "user" => {
-            findings.check_unknown_fields(object, &["role", "content", "name"], &place);
+            findings.check_unknown_fields(object, "role content name", &place);
             check_text_content(findings, object, &place, &["text", "image_url", "input_audio", "file"]);
         }
         "tool" => {
-            findings.check_unknown_fields(object, &["role", "content", "tool_call_id"], &place);
+            findings.check_unknown_fields(object, "role content tool_call_id", &place);
             check_result_content(findings, object, &place);
         }
         "assistant" => {
-            let known: &[&str] = &["role", "content", "name", "refusal", "tool_calls", "reasoning_content"];
             // Reasoning is sent back with the calls that followed it; with an answer it is refused.
-            let known = if object.contains_key("tool_calls") { known } else { &known[..4] };
+            let of_calls = if object.contains_key("tool_calls") { " tool_calls reasoning_content" } else { "" };
+            let known = &format!("role content name refusal{of_calls}");
             findings.check_unknown_fields(object, known, &place);
             check_assistant_message(findings, object, &place);
         }
@@ -119,17 +90,10 @@ fn check_content_parts(findings: &mut HistoryFindings, parts: &[Value], place: &
         let place = format!("{place}.content[{at}]");
         let kind = text_of(part, "type");
         if !kinds.contains(&kind) || part.get(kind).is_none() {
-            findings.add(
-                HistoryRule::ContentType,
-                place,
-                format!("{kind:?} is no part of this role, or is not filled"),
-            );
+            let detail = format!("{kind:?} is no part of this role, or is not filled");
+            findings.add(HistoryRule::ContentType, place, detail);
         } else if kind == "image_url" && !is_valid_image_part(part) {
-            findings.add(
-                HistoryRule::ContentType,
-                place,
-                "is a picture that is neither data of a known kind nor a URL",
-            );
+            findings.add(HistoryRule::ContentType, place, WRONG_PICTURE);
         } else if kind == "text" && is_blank(text_of(part, "text")) {
             findings.add(HistoryRule::EmptyText, place, "says nothing");
         }
@@ -171,37 +135,30 @@ fn check_assistant_message(findings: &mut HistoryFindings, message: &Map<String,
         }
     };
     let Some(calls) = calls else {
-        if !says_something {
-            findings.add(HistoryRule::EmptyAssistant, place, "neither says nor calls anything");
-        }
+        findings.expect(says_something, HistoryRule::EmptyAssistant, place, "neither says nor calls anything");
         return;
     };
-    match calls.as_array() {
-        Some(calls) if !calls.is_empty() => {
-            for (at, value) in calls.iter().enumerate() {
-                check_tool_call(findings, value, &format!("{place}.tool_calls[{at}]"));
-            }
-        }
-        _ => findings.add(HistoryRule::CallShape, format!("{place}.tool_calls"), "is no list with at least one call"),
+    let (calls, place) = (calls.as_array().map_or(&[][..], Vec::as_slice), format!("{place}.tool_calls"));
+    findings.expect(!calls.is_empty(), HistoryRule::CallShape, &place, "is no list with at least one call");
+    for (at, value) in calls.iter().enumerate() {
+        check_tool_call(findings, value, &format!("{place}[{at}]"));
     }
 }
 
 fn check_tool_call(findings: &mut HistoryFindings, call: &Value, place: &str) {
     let name = call.pointer("/function/name").and_then(Value::as_str).unwrap_or_default();
-    if text_of(call, "type") != "function" || !is_valid_tool_name(name) {
-        findings.add(HistoryRule::CallShape, place, "is no call of a function with a legal name");
-    }
+    let is_call = text_of(call, "type") == "function" && is_valid_tool_name(name);
+    findings.expect(is_call, HistoryRule::CallShape, place, "is no call of a function with a legal name");
     if let Some(object) = call.as_object() {
-        findings.check_unknown_fields(object, &["id", "type", "function"], place);
+        findings.check_unknown_fields(object, "id type function", place);
     }
     if let Some(function) = call.get("function").and_then(Value::as_object) {
-        findings.check_unknown_fields(function, &["name", "arguments"], &format!("{place}.function"));
+        findings.check_unknown_fields(function, "name arguments", &format!("{place}.function"));
     }
     let arguments = call.pointer("/function/arguments").and_then(Value::as_str);
     let parsed = arguments.and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
-    if parsed.is_none() {
-        findings.add(HistoryRule::Arguments, place, format!("{arguments:?} is not the text of a JSON object"));
-    }
+    let detail = format!("{arguments:?} is not the text of a JSON object");
+    findings.expect(parsed.is_some(), HistoryRule::Arguments, place, detail);
 }
 
 fn check_call_pairing(findings: &mut HistoryFindings, messages: &[Value]) {

@@ -39,13 +39,8 @@ impl ResourceBaseline {
         }
     }
 
-    /// Waits until the process holds no more than at that moment; returns how long that took.
-    pub async fn assert_restored(&self, limit: Duration) -> Duration {
-        self.assert_restored_with(LeakAllowance::default(), limit).await
-    }
-
-    /// Like [`Self::assert_restored`], with an allowance.
-    pub async fn assert_restored_with(&self, allowance: LeakAllowance, limit: Duration) -> Duration {
+    /// Waits until the process holds no more than at that moment and the allowance; returns how long that took.
+    pub async fn assert_restored(&self, allowance: LeakAllowance, limit: Duration) -> Duration {
         let baseline = self.clone();
         // The polling itself takes one thread if the process checks itself.
         let probe_threads = u64::from(self.pid == std::process::id());

@@ -59,10 +59,10 @@ pub fn processes_with_marker(marker: &str) -> Vec<ObservedProcess> {
     pids_newest_first().filter(holds).filter_map(read_process).collect()
 }
 
-/// Every word that begins with `prefix` in the environment or arguments of a live process, with the process: one scan
-/// for many markers.
-pub fn processes_by_marker(prefix: &str) -> Vec<(String, ObservedProcess)> {
-    let mut found = Vec::new();
+/// Every word that begins with `prefix` in the environment or arguments of a live process, with its processes: one
+/// scan for many markers.
+pub fn processes_by_marker(prefix: &str) -> HashMap<String, Vec<ObservedProcess>> {
+    let mut found: HashMap<String, Vec<ObservedProcess>> = HashMap::new();
     for pid in list_pids() {
         let mut carried = BTreeSet::new();
         for file in ["environ", "cmdline"] {
@@ -73,7 +73,7 @@ pub fn processes_by_marker(prefix: &str) -> Vec<(String, ObservedProcess)> {
         if !carried.is_empty()
             && let Some(process) = read_process(pid)
         {
-            found.extend(carried.into_iter().map(|mark| (mark, process.clone())));
+            carried.into_iter().for_each(|mark| found.entry(mark).or_default().push(process.clone()));
         }
     }
     found

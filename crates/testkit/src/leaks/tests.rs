@@ -61,7 +61,7 @@ async fn a_descriptor_that_is_left_fails_the_check() {
     let then = files();
     shell.send_line("exec 5</dev/null");
     wait_for_value("open files", then + 1, files).await;
-    before.assert_restored(Duration::from_millis(20)).await;
+    before.assert_restored(LeakAllowance::default(), Duration::from_millis(20)).await;
 }
 
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn a_child_that_is_left_fails_the_check() {
     let pid = shell.pid();
     wait_until(WAIT_TIMEOUT, move || if children_of(pid).is_empty() { Err("no child yet".into()) } else { Ok(()) })
         .await;
-    before.assert_restored(Duration::from_millis(20)).await;
+    before.assert_restored(LeakAllowance::default(), Duration::from_millis(20)).await;
 }
 
 #[tokio::test]

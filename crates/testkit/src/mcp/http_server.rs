@@ -5,12 +5,10 @@ use std::future::pending;
 
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 
 use crate::fake_server::http1::RawHttpRequest;
-use crate::fake_server::{CountGuard, FakeAnswer, FakeHttpReply, FakePort, serve_http, update_state, wait_for_state};
+use crate::fake_server::{FakeHttpReply, FakePort, SharedState, serve_http};
 
-const EVENT_STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
 /// More than 16 MiB.
 const HUGE_BODY_BYTES: usize = 17_000_000;
 
@@ -33,7 +31,7 @@ pub enum McpFault {
 #[derive(Debug)]
 pub struct FakeMcpServer {
     port: FakePort,
-    state: watch::Sender<FakeMcpState>,
+    state: SharedState<FakeMcpState>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -52,7 +50,7 @@ struct FakeMcpState {
 impl FakeMcpServer {
     /// Starts it on a free port.
     pub async fn start() -> Self {
-        let state = watch::Sender::new(FakeMcpState::default());
+        let state = SharedState::default();
         let port = FakePort::start(&state, serve_connection);
         Self { port, state }
     }
@@ -63,39 +61,41 @@ impl FakeMcpServer {
 
     /// Injects a fault into the next message of this method, or request of this HTTP method.
     pub fn fault_next(&self, what: &str, manner: McpFault) {
-        self.state.send_modify(|state| state.queued_faults.entry(what.to_owned()).or_default().push_back(manner));
+        self.state.update(|state| state.queued_faults.entry(what.to_owned()).or_default().push_back(manner));
     }
 
     /// Injects a fault into every message of this method, or request of this HTTP method, after the queued ones.
     pub fn fault_always(&self, what: &str, manner: McpFault) {
-        update_state(&self.state, |state| state.default_faults.insert(what.to_owned(), manner));
+        self.state.update(|state| state.default_faults.insert(what.to_owned(), manner));
     }
 
     /// Number of received messages of this method, or requests of this HTTP method.
     pub fn received_count(&self, what: &str) -> usize {
-        self.state.borrow().received_count(what)
+        self.state.with_state(|state| state.received_count(what))
     }
 
     /// The `authorization` headers of the messages of this method.
     pub fn authorizations_of(&self, what: &str) -> Vec<Option<String>> {
-        let state = self.state.borrow();
-        state.received.iter().filter(|(got, _)| *got == what).map(|(_, authorization)| authorization.clone()).collect()
+        let of_method = |state: &FakeMcpState| {
+            state.received.iter().filter(|(got, _)| got == what).map(|(_, header)| header.clone()).collect()
+        };
+        self.state.with_state(of_method)
     }
 
     /// Waits until it has received this many of them.
     pub async fn wait_received(&self, what: &'static str, count: usize) {
-        wait_for_state(&self.state, what, |state| state.received_count(what) >= count).await;
+        self.state.wait_for(what, |state| state.received_count(what) >= count).await;
     }
 
     /// Waits until a message stays unanswered.
     pub async fn wait_unanswered(&self) {
-        wait_for_state(&self.state, "a message", |state| state.unanswered > 0).await;
+        self.state.wait_for("a message", |state| state.unanswered > 0).await;
     }
 
     /// Waits until no connection and no session is open.
     pub async fn wait_idle(&self) {
         let is_idle = |state: &FakeMcpState| state.connections == 0 && state.sessions.is_empty();
-        wait_for_state(&self.state, "the end of connections and sessions", is_idle).await;
+        self.state.wait_for("the end of connections and sessions", is_idle).await;
     }
 
     /// Refuses new connections; open ones stay.
@@ -122,39 +122,37 @@ impl FakeMcpState {
     }
 }
 
-async fn serve_connection(stream: TcpStream, state: watch::Sender<FakeMcpState>) {
-    let _connected = CountGuard::new(&state, |state| &mut state.connections);
-    serve_http(stream, move |incoming| {
-        let state = state.clone();
-        async move { answer_request(&state, &incoming).await }
-    })
-    .await;
+async fn serve_connection(stream: TcpStream, state: SharedState<FakeMcpState>) {
+    let _connected = state.count(|state| &mut state.connections);
+    serve_http(stream, |incoming| answer_request(&state, incoming)).await;
 }
 
-async fn answer_request(state: &watch::Sender<FakeMcpState>, incoming: &RawHttpRequest) -> FakeAnswer {
+async fn answer_request(state: &SharedState<FakeMcpState>, incoming: RawHttpRequest) -> Option<FakeHttpReply> {
     let message: Value = serde_json::from_slice(&incoming.body).unwrap_or_default();
     let what = message["method"].as_str().unwrap_or(&incoming.method);
-    let reply = match update_state(state, |state| state.receive(what, incoming)) {
-        None => update_state(state, |state| build_reply(state, incoming, &message)),
+    Some(match state.update(|state| state.receive(what, &incoming)) {
+        None => state.update(|state| build_reply(state, &incoming, &message)),
         Some(McpFault::Status(code)) => text_reply(code, "as the test wants"),
-        Some(McpFault::Cut) => return FakeAnswer::SendAndClose(EVENT_STREAM_HEAD.into()),
-        Some(McpFault::CutResumable) => {
-            return FakeAnswer::SendAndClose(format!("{EVENT_STREAM_HEAD}id: 1\ndata:\n\n").into());
-        }
+        Some(McpFault::Cut) => cut_event_stream(""),
+        Some(McpFault::CutResumable) => cut_event_stream("id: 1\ndata:\n\n"),
         Some(McpFault::Huge) => FakeHttpReply::new(200, "x".repeat(HUGE_BODY_BYTES)),
         Some(McpFault::Silent) => {
-            let _unanswered = CountGuard::new(state, |state| &mut state.unanswered);
+            let _unanswered = state.count(|state| &mut state.unanswered);
             pending().await
         }
-    };
-    FakeAnswer::Send(reply.into_bytes())
+    })
+}
+
+/// An event stream that ends with the connection.
+fn cut_event_stream(text: &str) -> FakeHttpReply {
+    let stream = FakeHttpReply { closes: true, ..FakeHttpReply::new(200, text) };
+    stream.with_header("content-type", "text/event-stream")
 }
 
 fn text_reply(status: u16, text: &str) -> FakeHttpReply {
     FakeHttpReply::new(status, text).with_header("content-type", "text/plain")
 }
 
-/// The regular answer.
 fn build_reply(state: &mut FakeMcpState, incoming: &RawHttpRequest, message: &Value) -> FakeHttpReply {
     match incoming.method.as_str() {
         "POST" => {}

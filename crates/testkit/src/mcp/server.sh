@@ -8,7 +8,7 @@ ask() { say '{"jsonrpc":"2.0","id":"'"$1"'","method":"'"$2"'","params":'"$3"'}';
 tool() { printf '{"name":"%s","description":"Does %s.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}' "$1" "$1"; }
 tools() {
     list=
-    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap slow huge late sorry drip twice picture dot.ted $grown; do
+    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap slow huge late sorry drip picture dot.ted $grown; do
         list=$list,$(tool "$name")
     done
     printf '{"tools":[%s]}' "${list#,}"
@@ -54,7 +54,6 @@ call() {
     huge) huge "$id" ;;
     nap) progress "$token" 1; sleep 0.4; text "$id" rested ;;
     late | sorry | drip) (how=$(field name); gate=$(field text); while [ ! -e "$gate" ]; do sleep 0.02; done; afterwards) & ;;
-    twice) answer "$id" '{"content":[{"type":"text","text":"hello"}],"structuredContent":{"content":"hello"}}' ;;
     picture) answer "$id" '{"content":[{"type":"text","text":"look"},{"type":"image","mimeType":"image/png","data":"'"$PIXEL"'"}]}' ;;
     shut) exec 0<&-; text "$id" shut; linger ;;
     dot.ted) text "$id" dotted ;;

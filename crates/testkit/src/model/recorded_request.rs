@@ -35,8 +35,6 @@ pub struct ResponseProgress {
 pub struct RecordedRequest {
     /// Index in the order of arrival, from 0.
     pub index: usize,
-    /// When its last byte was read.
-    pub arrived: Instant,
     pub dialect: ModelDialect,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,

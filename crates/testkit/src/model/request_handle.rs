@@ -75,22 +75,18 @@ impl ExpectedRequest {
         self.waiter.handle(record)
     }
 
-    /// [`ModelRequestHandle::wait_streaming`] after its arrival.
     pub async fn wait_streaming(self) -> Instant {
         self.wait_arrived().await.wait_streaming().await
     }
 
-    /// [`ModelRequestHandle::wait_paused`] after its arrival.
     pub async fn wait_paused(self) {
         self.wait_arrived().await.wait_paused().await;
     }
 
-    /// [`ModelRequestHandle::wait_client_left`] after its arrival.
     pub async fn wait_client_left(self) -> Instant {
         self.wait_arrived().await.wait_client_left().await
     }
 
-    /// [`ModelRequestHandle::wait_finished`] after its arrival.
     pub async fn wait_finished(self) -> ResponseOutcome {
         self.wait_arrived().await.wait_finished().await
     }

@@ -32,7 +32,7 @@ impl<'a, W: AsyncWrite + Unpin> ScriptedResponseWriter<'a, W> {
         match response {
             ScriptedResponse::Stream(script) => self.send_stream(script).await,
             ScriptedResponse::Status { code, headers, body } => {
-                let reply = FakeHttpReply { status: *code, headers: headers.clone(), body: body.clone().into() };
+                let reply = FakeHttpReply { headers: headers.clone(), ..FakeHttpReply::new(*code, body.clone()) };
                 self.writer.write_all(&reply.into_bytes()).await?;
                 self.request.update_progress(|progress| progress.first_byte = Some(Instant::now()));
                 Ok(ResponseOutcome::Status(*code))

@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use serde_json::Value;
 use tokio::sync::watch;
@@ -75,7 +74,6 @@ impl ModelServerState {
         let mut records = lock(&self.records);
         let recorded = Arc::new(RecordedRequest {
             index: *self.arrived.borrow(),
-            arrived: Instant::now(),
             dialect,
             headers: incoming.headers,
             last_user_text: user_texts(&body).pop().unwrap_or_default(),

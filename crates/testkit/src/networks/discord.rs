@@ -12,15 +12,12 @@ mod state;
 mod tests;
 
 use std::collections::VecDeque;
-use std::future::ready;
-use std::sync::Arc;
-use std::time::Duration;
+use std::ops::Deref;
 
 use serde_json::{Value, json};
-use tokio::sync::{broadcast, watch};
 
 use super::FakeChatFile;
-use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
+use super::socket_network::{FakeSocketNetwork, SocketNetworkState};
 use gateway::FakeGatewayCommand;
 
 pub use chat_data::{FakeDiscordChannel, FakeDiscordData, FakeDiscordMessage};
@@ -30,44 +27,34 @@ pub use state::{DiscordCall, FakeDiscordFault, FakeDiscordState, RateLimitScope}
 /// The bot's token, the only one that the server accepts.
 pub const TOKEN: &str = "MTEwMDAwMDAwMDAwMDAwMDAwMQ.fake.token-of-the-tests";
 
-/// Commands that a connection may have to take yet; more than any test sends.
-const MAX_COMMANDS: usize = 1024;
-
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
-pub struct FakeDiscord {
-    shared: Arc<FakeDiscordShared>,
-    rest: FakePort,
-    gateway: FakePort,
-}
+pub struct FakeDiscord(FakeSocketNetwork<FakeDiscordState, FakeGatewayCommand>);
 
-#[derive(Debug)]
-struct FakeDiscordShared {
-    state: watch::Sender<FakeDiscordState>,
-    /// Commands for every open connection.
-    commands: broadcast::Sender<FakeGatewayCommand>,
+type FakeDiscordShared = SocketNetworkState<FakeDiscordState, FakeGatewayCommand>;
+
+impl Deref for FakeDiscord {
+    type Target = FakeSocketNetwork<FakeDiscordState, FakeGatewayCommand>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 impl FakeDiscord {
     pub async fn start() -> Self {
-        let state = watch::Sender::new(FakeDiscordState::new());
-        let shared = Arc::new(FakeDiscordShared { state, commands: broadcast::Sender::new(MAX_COMMANDS) });
-        let rest = FakePort::start(&shared, |stream, shared| {
-            serve_http(stream, move |incoming| {
-                ready(shared.update_state(|state| rest_api::answer_request(state, &incoming)).into())
-            })
+        let network =
+            FakeSocketNetwork::start(FakeDiscordState::new(), rest_api::answer_request, gateway::serve_connection);
+        network.update(|state| {
+            state.gateway_url = format!("ws://{}", network.sockets.address());
+            state.file_base_url = network.api.url() + "/attachments";
         });
-        let gateway = FakePort::start(&shared, gateway::serve_connection);
-        shared.update_state(|state| {
-            state.gateway_url = format!("ws://{}", gateway.address());
-            state.file_base_url = rest.url() + "/attachments";
-        });
-        Self { shared, rest, gateway }
+        Self(network)
     }
 
     /// Base URL of the REST API.
     pub fn base_url(&self) -> String {
-        self.rest.url() + "/api/v10"
+        self.api.url() + "/api/v10"
     }
 
     /// The id of the bot under test.
@@ -77,28 +64,27 @@ impl FakeDiscord {
 
     /// Adds a person; returns the id.
     pub fn add_person(&self, name: &str) -> String {
-        self.update_state(|state| state.chat_data.add_user(name, false))
+        self.update(|state| state.chat_data.add_user(name, false))
     }
 
-    /// Adds another bot's account.
     pub fn add_other_bot(&self, name: &str) -> String {
-        self.update_state(|state| state.chat_data.add_user(name, true))
+        self.update(|state| state.chat_data.add_user(name, true))
     }
 
     /// Adds a channel of the guild.
     pub fn add_channel(&self) -> String {
-        self.update_state(|state| state.chat_data.add_channel(FakeDiscordChannel::default()))
+        self.update(|state| state.chat_data.add_channel(FakeDiscordChannel::default()))
     }
 
     pub fn add_thread(&self, channel: &str) -> String {
         let thread = FakeDiscordChannel { parent: Some(channel.to_owned()), ..FakeDiscordChannel::default() };
-        self.update_state(|state| state.chat_data.add_channel(thread))
+        self.update(|state| state.chat_data.add_channel(thread))
     }
 
     /// Opens a direct chat with a user.
     pub fn add_direct_channel(&self, user: &str) -> String {
         let direct = FakeDiscordChannel { recipient: Some(user.to_owned()), ..FakeDiscordChannel::default() };
-        self.update_state(|state| state.chat_data.add_channel(direct))
+        self.update(|state| state.chat_data.add_channel(direct))
     }
 
     /// A user writes a message; `<@id>` in the text mentions another user. Returns the message id.
@@ -115,13 +101,13 @@ impl FakeDiscord {
     /// A user writes a message with a file: its name, media type and content.
     pub fn post_message_with_file(&self, channel: &str, user: &str, text: &str, file: (&str, &str, &[u8])) -> String {
         let (name, media_type, bytes) = file;
-        let id = self.update_state(|state| state.chat_data.new_id());
+        let id = self.update(|state| state.chat_data.new_id());
         let file = FakeChatFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
         self.add_message(channel, user, text, FakeDiscordMessage { files: vec![file], ..FakeDiscordMessage::default() })
     }
 
     pub fn delete_message(&self, channel: &str, id: &str) {
-        self.update_state(|state| {
+        self.update(|state| {
             if let Some(channel) = state.chat_data.channel_mut(channel) {
                 channel.messages.retain(|message| message.id != id);
             }
@@ -130,70 +116,26 @@ impl FakeDiscord {
 
     /// Sends an arbitrary event to every session.
     pub fn dispatch_event(&self, event: &str, data: &Value) {
-        self.update_state(|state| state.send_event(event, data));
+        self.update(|state| state.send_event(event, data));
     }
 
     /// The messages that a channel shows now.
     pub fn messages(&self, channel: &str) -> Vec<FakeDiscordMessage> {
-        let state = self.shared.state.borrow();
-        state.chat_data.channel(channel).map(|channel| channel.messages.clone()).unwrap_or_default()
+        self.with_state(|state| state.chat_data.channel(channel).map(|channel| channel.messages.clone()))
+            .unwrap_or_default()
     }
 
     /// Number of typing indicators in a channel.
     pub fn typing_count(&self, channel: &str) -> usize {
-        self.shared.state.borrow().chat_data.channel(channel).map_or(0, |channel| channel.typing)
-    }
-
-    /// A copy of the server's state.
-    pub fn state(&self) -> FakeDiscordState {
-        self.shared.state.borrow().clone()
-    }
-
-    /// Reads a part of the state without a copy of the rest.
-    pub fn with_state<T>(&self, part: impl FnOnce(&FakeDiscordState) -> T) -> T {
-        part(&self.shared.state.borrow())
-    }
-
-    /// Waits until the server's state fulfils a condition.
-    pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeDiscordState) -> bool) -> FakeDiscordState {
-        wait_for_state(&self.shared.state, what, condition).await
+        self.with_state(|state| state.chat_data.channel(channel).map_or(0, |channel| channel.typing))
     }
 
     /// Injects a fault into the next call of a route.
     pub fn inject_fault(&self, route: DiscordRoute, fault: FakeDiscordFault) {
-        self.update_state(|state| match state.faults.iter_mut().find(|(of, _)| *of == route) {
+        self.update(|state| match state.faults.iter_mut().find(|(of, _)| *of == route) {
             Some((_, faults)) => faults.push_back(fault),
             None => state.faults.push((route, VecDeque::from([fault]))),
         });
-    }
-
-    /// Switches rate limits off, for tests of other behaviour.
-    pub fn disable_rate_limits(&self) {
-        self.update_state(|state| state.limits = None);
-    }
-
-    /// Sets the heartbeat interval of new connections.
-    pub fn set_heartbeat_interval(&self, interval: Duration) {
-        self.update_state(|state| state.heartbeat = interval);
-    }
-
-    /// Stops acknowledging heartbeats: the connection becomes a zombie.
-    pub fn stop_acknowledging_heartbeats(&self) {
-        self.update_state(|state| state.acknowledges = false);
-    }
-
-    pub fn acknowledge_heartbeats(&self) {
-        self.update_state(|state| state.acknowledges = true);
-    }
-
-    /// Switches the message content intent off for the bot.
-    pub fn disable_message_content(&self) {
-        self.update_state(|state| state.message_content = false);
-    }
-
-    /// Sets how many sessions may still start until the count is reset.
-    pub fn set_identifies_left(&self, left: u64, reset_after: Duration) {
-        self.update_state(|state| (state.identifies_left, state.identifies_reset) = (left, reset_after));
     }
 
     /// Breaks all gateway connections without a close frame.
@@ -218,13 +160,8 @@ impl FakeDiscord {
 
     /// Ends all sessions and tells the clients: opcode 9.
     pub fn end_sessions(&self) {
-        self.forget_sessions();
+        self.update(|state| state.sessions.clear());
         self.send_command(FakeGatewayCommand::Send(json!({"op": 9, "d": false}).to_string()));
-    }
-
-    /// Ends all sessions without telling the clients.
-    pub fn forget_sessions(&self) {
-        self.update_state(|state| state.sessions.clear());
     }
 
     /// Sends an arbitrary frame on all gateway connections.
@@ -238,38 +175,12 @@ impl FakeDiscord {
     /// Not safe: the server may stay stopped.
     pub async fn restart(&self) {
         self.stop_listening().await;
-        self.forget_sessions();
+        self.update(|state| state.sessions.clear());
         self.resume_listening();
-    }
-
-    /// Closes its ports and all connections; sessions stay.
-    pub async fn stop_listening(&self) {
-        self.rest.stop().await;
-        self.gateway.stop().await;
-    }
-
-    pub fn resume_listening(&self) {
-        self.rest.listen_again();
-        self.gateway.listen_again();
     }
 
     fn add_message(&self, channel: &str, user: &str, text: &str, message: FakeDiscordMessage) -> String {
         let message = FakeDiscordMessage { author: user.to_owned(), text: text.to_owned(), ..message };
-        self.update_state(|state| state.add_message(channel, message))
-    }
-
-    fn update_state<T>(&self, change: impl FnOnce(&mut FakeDiscordState) -> T) -> T {
-        self.shared.update_state(change)
-    }
-
-    fn send_command(&self, command: FakeGatewayCommand) {
-        // Without a connection nobody receives it.
-        let _ = self.shared.commands.send(command);
-    }
-}
-
-impl FakeDiscordShared {
-    fn update_state<T>(&self, change: impl FnOnce(&mut FakeDiscordState) -> T) -> T {
-        update_state(&self.state, change)
+        self.update(|state| state.add_message(channel, message))
     }
 }

@@ -10,13 +10,12 @@ use std::process::{Child, Stdio};
 
 use tempfile::TempDir;
 
-use crate::external_server::{ExternalServer, free_port};
+use crate::WAIT_TIMEOUT;
+use crate::external_server::{ExternalServer, free_port, start_server};
 use crate::or_fail::OrFail as _;
 
 pub use test_user::{IrcLine, IrcTestUser};
 
-/// How often a server is started until its port is free.
-const START_ATTEMPTS: u32 = 5;
 /// Help text for a missing ngircd.
 const MISSING_NGIRCD_HELP: &str = "ngircd is missing: `cargo xtask test` installs it";
 /// Debian's directory of daemons is not in every PATH.
@@ -64,16 +63,13 @@ impl IrcServer {
     /// When ngircd is missing or does not start.
     pub async fn start_with(settings: IrcSettings) -> Self {
         let home = TempDir::with_prefix("quell-irc-").or_fail("no folder for ngircd");
-        let mut said = String::new();
-        for _ in 0..START_ATTEMPTS {
+        let (process, ports) = start_server("ngircd", async || {
             let ports = IrcPorts { plain: free_port(), tls: settings.tls.then(free_port) };
             write_config(home.path(), ports, &settings).or_fail("no configuration for ngircd");
-            match start_process(home.path(), ports).await {
-                Ok(process) => return Self { process, home, settings, ports },
-                Err(output) => said = output,
-            }
-        }
-        panic!("ngircd does not start\n{said}");
+            Ok((start_process(home.path(), ports).await?, ports))
+        })
+        .await;
+        Self { process, home, settings, ports }
     }
 
     /// As `host:port`.
@@ -126,7 +122,7 @@ async fn start_process(home: &Path, ports: IrcPorts) -> Result<ExternalServer, S
         unopened -= i32::from(line.contains("Now listening on"));
         (unopened == 0).then_some(())
     };
-    Ok(ExternalServer::watch(spawn(home), count_ports).await?.0)
+    Ok(ExternalServer::watch(spawn(home), WAIT_TIMEOUT, count_ports).await?.0)
 }
 
 fn spawn(home: &Path) -> Child {

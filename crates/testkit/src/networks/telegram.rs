@@ -13,11 +13,9 @@ mod test_users;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::ops::Deref;
 
-use tokio::sync::watch;
-
-use crate::fake_server::{FakePort, wait_for_state};
+use crate::fake_server::{FakePort, SharedState};
 
 pub use state::{
     FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramState, TelegramCall,
@@ -52,13 +50,21 @@ pub enum FakeTelegramFault {
 #[derive(Debug)]
 pub struct FakeTelegram {
     port: FakePort,
-    state: watch::Sender<FakeTelegramState>,
+    state: SharedState<FakeTelegramState>,
+}
+
+impl Deref for FakeTelegram {
+    type Target = SharedState<FakeTelegramState>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.state
+    }
 }
 
 impl FakeTelegram {
     /// Starts it on a free port.
     pub async fn start() -> Self {
-        let state = watch::Sender::new(FakeTelegramState::default());
+        let state = SharedState::<FakeTelegramState>::default();
         let port = FakePort::start(&state, server::serve_connection);
         Self { port, state }
     }
@@ -79,44 +85,23 @@ impl FakeTelegram {
 
     /// Injects a fault into the next call of this method; several faults are queued.
     pub fn inject_fault(&self, method: &str, fault: FakeTelegramFault) -> &Self {
-        self.state.send_modify(|state| state.faults.entry(method.to_owned()).or_default().push_back(fault));
+        self.update(|state| state.faults.entry(method.to_owned()).or_default().push_back(fault));
         self
-    }
-
-    /// From now on answers 429 to edits in one chat that follow each other faster. Telegram does not publish its limit.
-    pub fn limit_edits(&self, every: Duration) -> &Self {
-        self.state.send_modify(|state| state.min_edit_interval = Some(every));
-        self
-    }
-
-    /// Sets or removes a webhook, as another program would: with a webhook, `getUpdates` is refused.
-    pub fn set_webhook(&self, url: &str) -> &Self {
-        self.state.send_modify(|state| url.clone_into(&mut state.webhook));
-        self
-    }
-
-    /// A copy of the server's state.
-    pub fn state(&self) -> FakeTelegramState {
-        self.state.borrow().clone()
     }
 
     /// The messages that a chat shows now: after edits and without deleted ones.
     pub fn messages(&self, chat: i64) -> Vec<FakeTelegramMessage> {
-        self.state.borrow().messages(chat).to_vec()
+        self.with_state(|state| state.messages(chat).to_vec())
     }
 
     /// Whether a chat shows that the bot is typing.
     #[must_use]
     pub fn is_typing(&self, chat: i64) -> bool {
-        self.state.borrow().chats.get(&chat).is_some_and(FakeTelegramChat::is_typing)
+        self.with_state(|state| state.chats.get(&chat).is_some_and(FakeTelegramChat::is_typing))
     }
 
     /// The calls of a method so far.
     pub fn calls(&self, method: &str) -> Vec<TelegramCall> {
-        self.state.borrow().calls_of(method).cloned().collect()
-    }
-
-    pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeTelegramState) -> bool) -> FakeTelegramState {
-        wait_for_state(&self.state, what, condition).await
+        self.with_state(|state| state.calls_of(method).cloned().collect())
     }
 }

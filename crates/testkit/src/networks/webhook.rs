@@ -6,15 +6,14 @@ mod delivery_rules;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::ready;
+use std::ops::Deref;
 
 use bytes::Bytes;
 use ring::hmac;
 use serde_json::Value;
-use tokio::sync::watch;
 
 use crate::daemon::http_client;
-use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
+use crate::fake_server::{FakePort, SharedState, start_http_server};
 use crate::or_fail::OrFail as _;
 
 /// The secret that both sides share.
@@ -52,8 +51,6 @@ pub struct RecordedDelivery {
     /// Its id; a repeated post has the same id.
     pub id: String,
     pub body: Value,
-    /// Status of the answer, if it was answered.
-    pub answered: Option<u16>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -61,14 +58,14 @@ pub struct FakeReceiverState {
     pub messages_by_target: BTreeMap<String, Vec<WebhookMessageView>>,
     /// All posts in order, including refused ones.
     pub deliveries: Vec<RecordedDelivery>,
-    /// Why posts were refused.
     pub refusals: Vec<String>,
     /// Files by path, for messages that refer to them.
     pub files: BTreeMap<String, Bytes>,
     /// Message ids by the id of the event that created them.
     ids_by_event: BTreeMap<String, String>,
     faults: VecDeque<FakeWebhookFault>,
-    omits_ids: bool,
+    /// Answers name no ids, so that Quell uses its own.
+    pub omits_ids: bool,
     next_id: u64,
 }
 
@@ -83,19 +80,22 @@ impl FakeReceiverState {
 #[derive(Debug)]
 pub struct FakeWebhookReceiver {
     port: FakePort,
-    state: watch::Sender<FakeReceiverState>,
+    state: SharedState<FakeReceiverState>,
+}
+
+impl Deref for FakeWebhookReceiver {
+    type Target = SharedState<FakeReceiverState>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.state
+    }
 }
 
 impl FakeWebhookReceiver {
     /// Starts it on a free port.
     pub async fn start() -> Self {
-        let state = watch::Sender::new(FakeReceiverState::default());
-        let port = FakePort::start(&state, |stream, state| {
-            serve_http(stream, move |incoming| {
-                ready(update_state(&state, |state| delivery_rules::answer_request(state, &incoming)).into())
-            })
-        });
-        Self { port, state }
+        let state = SharedState::default();
+        Self { port: start_http_server(&state, delivery_rules::answer_request), state }
     }
 
     /// Value for `reply_url`. Its path is secret, as it often is for real receivers.
@@ -109,19 +109,13 @@ impl FakeWebhookReceiver {
 
     /// Injects a fault into the next post; several faults are queued.
     pub fn inject_fault(&self, fault: FakeWebhookFault) -> &Self {
-        self.state.send_modify(|state| state.faults.push_back(fault));
-        self
-    }
-
-    /// From now on answers without ids, so that Quell uses its own.
-    pub fn omit_ids(&self) -> &Self {
-        self.state.send_modify(|state| state.omits_ids = true);
+        self.update(|state| state.faults.push_back(fault));
         self
     }
 
     /// Adds a file to the server; returns its URL.
     pub fn add_file(&self, path: &str, bytes: &'static [u8]) -> String {
-        self.state.send_modify(|state| drop(state.files.insert(path.to_owned(), Bytes::from_static(bytes))));
+        self.update(|state| state.files.insert(path.to_owned(), Bytes::from_static(bytes)));
         format!("{}{path}", self.base_url())
     }
 
@@ -146,18 +140,9 @@ impl FakeWebhookReceiver {
         (answer.status().as_u16(), answer.text().await.unwrap_or_default())
     }
 
-    /// A copy of the receiver's state.
-    pub fn state(&self) -> FakeReceiverState {
-        self.state.borrow().clone()
-    }
-
     /// The messages that a target shows now.
     pub fn messages(&self, target: &str) -> Vec<WebhookMessageView> {
-        self.state.borrow().messages_by_target.get(target).cloned().unwrap_or_default()
-    }
-
-    pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeReceiverState) -> bool) -> FakeReceiverState {
-        wait_for_state(&self.state, what, condition).await
+        self.with_state(|state| state.messages_by_target.get(target).cloned().unwrap_or_default())
     }
 }
 

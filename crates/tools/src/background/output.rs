@@ -6,7 +6,6 @@
 use quell_kernel::terminal_output::LineOverwriter;
 use quell_protocol::ToolOutputStream;
 
-/// The last bytes of an output.
 #[derive(Debug)]
 pub(super) struct OutputTail {
     text: String,
@@ -17,7 +16,6 @@ pub(super) struct OutputTail {
     lines: [LineOverwriter; 2],
 }
 
-/// A piece of an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputExcerpt {
     pub text: String,
@@ -59,7 +57,6 @@ impl OutputTail {
         }
     }
 
-    /// The offset after all output so far.
     pub(super) fn end_offset(&self) -> u64 {
         self.start + u64::try_from(self.text.len()).unwrap_or(u64::MAX)
     }

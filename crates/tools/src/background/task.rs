@@ -15,7 +15,6 @@ const MAX_TASKS: usize = 256;
 /// session.
 pub struct BackgroundTask {
     pub owner: RunIdentity,
-    /// A description for people.
     pub label: String,
     scope: Scope,
     is_over: watch::Sender<bool>,
@@ -78,7 +77,6 @@ impl BackgroundTask {
     }
 
     /// True until everything that the task held is released.
-    #[must_use]
     pub fn is_active(&self) -> bool {
         !*self.is_over.borrow()
     }
@@ -95,7 +93,6 @@ impl BackgroundTask {
 
 impl BackgroundTaskGuard {
     /// The scope that the work of the task races.
-    #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.task.scope
     }

@@ -200,13 +200,3 @@ async fn invalid_arguments_are_refused_before_the_start() {
     assert!(!fixture.workdir.join("mark").exists());
     assert_eq!(fixture.scope.ledger().rows(), Vec::new());
 }
-
-#[tokio::test]
-async fn unknown_and_missing_arguments_are_errors() {
-    let fixture = ShellFixture::new();
-    for args in [with_argument(args("touch mark"), "shell", "bash"), json!({}), json!({"command": 3})] {
-        let output = fixture.call(args).await;
-        assert!(output.end == CallEnd::Error && output.text.contains("A right call looks like this"), "{output:?}");
-    }
-    assert!(!fixture.workdir.join("mark").exists());
-}

@@ -59,11 +59,6 @@ fn on_a_terminal(test: &str) -> Pty {
     Pty::start(&command, PtySize { rows: 24, columns: 100 })
 }
 
-fn is_given_back(pty: &Pty) -> bool {
-    let shown = pty.snapshot();
-    pty.is_cooked() && !shown.is_alternate() && !shown.hides_cursor() && !shown.brackets_pastes()
-}
-
 /// Polls `is_so`: terminal modes change without an event.
 async fn becomes(what: &str, mut is_so: impl FnMut() -> bool) {
     let mut looks = tokio::time::interval(Duration::from_millis(20));
@@ -81,7 +76,7 @@ async fn a_panic_gives_the_terminal_back_and_can_be_read() {
     assert!(!pty.wait_exit().await.success());
     let shown = pty.snapshot();
     assert!(shown.text().contains("a panic on a taken terminal"), "{}", shown.text());
-    assert!(is_given_back(&pty));
+    assert!(pty.is_restored());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +85,7 @@ async fn a_panic_in_a_task_ends_the_chat_and_is_not_painted_over() {
     let status = pty.wait_exit().await;
     let shown = pty.snapshot();
     assert!(status.success() && shown.text().contains("a panic in a task"), "{}", shown.text());
-    assert!(is_given_back(&pty));
+    assert!(pty.is_restored());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,7 +93,7 @@ async fn a_halted_chat_gives_the_terminal_back_and_takes_it_again() {
     let mut pty = on_a_terminal("a_chat_until_a_signal_ends_it");
     pty.wait_text("Enter send").await;
     pty.signal(Signal::TSTP);
-    becomes("given back", || is_given_back(&pty)).await;
+    becomes("given back", || pty.is_restored()).await;
     // The signal may arrive before the program has stopped and would then resume nothing, so it is sent repeatedly.
     becomes("taken again", || {
         pty.signal(Signal::CONT);
@@ -108,7 +103,7 @@ async fn a_halted_chat_gives_the_terminal_back_and_takes_it_again() {
     pty.wait_text("Enter send").await;
     pty.signal(Signal::QUIT);
     assert!(pty.wait_exit().await.success(), "{}", pty.snapshot().text());
-    assert!(is_given_back(&pty));
+    assert!(pty.is_restored());
 }
 
 #[test]

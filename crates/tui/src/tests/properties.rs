@@ -189,7 +189,6 @@ impl TestPlay {
         self.scene.respond(DaemonResponse::Sent { run, result })
     }
 
-    /// Records unanswered requests.
     fn track_effects(&mut self, effects: &[ChatEffect]) {
         for effect in effects {
             match effect {

@@ -3,42 +3,33 @@
 use super::*;
 use crate::network::conformance::{NetworkFixture, SendFault};
 
-pub(crate) struct DiscordConformance {
-    fixture: DiscordFixture,
-    anna: String,
-    channel: String,
-}
-
-impl DiscordConformance {
-    pub(crate) async fn start() -> Self {
-        let fixture = DiscordFixture::new().await;
-        fixture.server.disable_rate_limits();
-        let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-        Self { fixture, anna, channel }
-    }
+pub(crate) async fn start() -> DiscordFixture {
+    let fixture = DiscordFixture::new().await;
+    fixture.server.update(|state| state.limits = None);
+    fixture
 }
 
 #[async_trait]
-impl NetworkFixture for DiscordConformance {
+impl NetworkFixture for DiscordFixture {
     fn network(&self) -> &dyn Network {
-        &*self.fixture.network
+        &*self.network
     }
 
     fn address(&self) -> ChatAddress {
-        chat_address(&self.channel)
+        self.channel_address()
     }
 
     async fn write(&self, text: &str, _: &dyn InboundSink) {
-        self.fixture.server.post_message(&self.channel, &self.anna, text);
+        self.post(text);
     }
 
     async fn write_file(&self, bytes: &'static [u8], _: &dyn InboundSink) {
         let file = ("a.txt", "text/plain", bytes);
-        self.fixture.server.post_message_with_file(&self.channel, &self.anna, "look", file);
+        self.server.post_message_with_file(&self.channel, &self.person, "look", file);
     }
 
     async fn wait_for_shown(&self, _: usize) -> Vec<String> {
-        let (messages, own_id) = (self.fixture.server.messages(&self.channel), self.fixture.server.bot_id());
+        let (messages, own_id) = (self.messages(), self.server.bot_id());
         messages.into_iter().filter(|shown| shown.author == own_id).map(|shown| shown.text).collect()
     }
 
@@ -49,14 +40,14 @@ impl NetworkFixture for DiscordConformance {
             }
             SendFault::AnswerLost => FakeDiscordFault::LoseAnswer,
         };
-        self.fixture.server.inject_fault(DiscordRoute::Send, fault);
+        self.server.inject_fault(DiscordRoute::Send, fault);
     }
 
     async fn stop_server(&self) {
-        self.fixture.server.stop_listening().await;
+        self.server.stop_listening().await;
     }
 
     async fn start_server(&self) {
-        self.fixture.server.resume_listening();
+        self.server.resume_listening();
     }
 }

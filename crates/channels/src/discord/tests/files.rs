@@ -4,21 +4,18 @@ use quell_protocol::Attachment;
 use rstest::rstest;
 
 use super::*;
+use crate::network::conformance::NetworkFixture;
 
 #[tokio::test]
-async fn a_file_that_came_with_a_message_is_fetched_without_the_token() {
-    let fixture = DiscordFixture::new().await;
-    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    fixture.listen().await;
-    fixture.server.post_message_with_file(&channel, &anna, "look", ("a.png", "image/png", b"picture"));
+async fn a_file_of_a_deleted_message_is_not_fetched() {
+    let fixture = DiscordFixture::listening().await;
+    fixture.write_file(b"picture", &*fixture.sink).await;
     fixture.wait_for_texts(1).await;
-    let attachment = fixture.sink.state().messages[0].attachments[0].clone();
-    let files = fixture.network.files().unwrap();
-    assert_eq!(files.fetch(&attachment, 7).await.unwrap(), b"picture");
-    let NetworkError(why) = files.fetch(&attachment, 6).await.unwrap_err();
-    assert!(why.contains("larger than 6 bytes"), "{why}");
-    fixture.server.delete_message(&channel, &fixture.sink.state().messages[0].id);
-    assert!(files.fetch(&attachment, 7).await.is_err(), "it is not there any more");
+    let inbound = fixture.sink.state().messages.remove(0);
+    fixture.server.delete_message(&fixture.channel, &inbound.id);
+    let NetworkError(why) =
+        fixture.network.features().files.unwrap().fetch(&inbound.attachments[0], 1000).await.unwrap_err();
+    assert!(why.contains("HTTP 404"), "{why}");
 }
 
 #[rstest]
@@ -33,22 +30,23 @@ async fn a_file_that_came_with_a_message_is_fetched_without_the_token() {
 #[tokio::test]
 async fn a_file_elsewhere_is_not_fetched(#[case] source: &str) {
     let fixture = DiscordFixture::new().await;
-    let NetworkError(why) = fixture.network.files().unwrap().fetch(&attachment_from(source), 100).await.unwrap_err();
+    let NetworkError(why) =
+        fixture.network.features().files.unwrap().fetch(&attachment_from(source), 100).await.unwrap_err();
     assert!(why.contains("not on Discord's servers"), "{why}");
 }
 
 #[tokio::test]
 async fn a_file_is_sent_as_it_is() {
     let fixture = DiscordFixture::new().await;
-    let channel = fixture.server.add_channel();
     let bytes: Vec<u8> = (0..=255).chain(*b"\r\n--\r\n").collect();
     let sent = Attachment {
         name: Some("../odd \"name\".bin".to_owned()),
         media_type: Some("image/png\r\nx: y".to_owned()),
         ..attachment_from("")
     };
-    let id = fixture.network.files().unwrap().send(&chat_address(&channel), &sent, bytes.clone()).await.unwrap();
-    let shown = &fixture.server.messages(&channel)[0];
+    let id =
+        fixture.network.features().files.unwrap().send(&fixture.channel_address(), &sent, bytes.clone()).await.unwrap();
+    let shown = &fixture.messages()[0];
     assert_eq!((&shown.id, shown.files.len()), (&id.0, 1));
     let file = &shown.files[0];
     assert_eq!((file.name.as_str(), &file.bytes), ("odd \"name\".bin", &bytes));
@@ -58,15 +56,9 @@ async fn a_file_is_sent_as_it_is() {
 #[tokio::test]
 async fn a_file_whose_answer_is_lost_is_not_sent_again() {
     let fixture = DiscordFixture::new().await;
-    let channel = fixture.server.add_channel();
     fixture.server.inject_fault(DiscordRoute::Send, FakeDiscordFault::LoseAnswer);
-    let lost = fixture
-        .network
-        .files()
-        .unwrap()
-        .send(&chat_address(&channel), &attachment_from(""), vec![1])
-        .await
-        .unwrap_err();
+    let files = fixture.network.features().files.unwrap();
+    let lost = files.send(&fixture.channel_address(), &attachment_from(""), vec![1]).await.unwrap_err();
     assert!(matches!(lost, SendError::Unknown { is_repeatable: false, .. }), "{lost:?}");
-    assert_eq!(fixture.server.messages(&channel)[0].files[0].name, "file");
+    assert_eq!(fixture.messages()[0].files[0].name, "file");
 }

@@ -4,31 +4,9 @@ use rstest::rstest;
 
 use super::*;
 
-#[tokio::test]
-async fn messages_during_a_lost_connection_are_received_once() {
-    let fixture = DiscordFixture::new().await;
-    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    fixture.listen().await;
-    fixture.server.post_message(&channel, &anna, "one");
-    fixture.wait_for_texts(1).await;
-    fixture.end_listening().await;
-    fixture.server.wait_for("the end of the connection", |state| state.connections == 0).await;
-    fixture.server.post_message(&channel, &anna, "two");
-    fixture.server.post_message(&channel, &anna, "three");
-    fixture.listen().await;
-    fixture.server.post_message(&channel, &anna, "four");
-    assert_eq!(fixture.wait_for_texts(4).await, ["one", "two", "three", "four"]);
-    let state = fixture.server.state();
-    assert_eq!((state.identified, state.resumed, state.not_resumed), (1, 1, 0));
-    assert!(
-        state.close_codes_received.iter().all(Option::is_none),
-        "a close code would have ended the session: {:?}",
-        state.close_codes_received
-    );
-}
-
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum ConnectionBreak {
+    ListenerEnds,
     Drop,
     Code(u16),
     Reconnect,
@@ -37,6 +15,7 @@ enum ConnectionBreak {
 }
 
 #[rstest]
+#[case::the_listener_ends(ConnectionBreak::ListenerEnds)]
 #[case::the_line_drops(ConnectionBreak::Drop)]
 #[case::an_unknown_error(ConnectionBreak::Code(4000))]
 #[case::a_normal_close(ConnectionBreak::Code(1000))]
@@ -45,12 +24,14 @@ enum ConnectionBreak {
 #[case::the_server_is_away_for_a_while(ConnectionBreak::GoAway)]
 #[tokio::test]
 async fn a_connection_that_breaks_goes_on_where_it_was(#[case] how: ConnectionBreak) {
-    let fixture = DiscordFixture::new().await;
-    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    fixture.listen().await;
-    fixture.server.post_message(&channel, &anna, "before");
+    let fixture = DiscordFixture::listening().await;
+    fixture.post("before");
     fixture.wait_for_texts(1).await;
     match how {
+        ConnectionBreak::ListenerEnds => {
+            fixture.end_listening().await;
+            fixture.server.wait_for("the end of the connection", |state| state.connections == 0).await;
+        }
         ConnectionBreak::Drop => fixture.server.drop_connections(),
         ConnectionBreak::Code(code) => fixture.server.close_connections(code),
         ConnectionBreak::Reconnect => fixture.server.request_reconnect(),
@@ -60,9 +41,14 @@ async fn a_connection_that_breaks_goes_on_where_it_was(#[case] how: ConnectionBr
             fixture.server.resume_listening();
         }
     }
-    fixture.server.post_message(&channel, &anna, "meanwhile");
+    fixture.post("meanwhile");
+    if how == ConnectionBreak::ListenerEnds {
+        let closed_with = fixture.server.state().close_codes_received;
+        assert!(closed_with.iter().all(Option::is_none), "a code would have ended the session: {closed_with:?}");
+        fixture.listen().await;
+    }
     fixture.wait_for_connections(2).await;
-    fixture.server.post_message(&channel, &anna, "after");
+    fixture.post("after");
     assert_eq!(fixture.wait_for_texts(3).await, ["before", "meanwhile", "after"]);
     let state = fixture.server.state();
     assert_eq!((state.identified, state.resumed, state.not_resumed), (1, 1, 0));
@@ -70,14 +56,13 @@ async fn a_connection_that_breaks_goes_on_where_it_was(#[case] how: ConnectionBr
 
 #[tokio::test]
 async fn an_unreachable_resume_url_falls_back_to_the_gateway_route() {
-    let fixture = DiscordFixture::new().await;
-    fixture.listen().await;
+    let fixture = DiscordFixture::listening().await;
     fixture.end_listening().await;
     fixture.server.stop_listening().await;
     assert!(matches!(fixture.network.listen(&*fixture.sink).await, ListenError::Connection(_)));
     fixture.server.resume_listening();
     // A resume starts no session, so it is allowed even if no session may be started.
-    fixture.server.set_identifies_left(0, Duration::from_secs(3600));
+    fixture.server.update(|state| (state.identifies_left, state.identifies_reset) = (0, Duration::from_secs(3600)));
     fixture.listen().await;
     let state = fixture.server.state();
     assert_eq!((state.call_count(DiscordRoute::Gateway), state.resumed), (2, 1));
@@ -85,24 +70,21 @@ async fn an_unreachable_resume_url_falls_back_to_the_gateway_route() {
 
 #[rstest]
 #[case::told(|fixture: &DiscordFixture| fixture.server.end_sessions())]
-#[case::timed_out(|fixture: &DiscordFixture| { fixture.server.forget_sessions(); fixture.server.close_connections(4009) })]
-#[case::not_told(|fixture: &DiscordFixture| { fixture.server.forget_sessions(); fixture.server.drop_connections() })]
+#[case::timed_out(|fixture: &DiscordFixture| { fixture.server.update(|state| state.sessions.clear()); fixture.server.close_connections(4009) })]
+#[case::not_told(|fixture: &DiscordFixture| { fixture.server.update(|state| state.sessions.clear()); fixture.server.drop_connections() })]
 #[tokio::test]
 async fn a_session_that_has_ended_is_begun_anew(#[case] end: fn(&DiscordFixture)) {
-    let fixture = DiscordFixture::new().await;
-    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    fixture.listen().await;
+    let fixture = DiscordFixture::listening().await;
     end(&fixture);
     fixture.wait_for_connections(2).await;
-    fixture.server.post_message(&channel, &anna, "hello again");
+    fixture.post("hello again");
     assert_eq!(fixture.wait_for_texts(1).await, ["hello again"]);
     assert_eq!(fixture.server.state().identified, 2);
 }
 
 #[tokio::test]
 async fn a_session_that_has_ended_is_not_begun_anew_at_once() {
-    let fixture = DiscordFixture::new().await;
-    fixture.listen().await;
+    let fixture = DiscordFixture::listening().await;
     fixture.server.end_sessions();
     fixture.wait_for_connections(2).await;
     let lost = fixture.listen_errors();
@@ -112,8 +94,7 @@ async fn a_session_that_has_ended_is_not_begun_anew_at_once() {
 
 #[tokio::test]
 async fn a_server_that_comes_back_without_its_sessions_gets_a_new_one() {
-    let fixture = DiscordFixture::new().await;
-    fixture.listen().await;
+    let fixture = DiscordFixture::listening().await;
     fixture.server.restart().await;
     fixture.wait_for_connections(2).await;
     assert_eq!(fixture.server.state().identified, 2);
@@ -127,8 +108,7 @@ async fn a_server_that_comes_back_without_its_sessions_gets_a_new_one() {
 #[case::content(4014, "Message Content Intent")]
 #[tokio::test]
 async fn a_close_code_that_needs_a_person_names_the_remedy(#[case] code: u16, #[case] remedy: &str) {
-    let fixture = DiscordFixture::new().await;
-    fixture.listen().await;
+    let fixture = DiscordFixture::listening().await;
     fixture.server.close_connections(code);
     fixture.wait_for_connections(2).await;
     let lost = fixture.listen_errors();
@@ -139,7 +119,7 @@ async fn a_close_code_that_needs_a_person_names_the_remedy(#[case] code: u16, #[
 #[tokio::test]
 async fn an_account_that_may_not_read_messages_is_refused_and_the_remedy_named() {
     let fixture = DiscordFixture::new().await;
-    fixture.server.disable_message_content();
+    fixture.server.update(|state| state.message_content = false);
     let ListenError::Refused(why) = fixture.network.listen(&*fixture.sink).await else { panic!("it listens") };
     assert!(why.contains("Message Content Intent"), "{why}");
     let NetworkError(why) = fixture.network.probe().await.unwrap_err();
@@ -159,7 +139,7 @@ async fn a_wrong_token_is_refused_and_not_shown() {
 #[tokio::test]
 async fn a_used_up_session_limit_waits_for_the_next_day() {
     let fixture = DiscordFixture::new().await;
-    fixture.server.set_identifies_left(0, Duration::from_secs(3600));
+    fixture.server.update(|state| (state.identifies_left, state.identifies_reset) = (0, Duration::from_secs(3600)));
     let lost = fixture.network.listen(&*fixture.sink).await;
     assert!(matches!(&lost, ListenError::Busy { after, .. } if *after == Duration::from_secs(3600)), "{lost:?}");
     assert_eq!(fixture.server.state().connections, 0);

@@ -2,9 +2,7 @@
 
 use std::time::Instant;
 
-use futures_util::future::BoxFuture;
-use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
-use tokio::sync::watch;
+use futures_util::{SinkExt as _, StreamExt as _};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
@@ -12,71 +10,43 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use super::super::gateway::GatewayConnection;
 use super::receiving::message_create_event;
 use super::*;
-use crate::network::{InboundMessage, OwnAccount};
 use crate::wire::byte_stream::ByteStream;
 
 /// Short, so that a test sees several heartbeats. The server tolerates twice as much.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A sink that counts messages, for floods.
-struct CountingInboundSink {
-    message_count: watch::Sender<usize>,
-}
-
-impl CountingInboundSink {
-    fn new() -> Self {
-        Self { message_count: watch::Sender::new(0) }
-    }
-}
-
-impl InboundSink for CountingInboundSink {
-    fn on_connected(&self, _: OwnAccount) {}
-
-    fn on_message(&self, inbound: InboundMessage) {
-        assert_eq!(inbound.text, self.message_count.borrow().to_string(), "each message once, in its order");
-        self.message_count.send_modify(|count| *count += 1);
-    }
-
-    fn wait_until_stored(&self) -> BoxFuture<'_, ()> {
-        async {}.boxed()
-    }
-
-    fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
-        async { None }.boxed()
-    }
-
-    fn save_cursor(&self, _: String) -> BoxFuture<'_, ()> {
-        async {}.boxed()
-    }
-}
-
 #[tokio::test]
 async fn a_flood_of_messages_is_heard_once_and_in_order_and_loses_no_connection() {
     let fixture = DiscordFixture::new().await;
-    fixture.server.set_heartbeat_interval(HEARTBEAT_INTERVAL);
-    let (anna, channel, sink) =
-        (fixture.server.add_person("anna"), fixture.server.add_channel(), CountingInboundSink::new());
-    let mut received = sink.message_count.subscribe();
+    fixture.server.update(|state| state.heartbeat = HEARTBEAT_INTERVAL);
     let flood = async {
         fixture.server.wait_for("the session", |state| state.identified == 1).await;
         let mut said = 0;
         while fixture.server.with_state(|state| state.heartbeats) < 3 {
             // At least a hundred messages are always on the way.
             for number in said..said + 100 {
-                fixture.server.post_message(&channel, &anna, &number.to_string());
+                fixture.post(&number.to_string());
             }
-            received.wait_for(|received| *received + 100 >= said).await.unwrap();
+            fixture.sink.wait_until("the messages", |state| state.messages.len() + 100 >= said).await;
             said += 100;
         }
-        *received.wait_for(|received| *received == said).await.unwrap()
+        fixture.sink.wait_until("the last message", |state| state.messages.len() >= said).await;
+        said
     };
-    let received = run_while_listening_with(&*fixture.network, &sink, &fixture.lost, flood).await;
-    assert!(received > 1000, "{received} messages are no flood");
+    let said = run_while_listening_with(&*fixture.network, &*fixture.sink, &fixture.lost, flood).await;
+    assert!(said > 1000, "{said} messages are no flood");
+    assert_each_once_in_order(&fixture.sink, said);
     assert_eq!(
         fixture.server.with_state(|state| (state.identified, state.resumed, state.close_codes_sent.clone())),
         (1, 0, Vec::new())
     );
     assert!(fixture.listen_errors().is_empty());
+}
+
+/// The texts are the numbers of the messages.
+fn assert_each_once_in_order(sink: &RecordingInboundSink, count: usize) {
+    let state = sink.state();
+    assert!(state.texts().into_iter().eq((0..count).map(|number| number.to_string())), "{:?}", state.texts());
 }
 
 /// All frames are sent before the first byte is read, so that the reader never waits. The acknowledgements of the
@@ -99,16 +69,16 @@ async fn a_flood_of_messages_does_not_keep_a_heartbeat_waiting() {
     server.flush().await.unwrap();
 
     let discord = DiscordNetwork::new("discord", &discord_config("http://127.0.0.1:1")).unwrap();
-    let (sink, begun) = (CountingInboundSink::new(), Instant::now());
+    let (sink, begun) = (RecordingInboundSink::new(), Instant::now());
     let socket = WebSocketStream::from_raw_socket(Box::new(ours) as ByteStream, Role::Client, None).await;
     let connection = GatewayConnection::connect(&discord, &sink, socket, None).await.unwrap();
-    let mut received = sink.message_count.subscribe();
     tokio::select! {
         biased;
         lost = connection.read_until_lost() => panic!("{}", lost.unwrap_err()),
-        all = received.wait_for(|received| *received == MESSAGES) => drop(all.unwrap()),
+        () = sink.wait_until("all messages", |state| state.messages.len() == MESSAGES) => {}
     }
     let due = begun.elapsed().as_millis() / 100;
+    assert_each_once_in_order(&sink, MESSAGES);
     let mut heartbeats = 0;
     while let Some(Ok(Message::Text(payload))) = server.next().await {
         heartbeats += u128::from(serde_json::from_str::<Value>(&payload).unwrap()["op"] == 1);
@@ -121,13 +91,12 @@ async fn a_flood_of_messages_does_not_keep_a_heartbeat_waiting() {
 #[tokio::test]
 async fn a_connection_that_answers_no_heartbeats_is_left_and_resumed() {
     let fixture = DiscordFixture::new().await;
-    fixture.server.set_heartbeat_interval(Duration::from_millis(100));
-    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
+    fixture.server.update(|state| state.heartbeat = Duration::from_millis(100));
     fixture.listen().await;
-    fixture.server.stop_acknowledging_heartbeats();
+    fixture.server.update(|state| state.acknowledges = false);
     fixture.server.wait_for("the end of the zombie", |state| !state.close_codes_received.is_empty()).await;
-    fixture.server.acknowledge_heartbeats();
-    fixture.server.post_message(&channel, &anna, "alive");
+    fixture.server.update(|state| state.acknowledges = true);
+    fixture.post("alive");
     assert_eq!(fixture.wait_for_texts(1).await, ["alive"]);
     let lost = fixture.listen_errors();
     assert!(matches!(&lost[0], ListenError::Connection(why) if why.contains("heartbeats")), "{lost:?}");
@@ -140,7 +109,7 @@ async fn a_connection_that_answers_no_heartbeats_is_left_and_resumed() {
 async fn a_heartbeat_that_is_wanted_comes_at_once() {
     let fixture = DiscordFixture::new().await;
     // Without the request the first heartbeat would come after five minutes, the upper bound of the interval.
-    fixture.server.set_heartbeat_interval(Duration::from_secs(3600));
+    fixture.server.update(|state| state.heartbeat = Duration::from_secs(3600));
     fixture.listen().await;
     fixture.server.request_heartbeat();
     fixture.server.wait_for("the heartbeat", |state| state.heartbeats == 1).await;
@@ -148,14 +117,12 @@ async fn a_heartbeat_that_is_wanted_comes_at_once() {
 
 #[tokio::test]
 async fn a_daemon_that_is_started_anew_resumes_the_session() {
-    let fixture = DiscordFixture::new().await;
-    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    fixture.listen().await;
+    let fixture = DiscordFixture::listening().await;
     fixture.sink.wait_for("the cursor", |state| !state.cursors.is_empty()).await;
-    fixture.server.post_message(&channel, &anna, "before");
+    fixture.post("before");
     fixture.wait_for_texts(1).await;
     fixture.end_listening().await;
-    fixture.server.post_message(&channel, &anna, "meanwhile");
+    fixture.post("meanwhile");
     let again = DiscordNetwork::new("discord", &discord_config(&fixture.server.base_url())).unwrap();
     run_while_listening_with(&again, &*fixture.sink, &fixture.lost, fixture.wait_for_connections(2)).await;
     // Messages that were not yet saved come again; the flow drops the duplicate.
@@ -168,22 +135,20 @@ async fn a_daemon_that_is_started_anew_resumes_the_session() {
 
 #[tokio::test]
 async fn unstored_messages_are_not_confirmed_and_block_nothing() {
-    let server = FakeDiscord::start().await;
-    server.set_heartbeat_interval(Duration::from_millis(200));
-    let discord = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();
-    let (anna, channel, sink, lost) =
-        (server.add_person("anna"), server.add_channel(), RecordingInboundSink::new(), Mutex::default());
+    let fixture = DiscordFixture::new().await;
+    let DiscordFixture { server, sink, lost, .. } = &fixture;
+    server.update(|state| state.heartbeat = Duration::from_millis(200));
     let scenario = async {
         sink.wait_for("the cursor", |state| !state.cursors.is_empty()).await;
         sink.set_storing(false);
-        server.post_message(&channel, &anna, "one");
+        fixture.post("one");
         sink.wait_for("the first message", |state| state.messages.len() == 1).await;
         let heartbeats = server.state().heartbeats;
         server.wait_for("heartbeats", |state| state.heartbeats >= heartbeats + 3).await;
-        server.post_message(&channel, &anna, "two");
+        fixture.post("two");
         sink.wait_for("the second message", |state| state.messages.len() == 2).await;
     };
-    run_while_listening_with(&discord, &sink, &lost, scenario).await;
+    run_while_listening_with(&*fixture.network, &**sink, lost, scenario).await;
     // The daemon dies before anything is saved, and restarts: Discord still has both messages.
     sink.set_storing(true);
     let again = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();
@@ -196,7 +161,7 @@ async fn unstored_messages_are_not_confirmed_and_block_nothing() {
         let heartbeats = server.state().heartbeats;
         server.wait_for("heartbeats", |state| state.heartbeats >= heartbeats + 2).await;
     };
-    run_while_listening_with(&again, &sink, &lost, scenario).await;
+    run_while_listening_with(&again, &**sink, lost, scenario).await;
     // Now they are saved and confirmed: the server would not resume from an older number.
     let state = server.state();
     assert_eq!((state.identified, state.resumed, state.not_resumed), (1, 1, 0));

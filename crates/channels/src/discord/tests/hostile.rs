@@ -3,13 +3,12 @@
 use rstest::rstest;
 use serde_json::Value;
 
-use super::receiving::message_create_event;
+use super::receiving::parse_changed;
 use super::*;
 
 #[tokio::test]
 async fn payloads_that_are_none_are_passed_over() {
     let fixture = DiscordFixture::new().await;
-    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
     let deep = format!(r#"{{"op":0,"s":2,"t":"MESSAGE_CREATE","d":{}1{}}}"#, "[".repeat(50_000), "]".repeat(50_000));
     let wide = format!(r#"{{"op":0,"s":null,"t":"MESSAGE_CREATE","d":[{}0]}}"#, "0,".repeat(1_000_000));
     fixture.listen().await;
@@ -21,7 +20,7 @@ async fn payloads_that_are_none_are_passed_over() {
     fixture.server.send_raw_frame(r#"{"op":10,"d":{"heartbeat_interval":0}}"#);
     fixture.server.send_raw_frame(&deep);
     fixture.server.send_raw_frame(&wide);
-    fixture.server.post_message(&channel, &anna, "still there");
+    fixture.post("still there");
     assert_eq!(fixture.wait_for_texts(1).await, ["still there"]);
     assert_eq!((fixture.listen_errors(), fixture.server.state().identified), (Vec::new(), 1));
 }
@@ -36,10 +35,11 @@ async fn payloads_that_are_none_are_passed_over() {
 #[case::an_endless_id("id", json!("1".repeat(21)))]
 #[case::no_channel("channel_id", json!({}))]
 #[case::a_type_of_another_type("type", json!("0"))]
+#[case::an_empty_text("content", json!(""))]
 #[case::a_text_of_another_type("content", json!(["hello"]))]
 fn a_message_without_what_it_needs_is_not_heard(#[case] key: &str, #[case] value: Value) {
-    assert!(message_parser::parse_message(&message_create_event(|_| {}), "1", false).is_some());
-    assert_eq!(message_parser::parse_message(&message_create_event(|event| event[key] = value), "1", false), None);
+    assert!(parse_changed(|_| {}).is_some());
+    assert_eq!(parse_changed(|event| event[key] = value), None);
 }
 
 #[rstest]
@@ -49,18 +49,18 @@ fn a_message_without_what_it_needs_is_not_heard(#[case] key: &str, #[case] value
 #[case("attachments", json!([null, 7, {"url": 7}, {"url": "x".repeat(10_000)}]))]
 #[case("referenced_message", json!([]))]
 fn unneeded_fields_may_have_any_value(#[case] key: &str, #[case] value: Value) {
-    let inbound = message_parser::parse_message(&message_create_event(|event| event[key] = value), "1", false).unwrap();
+    let inbound = parse_changed(|event| event[key] = value).unwrap();
     assert_eq!((inbound.text.as_str(), inbound.attachments.len()), ("hello", 0));
 }
 
 #[test]
 fn many_mentions_and_files_are_bounded_and_take_linear_time() {
-    let event = message_create_event(|event| {
+    let inbound = parse_changed(|event| {
         event["content"] = json!("<@5".repeat(300_000));
         event["mentions"] = (0..10_000).map(|id| json!({"id": id.to_string(), "username": "x"})).collect();
         event["attachments"] = (0..10_000).map(|_| json!({"url": "https://cdn.discordapp.com/x"})).collect();
     });
-    let inbound = message_parser::parse_message(&event, "1", false).unwrap();
+    let inbound = inbound.unwrap();
     assert_eq!((inbound.text.len(), inbound.attachments.len()), (900_000, 10));
 }
 

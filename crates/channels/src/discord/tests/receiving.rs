@@ -5,35 +5,31 @@ use rstest::rstest;
 use serde_json::Value;
 
 use super::*;
-use crate::network::OwnAccount;
+use crate::network::{InboundMessage, OwnAccount};
 
 const BOT_ID: &str = "1100000000000000001";
 
 #[tokio::test]
 async fn a_message_in_a_channel_is_heard_with_who_wrote_it_and_where() {
-    let fixture = DiscordFixture::new().await;
-    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    fixture.listen().await;
-    let id = fixture.server.post_message(&channel, &anna, "hello");
+    let fixture = DiscordFixture::listening().await;
+    let id = fixture.post("hello");
     fixture.wait_for_texts(1).await;
     let state = fixture.sink.state();
     assert_eq!(state.accounts[0], OwnAccount { id: fixture.server.bot_id(), name: "quell".to_owned() });
     let inbound = &state.messages[0];
-    assert_eq!((&inbound.id, &inbound.message_id.0, &inbound.sender), (&id, &id, &anna));
+    assert_eq!((&inbound.id, &inbound.message_id.0, &inbound.sender), (&id, &id, &fixture.person));
     assert_eq!(inbound.sender_name.as_deref(), Some("anna"));
-    assert_eq!((&inbound.address, &inbound.scope_id), (&chat_address(&channel), &None));
+    assert_eq!((&inbound.address, &inbound.scope_id), (&fixture.channel_address(), &None));
     assert!(inbound.is_group && inbound.is_addressed);
 }
 
 #[tokio::test]
 async fn a_direct_chat_is_no_group_and_a_thread_is_a_channel_of_its_own() {
-    let fixture = DiscordFixture::new().await;
-    let anna = fixture.server.add_person("anna");
-    let (direct, thread) =
-        (fixture.server.add_direct_channel(&anna), fixture.server.add_thread(&fixture.server.add_channel()));
-    fixture.listen().await;
-    fixture.server.post_message(&direct, &anna, "psst");
-    fixture.server.post_message(&thread, &anna, "aloud");
+    let fixture = DiscordFixture::listening().await;
+    let DiscordFixture { server, person: anna, channel, .. } = &fixture;
+    let (direct, thread) = (server.add_direct_channel(anna), server.add_thread(channel));
+    server.post_message(&direct, anna, "psst");
+    server.post_message(&thread, anna, "aloud");
     fixture.wait_for_texts(2).await;
     let inbound = fixture.sink.state().messages;
     assert_eq!((&inbound[0].address, inbound[0].is_group), (&chat_address(&direct), false));
@@ -42,16 +38,14 @@ async fn a_direct_chat_is_no_group_and_a_thread_is_a_channel_of_its_own() {
 
 #[tokio::test]
 async fn own_messages_and_those_of_other_programs_are_not_heard() {
-    let fixture = DiscordFixture::new().await;
-    let (anna, bot, channel) =
-        (fixture.server.add_person("anna"), fixture.server.add_other_bot("bot"), fixture.server.add_channel());
-    fixture.listen().await;
-    fixture.send(&channel, "mine", "1").await.unwrap();
-    fixture.server.post_message(&channel, &bot, "beep");
+    let fixture = DiscordFixture::listening().await;
+    let bot = fixture.server.add_other_bot("bot");
+    fixture.send("mine", "1").await.unwrap();
+    fixture.server.post_message(&fixture.channel, &bot, "beep");
     fixture.server.dispatch_event("MESSAGE_CREATE", &message_create_event(|event| event["webhook_id"] = json!("7")));
     fixture.server.dispatch_event("MESSAGE_CREATE", &message_create_event(|event| event["type"] = json!(7)));
     fixture.server.dispatch_event("MESSAGE_UPDATE", &message_create_event(|_| {}));
-    fixture.server.post_message(&channel, &anna, "hello");
+    fixture.post("hello");
     assert_eq!(fixture.wait_for_texts(1).await, ["hello"]);
 }
 
@@ -61,15 +55,14 @@ async fn mention_only_accepts_replies_to_the_bot() {
     let mut config = discord_config(&fixture.server.base_url());
     config.mention_only = true;
     fixture.network = Arc::new(DiscordNetwork::new("discord", &config).unwrap());
-    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
     fixture.listen().await;
-    let own = fixture.send(&channel, "what is it?", "1").await.unwrap();
-    let other = fixture.server.post_message(&channel, &anna, "to nobody");
-    fixture.server.post_message(&channel, &anna, &format!("<@{BOT_ID}> to you"));
-    fixture.server.post_message(&channel, &anna, &format!("also you, <@{BOT_ID}>"));
-    fixture.server.post_reply(&channel, &anna, &own.0, "an answer");
-    fixture.server.post_reply(&channel, &anna, &other, "to myself");
-    fixture.server.post_message(&fixture.server.add_direct_channel(&anna), &anna, "in private");
+    let own = fixture.send("what is it?", "1").await.unwrap();
+    let other = fixture.post("to nobody");
+    fixture.post(&format!("<@{BOT_ID}> to you"));
+    fixture.post(&format!("also you, <@{BOT_ID}>"));
+    fixture.server.post_reply(&fixture.channel, &fixture.person, &own.0, "an answer");
+    fixture.server.post_reply(&fixture.channel, &fixture.person, &other, "to myself");
+    fixture.server.post_message(&fixture.server.add_direct_channel(&fixture.person), &fixture.person, "in private");
     fixture.wait_for_texts(6).await;
     let state = fixture.sink.state();
     let inbound: Vec<_> = state.messages.iter().map(|inbound| (inbound.text.as_str(), inbound.is_addressed)).collect();
@@ -98,6 +91,10 @@ pub(super) fn message_create_event(change: impl FnOnce(&mut Value)) -> Value {
     event
 }
 
+pub(super) fn parse_changed(change: impl FnOnce(&mut Value)) -> Option<InboundMessage> {
+    message_parser::parse_message(&message_create_event(change), BOT_ID, false)
+}
+
 #[rstest]
 #[case::ours_goes("<@1100000000000000001> stop", "stop")]
 #[case::also_in_the_older_form("<@!1100000000000000001>, /stop", "/stop")]
@@ -108,34 +105,30 @@ pub(super) fn message_create_event(change: impl FnOnce(&mut Value)) -> Value {
 #[case::what_is_no_mention_stays("<@ <@> <@!> <@&500> <@500", "<@ <@> <@!> <@&500> <@500")]
 #[case::nothing_but_text("a < b @500", "a < b @500")]
 fn mentions_are_made_readable(#[case] text: &str, #[case] readable: &str) {
-    let event = message_create_event(|event| {
+    let inbound = parse_changed(|event| {
         event["content"] = json!(text);
         event["mentions"] = json!([
             {"id": BOT_ID, "username": "quell"},
             {"id": "500", "username": "bob", "global_name": "Bob"},
         ]);
     });
-    assert_eq!(message_parser::parse_message(&event, BOT_ID, false).unwrap().text, readable);
+    assert_eq!(inbound.unwrap().text, readable);
 }
 
 #[test]
 fn a_name_is_the_one_that_people_see() {
-    let name = |event: &Value| message_parser::parse_message(event, BOT_ID, false).unwrap().sender_name;
-    assert_eq!(name(&message_create_event(|event| event["member"]["nick"] = json!("Annie"))).as_deref(), Some("Annie"));
-    assert_eq!(name(&message_create_event(|_| {})).as_deref(), Some("Anna"));
-    assert_eq!(
-        name(&message_create_event(|event| event["author"]["global_name"] = Value::Null)).as_deref(),
-        Some("anna")
-    );
-    let long = "x\n".repeat(10_000);
-    let cut = name(&message_create_event(|event| event["member"]["nick"] = json!(long))).unwrap();
+    let name = |change: fn(&mut Value)| parse_changed(change).unwrap().sender_name.unwrap();
+    assert_eq!(name(|event| event["member"]["nick"] = json!("Annie")), "Annie");
+    assert_eq!(name(|_| {}), "Anna");
+    assert_eq!(name(|event| event["author"]["global_name"] = Value::Null), "anna");
+    let cut = name(|event| event["member"]["nick"] = json!("x\n".repeat(10_000)));
     assert!(cut.len() <= 200 && !cut.contains('\n'));
 }
 
 #[test]
 fn files_come_with_their_kind() {
     let file = |name: &str, kind: Value| json!({"id": "1", "filename": name, "content_type": kind, "size": 3, "url": format!("https://cdn.discordapp.com/{name}")});
-    let event = message_create_event(|event| {
+    let inbound = parse_changed(|event| {
         event["content"] = json!("");
         event["attachments"] = json!([
             file("a.png", json!("image/png")),
@@ -145,7 +138,7 @@ fn files_come_with_their_kind() {
             {"id": "2", "filename": "no address"},
         ]);
     });
-    let inbound = message_parser::parse_message(&event, BOT_ID, false).unwrap();
+    let inbound = inbound.unwrap();
     let kinds: Vec<_> = inbound.attachments.iter().map(|file| file.kind).collect();
     assert_eq!(kinds, [AttachmentKind::Image, AttachmentKind::Audio, AttachmentKind::Video, AttachmentKind::File]);
     assert_eq!(inbound.attachments[0].bytes, Some(3));
@@ -154,19 +147,15 @@ fn files_come_with_their_kind() {
 
 #[test]
 fn own_messages_are_ignored_without_a_bot_flag() {
-    assert!(message_parser::parse_message(&message_create_event(|_| {}), BOT_ID, false).is_some());
+    assert!(parse_changed(|_| {}).is_some());
     assert_eq!(message_parser::parse_message(&message_create_event(|_| {}), "400", false), None);
 }
 
 #[test]
-fn empty_messages_are_ignored() {
-    assert_eq!(
-        message_parser::parse_message(&message_create_event(|event| event["content"] = json!("")), BOT_ID, false),
-        None
-    );
-    let bare = message_create_event(|event| {
+fn a_mention_alone_is_ignored() {
+    let bare = parse_changed(|event| {
         event["content"] = json!(format!("<@{BOT_ID}>"));
         event["mentions"] = json!([{"id": BOT_ID, "username": "quell"}]);
     });
-    assert_eq!(message_parser::parse_message(&bare, BOT_ID, false), None);
+    assert_eq!(bare, None);
 }

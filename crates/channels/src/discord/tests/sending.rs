@@ -11,25 +11,24 @@ fn status_fault(status: u16, code: u64) -> FakeDiscordFault {
 #[tokio::test]
 async fn a_message_is_shown_edited_and_pings_nobody() {
     let fixture = DiscordFixture::new().await;
-    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    let text = format!("@everyone <@{anna}> hello");
-    let id = fixture.send(&channel, &text, "1").await.unwrap();
-    let edited = message_piece(&format!("{text} again"));
-    fixture.network.drafts().unwrap().edit(&chat_address(&channel), &id, &edited).await.unwrap();
-    let shown = &fixture.server.messages(&channel)[0];
-    assert_eq!((&shown.id, &shown.text, shown.edits), (&id.0, &edited.formatted, 1));
+    let text = format!("@everyone <@{}> hello", fixture.person);
+    let id = fixture.send(&text, "1").await.unwrap();
+    let edited = format!("{text} again");
+    fixture.edit(&id, &edited).await.unwrap();
+    let shown = &fixture.messages()[0];
+    assert_eq!((&shown.id, &shown.text, shown.edits), (&id.0, &edited, 1));
     assert!(shown.pinged.is_empty(), "{:?}", shown.pinged);
 }
 
 #[tokio::test]
 async fn a_key_is_one_message_in_each_channel() {
     let fixture = DiscordFixture::new().await;
-    let (channel, other) = (fixture.server.add_channel(), fixture.server.add_channel());
-    let id = fixture.send(&channel, "once", "key").await.unwrap();
-    assert_eq!(fixture.send(&channel, "once", "key").await, Ok(id));
-    fixture.send(&channel, "twice", "another key").await.unwrap();
-    fixture.send(&other, "elsewhere", "key").await.unwrap();
-    assert_eq!((fixture.server.messages(&channel).len(), fixture.server.messages(&other).len()), (2, 1));
+    let other = chat_address(&fixture.server.add_channel());
+    let id = fixture.send("once", "key").await.unwrap();
+    assert_eq!(fixture.send("once", "key").await, Ok(id));
+    fixture.send("twice", "another key").await.unwrap();
+    fixture.send_to(&other, "elsewhere", "key").await.unwrap();
+    assert_eq!((fixture.messages().len(), fixture.server.messages(&other.target).len()), (2, 1));
 }
 
 #[rstest]
@@ -38,26 +37,24 @@ async fn a_key_is_one_message_in_each_channel() {
 #[tokio::test]
 async fn a_rate_limit_says_when_to_come_again(#[case] scope: RateLimitScope) {
     let fixture = DiscordFixture::new().await;
-    let (channel, after) = (fixture.server.add_channel(), Duration::from_millis(2250));
+    let after = Duration::from_millis(2250);
     fixture.server.inject_fault(DiscordRoute::Send, FakeDiscordFault::RateLimited { after, scope });
-    let refused = fixture.send(&channel, "hello", "1").await.unwrap_err();
+    let refused = fixture.send("hello", "1").await.unwrap_err();
     assert!(
         matches!(&refused, SendError::NotDelivered { retry_after: told, .. } if *told == Some(after)),
         "{refused:?}"
     );
-    fixture.send(&channel, "hello", "1").await.unwrap();
+    fixture.send("hello", "1").await.unwrap();
 }
 
 #[tokio::test]
 async fn the_sixth_edit_within_five_seconds_has_to_wait() {
     let fixture = DiscordFixture::new().await;
-    let channel = fixture.server.add_channel();
-    let id = fixture.send(&channel, "...", "1").await.unwrap();
-    let drafts = fixture.network.drafts().unwrap();
+    let id = fixture.send("...", "1").await.unwrap();
     for count in 0..5 {
-        drafts.edit(&chat_address(&channel), &id, &message_piece(&format!("{count}"))).await.unwrap();
+        fixture.edit(&id, &count.to_string()).await.unwrap();
     }
-    let refused = drafts.edit(&chat_address(&channel), &id, &message_piece("5")).await.unwrap_err();
+    let refused = fixture.edit(&id, "5").await.unwrap_err();
     assert!(matches!(&refused, SendError::NotDelivered { retry_after: Some(_), .. }), "{refused:?}");
     assert!(fixture.network.limits().edit_interval * 5 >= Duration::from_secs(5), "the flow keeps to that by itself");
 }
@@ -71,12 +68,11 @@ async fn the_sixth_edit_within_five_seconds_has_to_wait() {
 #[tokio::test]
 async fn a_refused_send_is_not_repeated(#[case] fault: FakeDiscordFault, #[case] words: &str) {
     let fixture = DiscordFixture::new().await;
-    let channel = fixture.server.add_channel();
     fixture.server.inject_fault(DiscordRoute::Send, fault);
-    let refused = fixture.send(&channel, "hello", "1").await.unwrap_err();
+    let refused = fixture.send("hello", "1").await.unwrap_err();
     let SendError::Refused { why } = &refused else { panic!("{refused:?}") };
     assert!(why.contains(words), "{why}");
-    assert!(fixture.server.messages(&channel).is_empty());
+    assert!(fixture.messages().is_empty());
 }
 
 #[rstest]
@@ -86,37 +82,33 @@ async fn a_refused_send_is_not_repeated(#[case] fault: FakeDiscordFault, #[case]
 #[tokio::test]
 async fn a_send_without_an_answer_may_be_repeated(#[case] fault: FakeDiscordFault) {
     let fixture = DiscordFixture::new().await;
-    let channel = fixture.server.add_channel();
     fixture.server.inject_fault(DiscordRoute::Send, fault);
-    let lost = fixture.send(&channel, "hello", "1").await.unwrap_err();
+    let lost = fixture.send("hello", "1").await.unwrap_err();
     assert!(matches!(lost, SendError::Unknown { is_repeatable: true, .. }), "{lost:?}");
 }
 
 #[tokio::test]
 async fn a_message_that_is_gone_cannot_be_edited() {
     let fixture = DiscordFixture::new().await;
-    let channel = fixture.server.add_channel();
-    let id = fixture.send(&channel, "...", "1").await.unwrap();
-    fixture.server.delete_message(&channel, &id.0);
-    let refused =
-        fixture.network.drafts().unwrap().edit(&chat_address(&channel), &id, &message_piece("x")).await.unwrap_err();
+    let id = fixture.send("...", "1").await.unwrap();
+    fixture.server.delete_message(&fixture.channel, &id.0);
+    let refused = fixture.edit(&id, "x").await.unwrap_err();
     assert!(matches!(&refused, SendError::Refused { why } if why.contains("10008")), "{refused:?}");
 }
 
 #[tokio::test]
 async fn signs_are_put_there_and_taken_off() {
     let fixture = DiscordFixture::new().await;
-    fixture.server.disable_rate_limits();
-    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    let id = MessageId(fixture.server.post_message(&channel, &anna, "hello"));
-    let (address, reactions) = (chat_address(&channel), fixture.network.reactions().unwrap());
+    fixture.server.update(|state| state.limits = None);
+    let id = MessageId(fixture.post("hello"));
+    let (address, reactions) = (fixture.channel_address(), fixture.network.features().reactions.unwrap());
     for emoji in ["👀", "⏹️", "⚠️"] {
         reactions.add(&address, &id, emoji).await.unwrap();
     }
     reactions.remove(&address, &id, "👀").await.unwrap();
     reactions.remove(&address, &id, "👀").await.unwrap();
-    assert_eq!(fixture.server.messages(&channel)[0].reactions, ["⏹️", "⚠️"]);
-    fixture.server.delete_message(&channel, &id.0);
+    assert_eq!(fixture.messages()[0].reactions, ["⏹️", "⚠️"]);
+    fixture.server.delete_message(&fixture.channel, &id.0);
     reactions.remove(&address, &id, "⚠️").await.unwrap();
     assert!(reactions.add(&address, &id, "✅").await.is_err(), "there is nothing to put it on");
 }
@@ -124,13 +116,12 @@ async fn signs_are_put_there_and_taken_off() {
 #[tokio::test]
 async fn typing_is_shown_in_the_channel_or_thread() {
     let fixture = DiscordFixture::new().await;
-    let channel = fixture.server.add_channel();
-    let thread = fixture.server.add_thread(&channel);
-    let typing = fixture.network.typing().unwrap();
-    typing.show(&chat_address(&channel)).await.unwrap();
-    typing.show(&ChatAddress { target: channel.clone(), thread: Some(thread.clone()) }).await.unwrap();
-    typing.hide(&chat_address(&channel)).await.unwrap();
-    assert_eq!((fixture.server.typing_count(&channel), fixture.server.typing_count(&thread)), (1, 1));
+    let thread = fixture.server.add_thread(&fixture.channel);
+    let typing = fixture.network.features().typing.unwrap();
+    typing.show(&fixture.channel_address()).await.unwrap();
+    typing.show(&thread_address(&fixture.channel, &thread)).await.unwrap();
+    typing.hide(&fixture.channel_address()).await.unwrap();
+    assert_eq!((fixture.server.typing_count(&fixture.channel), fixture.server.typing_count(&thread)), (1, 1));
 }
 
 #[rstest]
@@ -140,7 +131,7 @@ async fn typing_is_shown_in_the_channel_or_thread() {
 #[tokio::test]
 async fn a_place_that_is_no_number_is_refused_without_a_call(#[case] target: &str) {
     let fixture = DiscordFixture::new().await;
-    let refused = fixture.send(target, "x", "1").await.unwrap_err();
+    let refused = fixture.send_to(&chat_address(target), "x", "1").await.unwrap_err();
     assert!(matches!(refused, SendError::Refused { .. }), "{refused:?}");
     assert!(fixture.server.state().calls.is_empty());
 }

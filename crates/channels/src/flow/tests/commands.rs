@@ -1,7 +1,6 @@
 //! Chat commands that wait: stops, restarts and shutdown while one is running.
 
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
@@ -14,7 +13,6 @@ use tokio::time::timeout;
 
 use super::fake_network::{FakeNetwork, FakeNetworkState};
 use super::{FlowFixture, WAIT_TIMEOUT};
-use crate::flow::commands::STOPPED_COMMAND_TIMEOUT;
 
 const COMMAND_STOPPED_TEXT: &str = "⏹ Stopped. The command has changed nothing.";
 const NEW_STOPPED_TEXT: &str = "⏹ Stopped. The conversation was not emptied; what was at work in it has been ended.";
@@ -78,20 +76,14 @@ impl LifecycleHook for HookGate {
         self.wait_at_gate().then(|()| ready(Ok(()))).boxed()
     }
 
-    fn on_activate<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
+    fn on_event<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
         self.wait_at_gate().boxed()
     }
 }
 
 async fn fixture_with_gate(gate: &Arc<HookGate>) -> FlowFixture {
-    fixture_with_gate_and_timeout(gate, STOPPED_COMMAND_TIMEOUT).await
-}
-
-/// A fixture that waits this long for a stopped command.
-async fn fixture_with_gate_and_timeout(gate: &Arc<HookGate>, stopped_command_timeout: Duration) -> FlowFixture {
     let hook = Arc::clone(gate) as Arc<dyn LifecycleHook>;
-    let data = (tempfile::tempdir().unwrap(), FakeNetwork::new());
-    FlowFixture::start_with_timeout(data, "", stopped_command_timeout, |config| {
+    FlowFixture::start_with("", |config| {
         config.lifecycle_hooks.push(hook);
         // Long enough that only the stop can end a hook.
         config.hooks.timeout_ms = 600_000;
@@ -221,7 +213,7 @@ async fn a_stop_keeps_the_history_that_a_command_was_about_to_empty() {
 async fn a_command_that_cannot_be_ended_says_that_nobody_knows_and_is_waited_for_no_longer() {
     let (open, opened) = mpsc::channel();
     let gate = HookGate::new(HookEvent::Create, vec![HookWait::Blocked(opened)]);
-    let fixture = fixture_with_gate_and_timeout(&gate, Duration::from_secs(2)).await;
+    let fixture = fixture_with_gate(&gate).await;
     fixture.network.receive_text("ann", "/model scripted/other");
     gate.wait_until_holding(1).await;
     fixture.network.receive_text("ann", "/stop");

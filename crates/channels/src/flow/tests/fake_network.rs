@@ -12,7 +12,7 @@ use super::WAIT_TIMEOUT;
 use crate::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use crate::network::{
     ChatAddress, Drafts, FileTransfer, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError,
-    NetworkLimits, OwnAccount, Reactions, SendError, TypingIndicator, async_trait,
+    NetworkFeatures, NetworkLimits, OwnAccount, Reactions, SendError, TypingIndicator, async_trait,
 };
 
 pub(super) struct FakeNetwork {
@@ -62,10 +62,10 @@ pub(super) enum FakeNetworkCall {
 #[derive(Debug, Clone)]
 pub(super) enum FakeNetworkFault {
     Fails(SendError),
-    /// The call takes effect, and its response is lost.
-    LosesResponse,
-    /// Same as [`FakeNetworkFault::LosesResponse`], and a repeated key shows the message once.
-    LosesResponseKeepsKey,
+    /// The call takes effect, and its response is lost. With `keeps_key`, a repeated key shows the message once.
+    LosesResponse {
+        keeps_key: bool,
+    },
     /// Completes, without effect, when [`FakeNetwork::end_hanging_calls`] is called.
     Hangs,
 }
@@ -226,13 +226,9 @@ impl FakeNetwork {
                 drop(ending.wait_for(|is_ending| *is_ending).await);
                 Err(lost())
             }
-            Some(FakeNetworkFault::LosesResponse) => {
+            Some(FakeNetworkFault::LosesResponse { keeps_key }) => {
                 done();
-                Err(lost())
-            }
-            Some(FakeNetworkFault::LosesResponseKeepsKey) => {
-                done();
-                Err(SendError::Unknown { why: "the answer was lost".to_owned(), is_repeatable: true })
+                Err(SendError::Unknown { why: "the answer was lost".to_owned(), is_repeatable: keeps_key })
             }
         }
     }
@@ -279,20 +275,14 @@ impl Network for FakeNetwork {
         Ok("paper".to_owned())
     }
 
-    fn drafts(&self) -> Option<&dyn Drafts> {
-        Some(self)
-    }
-
-    fn typing(&self) -> Option<&dyn TypingIndicator> {
-        Some(self)
-    }
-
-    fn reactions(&self) -> Option<&dyn Reactions> {
-        Some(self)
-    }
-
-    fn files(&self) -> Option<&dyn FileTransfer> {
-        Some(self)
+    fn features(&self) -> NetworkFeatures<'_> {
+        NetworkFeatures {
+            drafts: Some(self),
+            typing: Some(self),
+            reactions: Some(self),
+            files: Some(self),
+            ..NetworkFeatures::default()
+        }
     }
 }
 

@@ -1,17 +1,14 @@
 //! Attachments in the flow: concurrency limit, cleanup with the session, approval of file markers.
 
 use quell_engine::agent::AgentConfig;
-use quell_kernel::StopLevel;
 use quell_kernel::approval::ApprovalPolicy;
-use quell_kernel::registry::StopRequest;
-use quell_protocol::api::AccessLevel;
 use quell_protocol::approval::Decision;
-use quell_protocol::{Attachment, SessionKey, StopReason, Surface};
+use quell_protocol::{Attachment, SessionKey};
 use quell_testkit::model::ScriptedResponse;
 use quell_tools::attachment::attachment_folder;
 
-use super::FlowFixture;
 use super::operations::admin_caller;
+use super::{FlowFixture, page_admin, page_stop_request};
 use crate::network::InboundMessage;
 use crate::network::test_support::attachment_from;
 
@@ -19,7 +16,7 @@ use crate::network::test_support::attachment_from;
 const FILES_AT_ONCE: usize = 8;
 
 impl FlowFixture {
-    fn inbound_with_file(&self, sender: &str, source: &str) -> InboundMessage {
+    pub(super) fn inbound_with_file(&self, sender: &str, source: &str) -> InboundMessage {
         let mut inbound = self.network.inbound_message("room", sender, "look");
         let name = Some("notes.txt".to_owned());
         inbound.attachments.push(Attachment { name, ..attachment_from(source) });
@@ -72,9 +69,8 @@ async fn files_go_with_the_session_they_came_into() {
         fixture.network.wait_for("the answer", |state| state.reactions_on(&id) == ["✅"]).await;
         assert!(folder(sender).0.exists());
     }
-    let admin = super::super::channel_caller("page", "admin", AccessLevel::Admin);
-    let request = StopRequest { level: StopLevel::Gentle, reason: StopReason::User, surface: Surface::Page };
-    assert!(fixture.engine.delete_session(&admin, &folder("ann").1, &request).await.unwrap());
+    let session = folder("ann").1;
+    assert!(fixture.engine.delete_session(&page_admin(), &session, &page_stop_request()).await.unwrap());
     assert!(!folder("ann").0.exists() && folder("bob").0.exists());
     fixture.shut_down().await;
 }

@@ -6,15 +6,13 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use quell_engine::hooks::{LifecycleHook, MessageAnswer};
-use quell_protocol::Attachment;
 use quell_protocol::api::AccessLevel;
 use quell_protocol::hook::{HookBody, HookEvent};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::Value;
 
 use super::super::channel_caller;
-use super::{FlowFixture, page_submission};
-use crate::network::test_support::attachment_from;
+use super::{FlowFixture, gated_tool_call, page_submission};
 
 fn user_messages(request: &Value) -> Vec<String> {
     let messages = request["messages"].as_array().unwrap().iter();
@@ -68,6 +66,7 @@ async fn two_messages_share_the_prefix_of_their_prompts_byte_for_byte() {
 async fn an_interruption_waits_for_the_whole_chain_before_it() {
     let fixture = FlowFixture::start_with("interrupt_on_new_message = true", |_| {}).await;
     fixture.start_silent_run("a", "working").await;
+    fixture.network.wait_for_text("working").await;
     fixture.model.respond_by_prompt(|prompt, _| match prompt.ends_with('c') {
         true => ScriptedResponse::text("Done."),
         false => ScriptedResponse::silent_mid_stream("still working"),
@@ -75,6 +74,7 @@ async fn an_interruption_waits_for_the_whole_chain_before_it() {
     fixture.network.receive_text("ann", "b");
     fixture.network.receive_text("ann", "c");
     fixture.network.wait_for_text("Done.").await;
+    fixture.network.wait_for_text("working\n\n⏹ Stopped: you wrote again.").await;
     fixture.model.request_at(0).wait_client_left().await;
     let requests = fixture.model.recorded_requests();
     let last = user_messages(&requests.last().unwrap().body);
@@ -94,6 +94,7 @@ async fn old_and_new_words_are_one_message_when_nothing_came_of_the_old_ones() {
     assert_eq!(prompts.len(), 1);
     assert!(prompts[0].ends_with("안녕\n\n무시해"), "{prompts:?}");
     assert!(prompts[0].contains("The user wrote again before the request above was begun"), "{prompts:?}");
+    assert!(!fixture.network.state().contains_text("stopped in"), "an interruption has no receipt in the chat");
     fixture.shut_down().await;
 }
 
@@ -127,9 +128,7 @@ async fn words_that_follow_each_other_are_one_message_where_that_is_wanted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_steered_message_reaches_the_run_at_its_next_step() {
     let fixture = FlowFixture::start_with("on_busy = \"steer\"", |_| {}).await;
-    let call =
-        ScriptedStream::new().wait_for_gate("steered").tool_call("c1", "recall", &serde_json::json!({"query": "x"}));
-    fixture.model.script(call).script(ScriptedResponse::text("Both."));
+    fixture.model.script(gated_tool_call("steered")).script(ScriptedResponse::text("Both."));
     fixture.network.receive_text("ann", "first");
     fixture.model.request_at(0).wait_arrived().await;
     let second = fixture.network.receive_text("ann", "and also this");
@@ -143,49 +142,26 @@ async fn a_steered_message_reaches_the_run_at_its_next_step() {
     fixture.shut_down().await;
 }
 
-/// Regression: the message steered the active run without its files, and without any hook.
+/// Regressions: the message with files steered the active run without them and without any hook; the message behind it
+/// was answered before it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_with_files_steers_nothing_and_is_answered_with_them() {
+async fn a_message_with_files_steers_nothing_and_is_answered_in_its_turn() {
     let fixture = FlowFixture::start_with("on_busy = \"steer\"", |_| {}).await;
-    fixture.model.script(ScriptedStream::new().wait_for_gate("more").text("First."));
-    fixture.network.receive_text("ann", "first");
-    fixture.model.request_at(0).wait_arrived().await;
-    let mut inbound = fixture.network.inbound_message("room", "ann", "look");
-    let name = Some("notes.txt".to_owned());
-    inbound.attachments.push(Attachment { name, ..attachment_from("contents") });
-    fixture.model.script(ScriptedResponse::text("Second."));
-    fixture.network.receive_message(inbound);
-    fixture.network.wait_for("both", |state| state.inbound_count == 2).await;
-    fixture.wait_for_active_runs(2).await;
-    fixture.model.open_gate("more");
-    fixture.network.wait_for_text("Second.").await;
-    let prompts = user_messages(&fixture.model.request_at(1).wait_arrived().await.body);
-    assert!(prompts.last().unwrap().contains("notes.txt]"), "{prompts:?}");
-    fixture.shut_down().await;
-}
-
-/// Regression: the second message was answered before the earlier one with files.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_after_one_with_files_is_answered_after_it() {
-    let fixture = FlowFixture::start_with("on_busy = \"steer\"", |_| {}).await;
-    let call =
-        ScriptedStream::new().wait_for_gate("more").tool_call("c1", "recall", &serde_json::json!({"query": "x"}));
-    fixture.model.script(call);
+    fixture.model.script(gated_tool_call("more"));
     for answer in ["First.", "Second.", "Third."] {
         fixture.model.script(ScriptedResponse::text(answer));
     }
     fixture.network.receive_text("ann", "first");
     fixture.model.request_at(0).wait_arrived().await;
-    let mut inbound = fixture.network.inbound_message("room", "ann", "look");
-    let name = Some("notes.txt".to_owned());
-    inbound.attachments.push(Attachment { name, ..attachment_from("contents") });
-    fixture.network.receive_message(inbound);
+    fixture.network.receive_message(fixture.inbound_with_file("ann", "contents"));
     fixture.network.receive_text("ann", "no, the other one");
     fixture.wait_for_active_runs(3).await;
     fixture.model.open_gate("more");
     fixture.network.wait_for("all answers", |state| state.texts() == ["First.", "Second.", "Third."]).await;
-    let prompts = user_messages(&fixture.model.request_at(3).wait_arrived().await.body);
-    assert!(prompts.last().unwrap().ends_with("no, the other one"), "{prompts:?}");
+    for (request, ending) in [(2, "notes.txt]"), (3, "no, the other one")] {
+        let prompts = user_messages(&fixture.model.request_at(request).wait_arrived().await.body);
+        assert!(prompts.last().unwrap().ends_with(ending), "{prompts:?}");
+    }
     fixture.shut_down().await;
 }
 
@@ -193,11 +169,9 @@ async fn a_message_after_one_with_files_is_answered_after_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_answered_in_its_chat_although_the_page_is_at_work_in_its_session() {
     let fixture = FlowFixture::start_with("on_busy = \"steer\"", |_| {}).await;
-    let call =
-        ScriptedStream::new().wait_for_gate("more").tool_call("c1", "recall", &serde_json::json!({"query": "x"}));
     fixture
         .model
-        .script(call)
+        .script(gated_tool_call("more"))
         .script(ScriptedResponse::text("On the page."))
         .script(ScriptedResponse::text("In the chat."));
     let submission = page_submission("paper_room_ann", "look after this");
@@ -222,7 +196,7 @@ impl LifecycleHook for RedactingHook {
         event == HookEvent::MessageReceived
     }
 
-    fn on_message_received<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
+    fn on_message<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
         let hidden = body.message.as_ref().unwrap().content.replace("4711", "[hidden]");
         ready(MessageAnswer::Content(hidden)).boxed()
     }
@@ -234,9 +208,11 @@ async fn a_message_that_hooks_want_to_see_steers_nothing_and_is_answered_as_they
     let fixture =
         FlowFixture::start_with("on_busy = \"steer\"", |config| config.lifecycle_hooks.push(Arc::new(RedactingHook)))
             .await;
-    let call =
-        ScriptedStream::new().wait_for_gate("more").tool_call("c1", "recall", &serde_json::json!({"query": "x"}));
-    fixture.model.script(call).script(ScriptedResponse::text("First.")).script(ScriptedResponse::text("Second."));
+    fixture
+        .model
+        .script(gated_tool_call("more"))
+        .script(ScriptedResponse::text("First."))
+        .script(ScriptedResponse::text("Second."));
     fixture.network.receive_text("ann", "first");
     fixture.model.request_at(0).wait_arrived().await;
     fixture.network.receive_text("ann", "my number is 4711");

@@ -10,6 +10,7 @@ use super::FlowFixture;
 use super::fake_network::{
     FakeNetwork, FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault, refusal_fault,
 };
+use crate::flow::texts;
 use crate::network::test_support::attachment_from;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,10 +39,13 @@ async fn an_answer_grows_in_its_draft_and_is_signed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draft_that_cannot_be_sent_holds_no_answer_up() {
     let fixture = FlowFixture::start().await;
-    for (number, fault) in
-        [rate_limit_fault(Duration::from_secs(3600)), refusal_fault(), FakeNetworkFault::LosesResponse]
-            .into_iter()
-            .enumerate()
+    for (number, fault) in [
+        rate_limit_fault(Duration::from_secs(3600)),
+        refusal_fault(),
+        FakeNetworkFault::LosesResponse { keeps_key: false },
+    ]
+    .into_iter()
+    .enumerate()
     {
         fixture.network.inject_fault(FakeNetworkCall::Send, fault);
         fixture.model.script(ScriptedStream::new().wait_for_gate(format!("gate {number}")).text("The answer."));
@@ -58,7 +62,7 @@ async fn a_draft_that_cannot_be_sent_holds_no_answer_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draft_whose_confirmation_is_lost_is_found_again_by_its_key() {
     let fixture = FlowFixture::start().await;
-    fixture.network.inject_fault(FakeNetworkCall::Send, FakeNetworkFault::LosesResponseKeepsKey);
+    fixture.network.inject_fault(FakeNetworkCall::Send, FakeNetworkFault::LosesResponse { keeps_key: true });
     fixture.model.script(ScriptedStream::new().text("The ").wait_for_gate("more").text("answer."));
     let message_id = fixture.network.receive_text("ann", "hello");
     fixture.network.wait_for("the draft", |state| state.texts() == ["The"]).await;
@@ -111,10 +115,16 @@ async fn a_long_answer_is_cut_and_a_lost_answer_of_the_network_doubles_nothing()
         assert_eq!(state.texts().iter().filter(|text| text.contains(&format!("{number} word"))).count(), 1);
     }
     fixture.model.script(ScriptedResponse::text("Short."));
-    fixture.network.inject_fault(FakeNetworkCall::Send, FakeNetworkFault::LosesResponse);
+    fixture.network.inject_fault(FakeNetworkCall::Send, FakeNetworkFault::LosesResponse { keeps_key: false });
     let message_id = fixture.network.receive_text("ann", "and now");
     fixture.network.wait_for("the sign that it is not known", |state| state.reactions_on(&message_id) == ["⚠️"]).await;
+    fixture.network.wait_for_text(texts::DELIVERY_UNKNOWN).await;
     assert_eq!(fixture.network.state().texts().iter().filter(|text| **text == "Short.").count(), 1);
+    fixture.model.script(ScriptedResponse::text("Refused."));
+    fixture.network.inject_fault(FakeNetworkCall::Send, refusal_fault());
+    fixture.network.receive_text("ann", "once more");
+    let state = fixture.network.wait_for_text(texts::ANSWER_UNDELIVERED).await;
+    assert!(!state.contains_text("Refused."), "{state:#?}");
     fixture.shut_down().await;
 }
 

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::fake_network::{
     FakeMessage, FakeNetwork, FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault, refusal_fault,
 };
-use super::{FlowFixture, WAIT_TIMEOUT};
+use super::{FlowFixture, WAIT_TIMEOUT, gated_tool_call};
 use crate::flow::texts::RESTARTED;
 use crate::network::{ChatAddress, InboundMessage};
 
@@ -33,6 +33,11 @@ impl StoredReplies {
         }
         store.close().await;
         Self { stale_replies, journal_text }
+    }
+
+    /// True if the message id of the first draft is stored, and this text of a run.
+    fn has_draft_of(&self, text: &str) -> bool {
+        self.stale_replies[0].pending_reply.draft_message.is_some() && self.journal_text.contains(text)
     }
 }
 
@@ -71,7 +76,7 @@ fn restart_notices(state: &FakeNetworkState) -> usize {
 }
 
 async fn stale_reply_count(fixture: &FlowFixture) -> usize {
-    fixture.engine.list_stale_replies().await.unwrap().len()
+    fixture.engine.channel_store().list_stale_replies().await.unwrap().len()
 }
 
 async fn wait_until_repaired(fixture: &FlowFixture) {
@@ -86,10 +91,7 @@ async fn wait_until_repaired(fixture: &FlowFixture) {
 async fn a_draft_and_a_sign_that_a_kill_left_are_ended_and_told_once() {
     let (fixture, inbound) = start_run("", "Working on").await;
     fixture.network.wait_for("the draft", |state| state.texts() == ["Working on"]).await;
-    let left = kill_when(&fixture, |left| {
-        left.stale_replies[0].pending_reply.draft_message.is_some() && left.journal_text.contains("Working on")
-    })
-    .await;
+    let left = kill_when(&fixture, |left| left.has_draft_of("Working on")).await;
     let next = FlowFixture::start_with_data(left, "", |_| {}).await;
     next.network.receive_message(inbound.clone());
     let ended = format!("Working on\n\n{RESTARTED}");
@@ -184,9 +186,7 @@ async fn a_shutdown_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_steered_message_gets_the_sign_of_the_run_that_took_it_in() {
     let fixture = FlowFixture::start_with("on_busy = \"steer\"", |_| {}).await;
-    let call =
-        ScriptedStream::new().wait_for_gate("steered").tool_call("c1", "recall", &serde_json::json!({"query": "x"}));
-    fixture.model.script(call).script(ScriptedResponse::silent_mid_stream("Both"));
+    fixture.model.script(gated_tool_call("steered")).script(ScriptedResponse::silent_mid_stream("Both"));
     let first = fixture.network.receive_text("ann", "first");
     fixture.model.request_at(0).wait_arrived().await;
     let second = fixture.network.receive_text("ann", "and also this");
@@ -307,10 +307,7 @@ async fn an_answer_that_was_being_carried_stays_readable() {
     fixture.network.inject_fault(FakeNetworkCall::Edit, FakeNetworkFault::Hangs);
     fixture.model.open_gate("more");
     fixture.network.wait_until_faults_used().await;
-    let left = kill_when(&fixture, |left| {
-        left.stale_replies[0].pending_reply.draft_message.is_some() && left.journal_text.contains("morning.")
-    })
-    .await;
+    let left = kill_when(&fixture, |left| left.has_draft_of("morning.")).await;
     let next = FlowFixture::start_with_data(left, "", |_| {}).await;
     let ended = format!("Good morning.\n\n{RESTARTED}");
     next.network.wait_for("the end of the draft", |state| state.texts() == [&ended]).await;

@@ -12,7 +12,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::fake_network::{FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault};
-use super::{FlowFixture, page_submission};
+use super::{FlowFixture, page_admin, page_stop_request, page_submission};
 use crate::network::test_support::attachment_from;
 
 /// Regression: a stop registered as the newest task, and ended itself.
@@ -277,14 +277,9 @@ async fn a_stop_from_elsewhere_is_told_in_the_chat() {
     let message_id = fixture.network.receive_text("ann", "write");
     fixture.network.wait_for_text("I begin").await;
     let run = fixture.engine.active_runs()[0].run_id.clone();
-    let admin = super::super::channel_caller("page", "admin", quell_protocol::api::AccessLevel::Admin);
+    let admin = page_admin();
     let scope = quell_kernel::registry::StopScope::Run { id: run, session: None };
-    let request = quell_kernel::registry::StopRequest {
-        level: quell_kernel::StopLevel::Gentle,
-        reason: quell_protocol::StopReason::User,
-        surface: quell_protocol::Surface::Page,
-    };
-    assert!(fixture.engine.stop(&admin, &scope, &request).stopped_anything());
+    assert!(fixture.engine.stop(&admin, &scope, &page_stop_request()).stopped_anything());
     fixture.network.wait_for_text("I begin\n\n⏹ stopped in").await;
     fixture.network.wait_for("the last sign", |state| state.reactions_on(&message_id) == ["⏹"]).await;
     fixture.shut_down().await;
@@ -372,11 +367,10 @@ async fn a_stop_finds_what_consolidates_the_memory_behind_an_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_stops_what_the_page_started_in_chats() {
     let fixture = FlowFixture::start().await;
-    let page_caller = super::super::channel_caller("page", "admin", quell_protocol::api::AccessLevel::Admin);
     fixture.model.respond_by_prompt(|_, _| ScriptedResponse::silent_mid_stream("hm"));
     for (session, sender, stop) in [("paper_room_root", "root", "/stop"), ("paper_room_ann", "root", "/stop all")] {
         let SubmitOutcome::Accepted(run) =
-            fixture.engine.submit(&page_caller, page_submission(session, "from the page")).await.unwrap()
+            fixture.engine.submit(&page_admin(), page_submission(session, "from the page")).await.unwrap()
         else {
             panic!("not new")
         };

@@ -282,6 +282,30 @@ fn mentions_in_replies_notify_no_one(#[case] text: &str) {
     }
 }
 
+#[rstest]
+#[case::room_for_cells(18, "> ```\n> a | b\n> --+--\n> 1 | 2\n> ```")]
+#[case::room_for_rows(19, "> a b\n> 1 2")]
+#[case::room_for_the_table_alone(20, "> a b\n> 1 2")]
+#[case::no_room(21, "> a b\n> 1 2")]
+fn a_table_without_room_for_its_cells_becomes_text(#[case] depth: usize, #[case] expected: &str) {
+    let quote = "> ".repeat(depth);
+    assert_eq!(format_all(&format!("{quote}|a|b|\n{quote}|-|-|\n{quote}|1|2|"), Markup::Discord), expected);
+}
+
+#[rstest]
+#[case::discord_everyone(Markup::Discord, "everyone")]
+#[case::discord_here(Markup::Discord, "here")]
+#[case::slack_channel(Markup::Slack, "channel")]
+#[case::slack_everyone(Markup::Slack, "everyone")]
+#[case::slack_here(Markup::Slack, "here")]
+fn a_mention_at_the_end_of_a_long_word_notifies_no_one(#[case] markup: Markup, #[case] call: &str) {
+    // The word is written in parts of 512 bytes: one of them ends at each place in the mention.
+    for before in 490..=600 {
+        let word = "x".repeat(before);
+        assert_eq!(format_all(&format!("{word}@{call}"), markup), format!("{word}@⟨0⟩{call}"));
+    }
+}
+
 #[test]
 fn only_addresses_of_the_web_and_of_mail_are_links() {
     let text = "[a](javascript:alert(1)) [b](file:///etc/passwd) [c](mailto:c@example.org) [d](HTTPS://example.org/\"x) [e](./e.md)";

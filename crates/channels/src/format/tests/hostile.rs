@@ -5,7 +5,6 @@ use rstest::rstest;
 use super::properties::assert_piece_valid;
 use crate::format::{LengthUnit, Markup, MessageFormat, format_draft, split_message};
 
-/// Length of the texts.
 const TEXT_BYTES: usize = if cfg!(debug_assertions) { 10_000 } else { 1_000_000 };
 
 #[rstest]
@@ -35,9 +34,19 @@ const TEXT_BYTES: usize = if cfg!(debug_assertions) { 10_000 } else { 1_000_000 
 #[case::deep("  - ")]
 #[case::escapes("\\")]
 fn hard_text_fits_and_takes_no_longer_than_its_length_says(#[case] part: &str) {
-    let text = format!("begin {}", part.repeat(TEXT_BYTES / part.len()));
+    check_repeated(part, TEXT_BYTES, 4000);
+}
+
+/// Nearly every piece ends within a step.
+#[test]
+fn a_long_word_in_short_pieces_takes_no_longer_than_its_length_says() {
+    check_repeated("a", 16 * TEXT_BYTES, 400);
+}
+
+fn check_repeated(part: &str, bytes: usize, max_length: usize) {
+    let text = format!("begin {}", part.repeat(bytes / part.len()));
     for markup in [Markup::Plain, Markup::TelegramHtml, Markup::MatrixHtml, Markup::Discord] {
-        let form = MessageFormat { markup, max_length: 4000, length_unit: LengthUnit::Utf16 };
+        let form = MessageFormat { markup, max_length, length_unit: LengthUnit::Utf16 };
         let started = std::time::Instant::now();
         let pieces = split_message(&text, &form);
         let took = started.elapsed();

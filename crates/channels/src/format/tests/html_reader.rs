@@ -8,33 +8,8 @@ pub(super) enum HtmlDialect {
     Matrix,
 }
 
-const TELEGRAM_TAGS: &[&str] = &["b", "i", "u", "s", "a", "code", "pre", "blockquote", "tg-spoiler"];
-const MATRIX_TAGS: &[&str] = &[
-    "p",
-    "strong",
-    "em",
-    "del",
-    "u",
-    "code",
-    "pre",
-    "ul",
-    "ol",
-    "li",
-    "blockquote",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "h5",
-    "h6",
-    "table",
-    "tr",
-    "th",
-    "td",
-    "a",
-    "hr",
-    "br",
-];
+const TELEGRAM_TAGS: &str = "b i u s a code pre blockquote tg-spoiler";
+const MATRIX_TAGS: &str = "p strong em del u code pre ul ol li blockquote h1 h2 h3 h4 h5 h6 table tr th td a hr br";
 
 /// Parses HTML and returns its text. Unknown, unbalanced or misplaced tags and unescaped characters are errors.
 pub(super) fn parse_html_text(html: &str, dialect: HtmlDialect) -> Result<String, String> {
@@ -72,7 +47,7 @@ fn check_tag(tag: &str, dialect: HtmlDialect, open: &mut Vec<String>) -> Result<
     }
     let (name, attributes) = tag.split_once(' ').unwrap_or((tag, ""));
     let known = if dialect == HtmlDialect::Telegram { TELEGRAM_TAGS } else { MATRIX_TAGS };
-    if !known.contains(&name) {
+    if !known.split(' ').any(|other| other == name) {
         return Err(format!("{name} is no tag"));
     }
     let fits = match (name, attributes.split_once('=')) {
@@ -107,25 +82,4 @@ fn check_tag(tag: &str, dialect: HtmlDialect, open: &mut Vec<String>) -> Result<
         open.push(name.to_owned());
     }
     Ok(())
-}
-
-#[test]
-fn a_strict_reader_refuses_what_is_wrong() {
-    for wrong in [
-        "<b>a",
-        "a</b>",
-        "<b><i>a</b></i>",
-        "a & b",
-        "a > b",
-        "<p>a</p>",
-        "<code><b>a</b></code>",
-        "<a>x</a>",
-        "<b",
-        "<a href=\"javascript:x\">y</a>",
-    ] {
-        assert!(parse_html_text(wrong, HtmlDialect::Telegram).is_err(), "{wrong}");
-    }
-    for wrong in ["<li>a</li>", "<table><td>a</td></table>", "<script>a</script>", "<p onclick=\"x\">a</p>"] {
-        assert!(parse_html_text(wrong, HtmlDialect::Matrix).is_err(), "{wrong}");
-    }
 }

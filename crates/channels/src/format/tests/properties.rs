@@ -17,72 +17,17 @@ const CASE_COUNT: u32 = if cfg!(debug_assertions) { 512 } else { 8192 };
 /// A fragment of Markdown. Words have more than one letter, so that none of them is a tag of a letter style. No
 /// backtick stands next to another except in a fence, because the info string of a fence is not text.
 fn markdown_fragment() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec![
-        "stop",
-        "Then",
-        "안녕",
-        "하세요",
-        "停止",
-        "、重点",
-        "👩‍👩‍👧‍👦",
-        "🇰🇷",
-        "e\u{301}a\u{308}",
-        "**",
-        "*",
-        "_",
-        " ~~x~~ ",
-        " `",
-        "` ",
-        "\n",
-        "\n\n",
-        "\n\n",
-        "> ",
-        "- ",
-        "\n- ",
-        "\n   - ",
-        "\n1. ",
-        "\n# ",
-        "\n```\n",
-        "\n```rust\n",
-        "\n    ",
-        "\n| ",
-        " | ",
-        "\n|--|--|\n",
-        "[",
-        "](https://example.org/",
-        ")",
-        "](",
-        "]: ",
-        "<",
-        ">",
-        "&",
-        "\\",
-        "\n---\n",
-        "@everyone",
-        "<@12>",
-        "<!channel>",
-        "<br>",
-        "<b>",
-        "</b>",
-        "<u>",
-        ". ",
-        "。",
-        "\"",
-        " ",
-        " ",
-        "  \n",
-        "!",
-        "~",
-        "|",
-        "=",
-        "\n===\n",
-        "\t",
-        "\r\n",
-        "\u{7}",
-        "(",
-        "**\"",
-        "\"**",
-    ])
+    let words =
+        ["stop", "Then", "안녕", "하세요", "停止", "、重点", "👩‍👩‍👧‍👦", "🇰🇷", "e\u{301}a\u{308}", "@everyone", "<!channel>"];
+    let marks =
+        ["**", "*", "_", " ~~x~~ ", " `", "` ", "~", "<", ">", "&", "\\", "!", "|", "=", "(", "**\"", "\"**", "\""];
+    let links = ["[", "](https://example.org/", ")", "](", "]: "];
+    let blocks =
+        ["> ", "- ", "\n- ", "\n   - ", "\n1. ", "\n# ", "\n```\n", "\n```rust\n", "\n    ", "\n---\n", "\n===\n"];
+    let tables = ["\n| ", " | ", "\n|--|--|\n"];
+    let tags = ["<@12>", "<br>", "<b>", "</b>", "<u>"];
+    let spaces = ["\n", "\n\n", "\n\n", ". ", "。", " ", " ", "  \n", "\t", "\r\n", "\u{7}"];
+    prop::sample::select([&words[..], &marks, &links, &blocks, &tables, &tags, &spaces].concat())
 }
 
 fn markdown_text() -> impl Strategy<Value = String> {

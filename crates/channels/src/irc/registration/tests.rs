@@ -1,23 +1,16 @@
 //! The lines until the welcome.
 
-use super::*;
-use crate::wire::byte_stream::StreamSecurity;
+use serde_json::json;
 
-fn test_account(credentials: IrcCredentials) -> IrcAccount {
-    let (channel, host, nick) = ("chat".to_owned(), "irc.test".to_owned(), "quell".to_owned());
-    IrcAccount {
-        channel_name: channel,
-        host,
-        port: 6697,
-        security: StreamSecurity::Tls,
-        configured_nick: nick,
-        configured_rooms: Vec::new(),
-        credentials,
-    }
+use super::*;
+use crate::irc::tests::irc_network;
+
+fn test_account(token: Option<&str>) -> IrcAccount {
+    irc_network("irc.test:6697", json!({}), token).account
 }
 
 fn sasl_account() -> IrcAccount {
-    test_account(IrcCredentials::Sasl { account: "me".to_owned(), password: "secret".into() })
+    irc_network("irc.test:6697", json!({"sasl_account": "me"}), Some("secret")).account
 }
 
 /// Feeds the lines to a registration and returns the last step.
@@ -49,15 +42,15 @@ fn refusal_reason(account: &IrcAccount, lines: &[&str]) -> String {
 #[test]
 fn it_says_who_it_is() {
     let begin = "CAP LS 302\r\nNICK quell\r\nUSER quell 0 * :Quell, a gateway for agents\r\n";
-    assert_eq!(sent_lines(&test_account(IrcCredentials::Unauthenticated), &[]), begin);
-    let password = test_account(IrcCredentials::ServerPassword("two words".into()));
+    assert_eq!(sent_lines(&test_account(None), &[]), begin);
+    let password = test_account(Some("two words"));
     assert!(sent_lines(&password, &[]).starts_with("CAP LS 302\r\nPASS :two words\r\nNICK"));
     assert_eq!(sent_lines(&sasl_account(), &[]), begin, "the password of an account is no password of the server");
 }
 
 #[test]
 fn it_asks_for_what_it_wants_of_what_is_offered() {
-    let plain = test_account(IrcCredentials::Unauthenticated);
+    let plain = test_account(None);
     let rows: &[(&[&str], &str)] = &[
         (&["CAP * LS :"], "CAP END\r\n"),
         (&["CAP * LS :multi-prefix echo-message batch"], "CAP END\r\n"),
@@ -87,9 +80,22 @@ fn an_account_is_proven() {
 }
 
 #[test]
+fn a_long_proof_goes_in_pieces_and_ends_with_a_short_one() {
+    let lines = |length: usize| -> Vec<usize> {
+        let lines = sasl_plain_lines("me", &"x".repeat(length).into());
+        lines.iter().map(|line| line.bytes().len() - "AUTHENTICATE \r\n".len()).collect()
+    };
+    // Three bytes make four letters, and `\0me\0` has four bytes.
+    assert_eq!(lines(10), [20]);
+    assert_eq!(lines(296), [400, 1], "a full piece is not the last one");
+    assert_eq!(lines(297), [400, 4]);
+    assert_eq!(lines(596), [400, 400, 1]);
+}
+
+#[test]
 fn a_proof_goes_to_nobody_who_was_not_asked() {
     assert_eq!(sent_lines(&sasl_account(), &["AUTHENTICATE +"]), "AUTHENTICATE *\r\n");
-    assert_eq!(sent_lines(&test_account(IrcCredentials::Unauthenticated), &["AUTHENTICATE +"]), "AUTHENTICATE *\r\n");
+    assert_eq!(sent_lines(&test_account(None), &["AUTHENTICATE +"]), "AUTHENTICATE *\r\n");
 }
 
 #[test]
@@ -111,7 +117,7 @@ fn an_account_that_cannot_be_proven_is_refused_in_the_servers_words() {
 
 #[test]
 fn a_server_may_refuse() {
-    let plain = test_account(IrcCredentials::Unauthenticated);
+    let plain = test_account(None);
     assert!(refusal_reason(&plain, &[":s 464 * :Password incorrect"]).contains("Password incorrect"));
     assert!(refusal_reason(&plain, &["ERROR :Access denied: Bad password?"]).contains("Bad password"));
     assert!(refusal_reason(&plain, &["ERROR :Closing link: (a@b) [K-Lined]"]).contains("K-Lined"));
@@ -126,7 +132,7 @@ fn a_server_may_refuse() {
 
 #[test]
 fn a_nick_that_is_taken_is_varied() {
-    let plain = test_account(IrcCredentials::Unauthenticated);
+    let plain = test_account(None);
     let taken = ":s 433 * x :in use";
     let nicks: Vec<String> = (1..=8).map(|times| sent_lines(&plain, &vec![taken; times])).collect();
     let expected = ["quell_", "quell__", "quell___", "quel_", "que_1", "que_2", "que_3", "que_4"];
@@ -138,15 +144,12 @@ fn a_nick_that_is_taken_is_varied() {
 
 #[test]
 fn the_welcome_names_the_nick() {
-    let progress = step_after(
-        &test_account(IrcCredentials::Unauthenticated),
-        &["@time=2026-01-02T03:04:05.000Z :irc.test 001 que :welcome"],
-    );
+    let progress = step_after(&test_account(None), &["@time=2026-01-02T03:04:05.000Z :irc.test 001 que :welcome"]);
     let at = "2026-01-02T03:04:05Z".parse().ok();
     let expected = IrcWelcome { nick: "que".to_owned(), server_name: "irc.test".to_owned(), server_time: at };
     assert_eq!(progress, RegistrationStep::Welcome(expected));
     for line in [":irc.test 001 * :welcome", ":irc.test 001", ":irc.test 001 a\u{1b}b :welcome"] {
-        let nameless = step_after(&test_account(IrcCredentials::Unauthenticated), &[line]);
+        let nameless = step_after(&test_account(None), &[line]);
         assert!(matches!(nameless, RegistrationStep::Failed(ListenError::Connection(_))), "{line:?}");
     }
 }

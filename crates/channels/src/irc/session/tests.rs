@@ -1,22 +1,14 @@
 //! Lines of a server and their effects.
 
-use super::super::account::IrcCredentials;
+use serde_json::json;
+
 use super::super::registration::IrcRegistration;
 use super::*;
-use crate::wire::byte_stream::StreamSecurity;
+use crate::irc::tests::irc_network;
 
 fn test_account() -> IrcAccount {
-    let rooms = vec!["#tea".to_owned(), "#Tea[2]".to_owned()];
-    let (channel, host, nick) = ("chat".to_owned(), "irc.test".to_owned(), "Quell".to_owned());
-    IrcAccount {
-        channel_name: channel,
-        host,
-        port: 6697,
-        security: StreamSecurity::Tls,
-        configured_nick: nick,
-        configured_rooms: rooms,
-        credentials: IrcCredentials::Unauthenticated,
-    }
+    let keys = json!({"nick": "Quell", "join": ["#tea", "#Tea[2]"]});
+    irc_network("irc.test:6697", keys, None).account
 }
 
 fn welcomed_session<'a>(account: &'a IrcAccount, nick: &str) -> IrcSession<'a> {
@@ -24,25 +16,24 @@ fn welcomed_session<'a>(account: &'a IrcAccount, nick: &str) -> IrcSession<'a> {
     IrcSession::new(account, IrcWelcome { nick: nick.to_owned(), server_name: "irc.test".to_owned(), server_time: at })
 }
 
-fn handle_line(session: &mut IrcSession<'_>, line: &str) -> Vec<IrcEffect> {
+fn handle_line(session: &mut IrcSession<'_>, line: &str) -> Option<IrcEffect> {
     session.handle_message(&IrcMessage::parse(line).unwrap())
 }
 
 fn parse_line(session: &mut IrcSession<'_>, line: &str) -> Option<InboundMessage> {
-    match <[IrcEffect; 1]>::try_from(handle_line(session, line)) {
-        Ok([IrcEffect::Receive(inbound)]) => Some(inbound),
-        Ok(other) => panic!("{other:?}"),
-        Err(no_effects) if no_effects.is_empty() => None,
-        Err(other) => panic!("{other:?}"),
+    match handle_line(session, line) {
+        Some(IrcEffect::Receive(inbound)) => Some(inbound),
+        None => None,
+        other => panic!("{other:?}"),
     }
 }
 
-fn sent_lines(effects: &[IrcEffect]) -> String {
-    let lines = effects.iter().filter_map(|effect| match effect {
-        IrcEffect::SendLine(line) => Some(String::from_utf8_lossy(line.bytes()).into_owned()),
-        _ => None,
-    });
-    lines.collect()
+/// The line that is sent after a line of the server.
+fn reply_to(session: &mut IrcSession<'_>, line: &str) -> String {
+    match handle_line(session, line) {
+        Some(IrcEffect::SendLine(line)) => String::from_utf8_lossy(line.bytes()).into_owned(),
+        _ => String::new(),
+    }
 }
 
 #[test]
@@ -123,15 +114,15 @@ fn the_wished_nick_is_taken_when_it_is_free() {
     let mut session = welcomed_session(&account, "Quell_");
     assert!(parse_line(&mut session, ":a!a@h PRIVMSG #tea :Quell: hello").is_some_and(|line| !line.is_addressed));
     assert!(parse_line(&mut session, ":a!a@h PRIVMSG #tea :Quell_: hello").is_some_and(|line| line.is_addressed));
-    assert_eq!(sent_lines(&handle_line(&mut session, ":ann!a@h QUIT :bye")), "");
-    assert_eq!(sent_lines(&handle_line(&mut session, ":quell!a@h QUIT :bye")), "NICK Quell\r\n");
-    assert_eq!(sent_lines(&handle_line(&mut session, ":quell!a@h NICK bob")), "NICK Quell\r\n");
+    assert_eq!(reply_to(&mut session, ":ann!a@h QUIT :bye"), "");
+    assert_eq!(reply_to(&mut session, ":quell!a@h QUIT :bye"), "NICK Quell\r\n");
+    assert_eq!(reply_to(&mut session, ":quell!a@h NICK bob"), "NICK Quell\r\n");
     assert_eq!(session.reclaim_nick_line(), Some(OutgoingIrcLine::from_words(&["NICK", "Quell"])));
-    let effects = handle_line(&mut session, ":Quell_!q@h NICK :Quell");
-    assert_eq!(effects[0], IrcEffect::AccountChanged(OwnAccount { id: "quell".to_owned(), name: "Quell".to_owned() }));
+    handle_line(&mut session, ":Quell_!q@h NICK :Quell");
+    assert_eq!(session.own_account(), OwnAccount { id: "quell".to_owned(), name: "Quell".to_owned() });
     assert_eq!(session.reclaim_nick_line(), None);
     assert!(parse_line(&mut session, ":a!a@h PRIVMSG #tea :Quell: hello").is_some_and(|line| line.is_addressed));
-    assert_eq!(sent_lines(&handle_line(&mut session, ":quell!a@h QUIT :ghost")), "");
+    assert_eq!(reply_to(&mut session, ":quell!a@h QUIT :ghost"), "");
 }
 
 #[test]
@@ -152,8 +143,8 @@ fn rooms_are_entered_and_what_keeps_it_out_is_known() {
     assert_eq!(refusal(&session, "#other"), None, "somebody else's wish, not its own");
     handle_line(&mut session, ":ann!a@h KICK #tea quell :out\u{2} with you");
     assert_eq!(refusal(&session, "#tea"), Some("not in #tea: kicked by ann: out with you".to_owned()));
-    assert_eq!(sent_lines(&handle_line(&mut session, ":ann!a@h INVITE quell #Tea")), "JOIN #Tea\r\n");
-    assert_eq!(sent_lines(&handle_line(&mut session, ":ann!a@h INVITE quell #other")), "");
+    assert_eq!(reply_to(&mut session, ":ann!a@h INVITE quell #Tea"), "JOIN #Tea\r\n");
+    assert_eq!(reply_to(&mut session, ":ann!a@h INVITE quell #other"), "");
     handle_line(&mut session, ":Quell!q@h JOIN #tea * :Quell");
     assert_eq!(refusal(&session, "#tea"), None);
     handle_line(&mut session, ":quell!q@h PART #tea :removed");
@@ -175,68 +166,35 @@ fn a_server_introduces_itself() {
     let account = test_account();
     let mut session = welcomed_session(&account, "Quell[x]");
     assert_eq!(session.own_account().id, "quell{x}");
-    let effects = handle_line(&mut session, ":irc.test 005 Quell[x] CASEMAPPING=ascii NETWORK=Tea :are supported");
-    assert_eq!(
-        effects[0],
-        IrcEffect::AccountChanged(OwnAccount { id: "quell[x]".to_owned(), name: "Quell[x]".to_owned() })
-    );
+    handle_line(&mut session, ":irc.test 005 Quell[x] CASEMAPPING=ascii NETWORK=Tea :are supported");
+    assert_eq!(session.own_account(), OwnAccount { id: "quell[x]".to_owned(), name: "Quell[x]".to_owned() });
     assert_eq!(session.server_info().network.as_deref(), Some("Tea"));
-    assert_eq!(handle_line(&mut session, ":irc.test 376 Quell[x] :End"), [IrcEffect::MotdEnded]);
-    assert_eq!(handle_line(&mut session, ":irc.test 422 Quell[x] :None"), [IrcEffect::MotdEnded]);
-    assert_eq!(sent_lines(&handle_line(&mut session, "PING a b")), "PONG a :b\r\n");
-    assert_eq!(sent_lines(&handle_line(&mut session, "PING :two words")), "PONG :two words\r\n");
-    assert_eq!(sent_lines(&handle_line(&mut session, "PING")), "PONG :\r\n");
+    assert_eq!(handle_line(&mut session, ":irc.test 376 Quell[x] :End"), Some(IrcEffect::MotdEnded));
+    assert_eq!(handle_line(&mut session, ":irc.test 422 Quell[x] :None"), Some(IrcEffect::MotdEnded));
+    assert_eq!(reply_to(&mut session, "PING a b"), "PONG a :b\r\n");
+    assert_eq!(reply_to(&mut session, "PING :two words"), "PONG :two words\r\n");
+    assert_eq!(reply_to(&mut session, "PING"), "PONG :\r\n");
 }
 
 #[test]
 fn the_network_ends_the_connection() {
     let account = test_account();
     let mut session = welcomed_session(&account, "Quell");
-    let lost = |effects: Vec<IrcEffect>| match <[IrcEffect; 1]>::try_from(effects) {
-        Ok([IrcEffect::Disconnected(lost)]) => lost,
+    let lost = |effect: Option<IrcEffect>| match effect {
+        Some(IrcEffect::Disconnected(lost)) => lost,
         other => panic!("{other:?}"),
     };
     assert!(matches!(lost(handle_line(&mut session, "ERROR :Closing Link: Ping timeout")), ListenError::Connection(_)));
     assert!(matches!(lost(handle_line(&mut session, "ERROR :Closing Link: K-Lined")), ListenError::Refused(_)));
     assert!(matches!(lost(handle_line(&mut session, ":oper!o@h KILL quell :bye")), ListenError::Connection(_)));
-    assert_eq!(handle_line(&mut session, ":oper!o@h KILL ann :bye"), []);
+    assert_eq!(handle_line(&mut session, ":oper!o@h KILL ann :bye"), None);
 }
 
 #[test]
 fn no_line_is_too_strange() {
-    const PARTS: &[&str] = &[
-        "@",
-        ":",
-        " ",
-        "  ",
-        ";",
-        "=",
-        "\\",
-        "!",
-        ",",
-        "#tea",
-        "Quell",
-        "ann!a@h",
-        "msgid=1",
-        "time=",
-        "PRIVMSG",
-        "NICK",
-        "KICK",
-        "JOIN",
-        "005",
-        "001",
-        "433",
-        "473",
-        "INVITE",
-        "CASEMAPPING=",
-        "CHANTYPES=",
-        "\u{1}",
-        "\u{3}",
-        "1,",
-        "ACTION ",
-        "안",
-        "\u{fffd}",
-    ];
+    const PARTS: &str = "@|:| |  |;|=|\\|!|,|#tea|Quell|ann!a@h|msgid=1|time=|PRIVMSG|NICK|KICK|JOIN|005|001|433|473|\
+        INVITE|CASEMAPPING=|CHANTYPES=|\u{1}|\u{3}|1,|ACTION |안|\u{fffd}";
+    let parts: Vec<&str> = PARTS.split('|').collect();
     let account = test_account();
     let (mut session, mut registration) = (welcomed_session(&account, "Quell"), IrcRegistration::new(&account));
     let (mut seed, mut taken) = (1_u64, 0_u32);
@@ -245,7 +203,7 @@ fn no_line_is_too_strange() {
         for _ in 0..8 {
             // Knuth's linear congruential generator: the same lines each time.
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            line.push_str(PARTS[usize::try_from(seed >> 33).unwrap() % PARTS.len()]);
+            line.push_str(parts[usize::try_from(seed >> 33).unwrap() % parts.len()]);
         }
         if let Some(message) = IrcMessage::parse(&line) {
             taken += 1;

@@ -1,9 +1,5 @@
 //! Tests against a real ngircd.
 
-use std::collections::BTreeSet;
-use std::pin::pin;
-
-use futures_util::poll;
 use quell_testkit::networks::irc::{IrcServer, IrcSettings, IrcTestUser};
 
 use super::*;
@@ -13,54 +9,6 @@ async fn join_as_ann(server: &IrcServer) -> IrcTestUser {
     let ann = IrcTestUser::connect(server, "Ann").await;
     ann.join("#tea").await;
     ann
-}
-
-/// A server, and a user and the account in one room.
-async fn meet_in_tea() -> (IrcServer, IrcTestUser, IrcFixture) {
-    let server = IrcServer::start().await;
-    let ann = join_as_ann(&server).await;
-    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
-    ann.wait_join("quell", "#tea").await;
-    (server, ann, fixture)
-}
-
-#[tokio::test]
-async fn messages_come_and_go() {
-    let (_server, ann, fixture) = meet_in_tea().await;
-    assert_eq!(
-        fixture.sink.state().accounts[0],
-        crate::network::OwnAccount { id: "quell".into(), name: "quell".into() }
-    );
-
-    ann.send_message("#tea", "QUELL: hello");
-    let inbound = fixture.wait_for_text("hello").await;
-    assert_eq!((inbound.sender.as_str(), inbound.sender_name.as_deref()), ("ann", Some("Ann")));
-    assert!(inbound.is_addressed && inbound.is_group);
-    assert!(fixture.send(&inbound.address.target, "good day").await.is_ok());
-    assert_eq!(ann.wait_messages_from("quell", 1).await, ["good day"]);
-
-    ann.send_message("quell", "in private");
-    let private = fixture.wait_for_text("in private").await;
-    assert!(private.is_addressed && !private.is_group);
-    assert!(fixture.send(&private.address.target, "to you alone").await.is_ok());
-    assert_eq!(ann.wait_messages_from("quell", 2).await[1], "to you alone");
-    assert!(ann.lines().iter().any(|line| line.text == "to you alone" && line.words == ["Ann"]));
-}
-
-#[tokio::test]
-async fn a_stop_word_is_heard_without_the_nick() {
-    let (_server, ann, fixture) = meet_in_tea().await;
-    ann.send_raw("NOTICE #tea :quell: a notice");
-    ann.send_message("#tea", "\u{1}VERSION\u{1}");
-    ann.send_message("#tea", "tea, anybody?");
-    ann.send_message("#tea", "\u{2}stop\u{2}");
-    ann.send_message("#tea", "quell, stop");
-    let state = fixture.sink.wait_for("all lines", |state| state.messages.len() == 3).await;
-    let heard: Vec<(&str, bool)> =
-        state.messages.iter().map(|inbound| (inbound.text.as_str(), inbound.is_addressed)).collect();
-    assert_eq!(heard, [("tea, anybody?", false), ("stop", false), ("stop", true)]);
-    let ids: BTreeSet<&str> = state.messages.iter().map(|inbound| inbound.id.as_str()).collect();
-    assert_eq!(ids.len(), 3, "each has an id of its own");
 }
 
 #[tokio::test]
@@ -73,18 +21,21 @@ async fn a_nick_that_is_taken_is_taken_back_when_it_is_free() {
     assert_eq!(fixture.sink.state().accounts[0].name, "quell_");
     ann.wait_join("quell_", "#tea").await;
     ann.send_message("#tea", "quell_: are you there?");
-    fixture.wait_for_text("are you there?").await;
+    fixture.sink.wait_for_text("are you there?").await;
 
     drop(ghost);
     let state = fixture.sink.wait_for("the nick", |state| state.accounts.len() == 2).await;
     assert_eq!(state.accounts[1].name, "quell");
     ann.send_message("#tea", "quell: and now?");
-    assert!(fixture.wait_for_text("and now?").await.is_addressed);
+    assert!(fixture.sink.wait_for_text("and now?").await.is_addressed);
 }
 
 #[tokio::test]
 async fn a_long_answer_arrives_whole_in_order_and_is_no_flood() {
-    let (_server, ann, fixture) = meet_in_tea().await;
+    let server = IrcServer::start().await;
+    let ann = join_as_ann(&server).await;
+    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
+    ann.wait_join("quell", "#tea").await;
     // Two lines more than the server accepts at once: four of full length and one that has to be split.
     let longest = fixture.irc.limits().message_format.max_length;
     let whole = |n: usize| format!("{n}{}", "x".repeat(longest - 1));
@@ -98,21 +49,6 @@ async fn a_long_answer_arrives_whole_in_order_and_is_no_flood() {
     assert_eq!(heard[4..].concat(), cut.replace(' ', ""), "nothing was cut off on the way");
     assert!(fixture.send("#tea", "still here").await.is_ok());
     assert_eq!(ann.wait_messages_from("quell", 7).await[6], "still here");
-}
-
-#[tokio::test]
-async fn a_send_that_is_dropped_leaves_no_line() {
-    let (_server, ann, fixture) = meet_in_tea().await;
-    // Together with the `JOIN` line it is what the server accepts at once.
-    for n in 0..4 {
-        fixture.send("#tea", &format!("{n}")).await.unwrap();
-    }
-    {
-        let mut stopped = pin!(fixture.send("#tea", "not to be said"));
-        assert!(poll!(&mut stopped).is_pending(), "it waits for its turn");
-    }
-    fixture.send("#tea", "last").await.unwrap();
-    assert_eq!(ann.wait_messages_from("quell", 5).await, ["0", "1", "2", "3", "last"]);
 }
 
 #[tokio::test]
@@ -140,7 +76,7 @@ async fn a_look_says_who_it_is_and_leaves() {
     // The nick is free again, and the listening connection was not disturbed.
     let ann = IrcTestUser::connect(&server, "quell_").await;
     ann.send_message("quell", "still here?");
-    fixture.wait_for_text("still here?").await;
+    fixture.sink.wait_for_text("still here?").await;
     drop(server);
     assert!(fixture.irc.probe().await.unwrap_err().0.contains("cannot be reached"));
 }
@@ -156,7 +92,7 @@ async fn a_room_that_is_closed_refuses_and_an_invitation_opens_it() {
     ann.wait_join("quell", "#hall").await;
     // The server responds in order: once a message in #hall arrives, the refusal of #tea has arrived.
     ann.send_message("#hall", "quell: hello");
-    fixture.wait_for_text("hello").await;
+    fixture.sink.wait_for_text("hello").await;
     let refused = fixture.send("#tea", "let me in").await;
     assert!(matches!(&refused, Err(SendError::Refused { why }) if why.contains("#tea")), "{refused:?}");
     assert!(fixture.send("#hall", "here I am").await.is_ok(), "one room is not the other");
@@ -164,12 +100,12 @@ async fn a_room_that_is_closed_refuses_and_an_invitation_opens_it() {
     ann.send_raw("INVITE quell #tea");
     ann.wait_join("quell", "#tea").await;
     ann.send_message("#tea", "quell: welcome");
-    fixture.wait_for_text("welcome").await;
+    fixture.sink.wait_for_text("welcome").await;
     assert!(fixture.send("#tea", "thank you").await.is_ok());
 
     ann.send_raw("KICK #tea quell :enough");
     ann.send_message("#hall", "quell: sorry");
-    fixture.wait_for_text("sorry").await;
+    fixture.sink.wait_for_text("sorry").await;
     let refused = fixture.send("#tea", "why?").await;
     assert!(
         matches!(&refused, Err(SendError::Refused { why }) if why.contains("kicked by Ann: enough")),
@@ -189,18 +125,14 @@ async fn a_server_whose_certificate_nobody_vouches_for_gets_no_word() {
 async fn messages_come_and_go_over_tls() {
     let server = IrcServer::start_with(IrcSettings { tls: true, ..IrcSettings::default() }).await;
     let ann = join_as_ann(&server).await;
-    let irc = Arc::new(irc_network(&server.tls_address(), json!({}), None));
+    let irc = irc_network(&server.tls_address(), json!({}), None);
     let stream = byte_stream::connect_trusting(&server.certificate(), "127.0.0.1", irc.account.port).await.unwrap();
-    let (sink, mut tasks) = (Arc::new(RecordingInboundSink::new()), JoinSet::new());
-    let (listening, task_sink) = (Arc::clone(&irc), Arc::clone(&sink));
-    tasks.spawn(
-        async move { connection::listen(&listening.account, &listening.outbox, stream, task_sink.as_ref()).await },
-    );
+    let mut fixture = IrcFixture::listen_on(irc, stream);
     ann.wait_join("quell", "#tea").await;
     ann.send_message("#tea", "quell: psst");
-    sink.wait_for("a line", |state| state.texts() == ["psst"]).await;
-    irc.send(&chat_address("#tea"), &message_piece("nobody listens"), "key").await.unwrap();
+    fixture.sink.wait_for_text("psst").await;
+    fixture.send("#tea", "nobody listens").await.unwrap();
     assert_eq!(ann.wait_messages_from("quell", 1).await, ["nobody listens"]);
     drop(server);
-    assert!(matches!(tasks.join_next().await, Some(Ok(ListenError::Connection(_)))));
+    assert!(matches!(fixture.tasks.join_next().await, Some(Ok(ListenError::Connection(_)))));
 }

@@ -14,9 +14,7 @@ use super::*;
 struct ScriptedIrcServer {
     client_lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
     writer: WriteHalf<DuplexStream>,
-    irc: Arc<IrcNetwork>,
-    sink: Arc<RecordingInboundSink>,
-    tasks: JoinSet<ListenError>,
+    fixture: IrcFixture,
 }
 
 impl ScriptedIrcServer {
@@ -24,12 +22,11 @@ impl ScriptedIrcServer {
     fn accept(irc: IrcNetwork, buffer: usize) -> Self {
         let (server, client) = duplex(buffer);
         let (reader, writer) = split(server);
-        let (irc, sink, mut tasks) = (Arc::new(irc), Arc::new(RecordingInboundSink::new()), JoinSet::new());
-        let (listening, task_sink) = (Arc::clone(&irc), Arc::clone(&sink));
-        tasks.spawn(async move {
-            connection::listen(&listening.account, &listening.outbox, client, task_sink.as_ref()).await
-        });
-        Self { client_lines: BufReader::new(reader).lines(), writer, irc, sink, tasks }
+        Self {
+            client_lines: BufReader::new(reader).lines(),
+            writer,
+            fixture: IrcFixture::listen_on(irc, Box::new(client)),
+        }
     }
 
     /// Accepts a connection and welcomes the account, which has no room.
@@ -37,7 +34,7 @@ impl ScriptedIrcServer {
         let mut server = Self::accept(irc_network("irc.test:6667", json!({"join": []}), None), buffer);
         server.read_until("USER quell 0 * :Quell, a gateway for agents").await;
         server.send_line(":irc.test 001 quell :welcome").await;
-        server.sink.wait_for("the welcome", |state| !state.accounts.is_empty()).await;
+        server.fixture.sink.wait_for("the welcome", |state| !state.accounts.is_empty()).await;
         server
     }
 
@@ -59,12 +56,12 @@ impl ScriptedIrcServer {
     }
 
     async fn wait_for_end(&mut self) -> ListenError {
-        self.tasks.join_next().await.unwrap().unwrap()
+        self.fixture.tasks.join_next().await.unwrap().unwrap()
     }
 
     /// Sends a message in a background task.
     fn send_in_background(&self, text: &str) -> JoinSet<Result<MessageId, SendError>> {
-        let (irc, text, mut sending) = (Arc::clone(&self.irc), text.to_owned(), JoinSet::new());
+        let (irc, text, mut sending) = (Arc::clone(&self.fixture.irc), text.to_owned(), JoinSet::new());
         sending.spawn(async move { irc.send(&chat_address("#tea"), &message_piece(&text), "key").await });
         sending
     }
@@ -78,9 +75,8 @@ const LARGE_BUFFER: usize = 64 * 1024;
 
 #[tokio::test(start_paused = true)]
 async fn an_account_is_proven_before_the_welcome() {
-    let keys = json!({"sasl_account": "me"});
-    let mut server =
-        ScriptedIrcServer::accept(irc_network("irc.test:6667", keys.clone(), Some("secret")), LARGE_BUFFER);
+    let irc = irc_network("irc.test:6667", json!({"sasl_account": "me"}), Some("secret"));
+    let mut server = ScriptedIrcServer::accept(irc, LARGE_BUFFER);
     server.read_until("CAP LS 302").await;
     server.send_line("CAP * LS * :server-time").await;
     server.send_line("CAP * LS :sasl=PLAIN").await;
@@ -95,34 +91,6 @@ async fn an_account_is_proven_before_the_welcome() {
     server.read_until("CAP END").await;
     server.send_line(":irc.test 001 quell :welcome").await;
     server.read_until("JOIN #tea").await;
-
-    let mut server = ScriptedIrcServer::accept(irc_network("irc.test:6667", keys, Some("secret")), LARGE_BUFFER);
-    server.send_line("CAP * LS :sasl\r\nCAP * ACK :sasl\r\nAUTHENTICATE +").await;
-    server.send_line(":irc.test 904 * :SASL authentication failed").await;
-    assert_eq!(
-        server.wait_for_end().await,
-        ListenError::Refused("the account was refused: SASL authentication failed".to_owned())
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn garbage_is_not_heard_and_does_no_harm() {
-    let mut server = ScriptedIrcServer::accept_and_welcome(LARGE_BUFFER).await;
-    server
-        .send_bytes(b"\0\xff\xfe:::@@@\r\n@\r\n:\r\n \r\n\r\nPRIVMSG\r\n:a!b@c PRIVMSG\r\n:a!b@c PRIVMSG quell\r\n")
-        .await;
-    server
-        .send_bytes(b":irc.test 005\r\n:irc.test 433\r\nKICK\r\nNICK\r\nJOIN\r\nINVITE\r\nCAP\r\nAUTHENTICATE +\r\n")
-        .await;
-    let endless = format!(":a!b@c PRIVMSG quell :{}\r\n", "x".repeat(100_000));
-    server.send_bytes(endless.as_bytes()).await;
-    for piece in [":a!b@c PRIV", "MSG quell :", "in pie", "ces\r", "\n:a!b@c PRIVMSG quell :\u{fffd}"] {
-        server.send_bytes(piece.as_bytes()).await;
-    }
-    server.send_bytes(b"\xff\r\n:a!b@c PRIVMSG quell :half a line").await;
-    server.writer.shutdown().await.unwrap();
-    assert_eq!(server.wait_for_end().await, ListenError::Connection("the server closed the connection".to_owned()));
-    assert_eq!(server.sink.state().texts(), ["in pieces", "\u{fffd}\u{fffd}"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,7 +114,7 @@ async fn a_server_that_does_not_welcome_is_left() {
     let lost = server.wait_for_end().await;
     assert!(matches!(&lost, ListenError::Connection(why) if why.contains("60 s")), "{lost:?}");
     assert_eq!(begin.elapsed().as_secs(), 60);
-    assert!(server.sink.state().accounts.is_empty());
+    assert!(server.fixture.sink.state().accounts.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,12 +150,11 @@ async fn a_line_that_is_not_yet_written_can_be_withdrawn() {
         "the socket has taken it, although nobody has read it"
     );
     {
-        let (irc, address, piece) = (Arc::clone(&server.irc), chat_address("#tea"), message_piece("not to be said"));
-        let mut stopped = pin!(irc.send(&address, &piece, "key"));
+        let mut stopped = pin!(server.fixture.send("#tea", "not to be said"));
         assert!(poll!(&mut stopped).is_pending());
         // Once this line is received, the connection has tried to write.
         server.writer.write_all(b":a!b@c PRIVMSG quell :x\r\n").await.unwrap();
-        server.sink.wait_for("a line", |state| state.texts() == ["x"]).await;
+        server.fixture.sink.wait_for("a line", |state| state.texts() == ["x"]).await;
         assert!(poll!(&mut stopped).is_pending());
     }
     let last = server.send_in_background("last");
@@ -201,7 +168,8 @@ async fn a_message_of_many_lines_ends_where_it_is_stopped() {
     let mut server = ScriptedIrcServer::accept_and_welcome(LARGE_BUFFER).await;
     let lines: Vec<String> = (0..7).map(|n| format!("line {n}")).collect();
     {
-        let (irc, address, piece) = (Arc::clone(&server.irc), chat_address("#tea"), message_piece(&lines.join("\n")));
+        let (irc, address, piece) =
+            (Arc::clone(&server.fixture.irc), chat_address("#tea"), message_piece(&lines.join("\n")));
         let mut stopped = pin!(irc.send(&address, &piece, "key"));
         assert!(poll!(&mut stopped).is_pending());
         for line in &lines[..5] {
@@ -220,14 +188,14 @@ async fn a_connection_that_breaks_off_tells_what_became_of_each_message() {
     let mut first = [0; 8];
     server.client_lines.get_mut().read_exact(&mut first).await.unwrap();
     let waits = server.send_in_background("waits");
-    let ScriptedIrcServer { client_lines: said, writer, irc, mut tasks, .. } = server;
+    let ScriptedIrcServer { client_lines: said, writer, mut fixture } = server;
     drop((said, writer));
-    assert!(matches!(tasks.join_next().await, Some(Ok(ListenError::Connection(_)))));
+    assert!(matches!(fixture.tasks.join_next().await, Some(Ok(ListenError::Connection(_)))));
     let begun = send_outcome(begun).await;
     assert!(matches!(begun, Err(SendError::Unknown { is_repeatable: false, .. })), "{begun:?}");
     let waits = send_outcome(waits).await;
     assert!(matches!(waits, Err(SendError::NotDelivered { retry_after: Some(_), .. })), "{waits:?}");
-    let late = irc.send(&chat_address("#tea"), &message_piece("late"), "key").await;
+    let late = fixture.send("#tea", "late").await;
     assert!(matches!(late, Err(SendError::NotDelivered { retry_after: Some(_), .. })), "{late:?}");
 }
 
@@ -254,7 +222,7 @@ async fn the_end_of_listening_ends_every_waiting_send() {
     for sent in sent {
         assert!(send_outcome(sent).await.is_ok());
     }
-    server.tasks.shutdown().await;
+    server.fixture.tasks.shutdown().await;
     let waits = send_outcome(waits).await;
     assert!(matches!(waits, Err(SendError::NotDelivered { .. })), "{waits:?}");
     assert!(server.client_lines.next_line().await.unwrap().is_none(), "the connection is closed");

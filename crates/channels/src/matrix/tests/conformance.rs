@@ -1,11 +1,9 @@
 //! Matrix in the tests that all networks share: alice writes in a room of the scripted homeserver.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
-use tokio::task::JoinSet;
 
 use super::matrix_network;
 use super::scripted_homeserver::{RecordedCall, ScriptedHomeserver, ScriptedReply};
@@ -17,19 +15,16 @@ use crate::network::{ChatAddress, InboundSink, Network, async_trait};
 const ROOM: &str = "!room:quell.test";
 
 pub(crate) struct MatrixConformance {
-    server: Arc<ScriptedHomeserver>,
+    server: ScriptedHomeserver,
     matrix: MatrixNetwork,
     written: AtomicUsize,
-    _serving: JoinSet<()>,
 }
 
 impl MatrixConformance {
     pub(crate) async fn start() -> Self {
-        let server = Arc::new(ScriptedHomeserver::start().await);
+        let server = ScriptedHomeserver::start().await;
         let matrix = matrix_network(&server.base_url(), "token", json!({"allow": ["*"]}));
-        let (serving, mut tasks) = (Arc::clone(&server), JoinSet::new());
-        tasks.spawn(async move { serving.serve().await });
-        Self { server, matrix, written: AtomicUsize::new(0), _serving: tasks }
+        Self { server, matrix, written: AtomicUsize::new(0) }
     }
 }
 

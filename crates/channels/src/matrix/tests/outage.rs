@@ -1,7 +1,5 @@
 //! Restarts of Synapse: no message is lost, and a repeated message has the same id.
 
-use std::collections::HashSet;
-
 use quell_testkit::networks::matrix::{MatrixTestUser, Synapse, is_skipped};
 use serde_json::json;
 
@@ -11,17 +9,6 @@ use crate::network::{InboundMessage, InboundSink as _, ListenError, Network as _
 
 /// More messages than one poll returns.
 const MESSAGE_COUNT: usize = 45;
-
-/// Received texts, each message once, in the order of the first delivery.
-fn distinct_texts(sink: &RecordingInboundSink) -> Vec<String> {
-    let mut ids = HashSet::new();
-    let inbound = sink.state().messages;
-    inbound.into_iter().filter(|inbound| ids.insert(inbound.id.clone())).map(|inbound| inbound.text).collect()
-}
-
-async fn wait_for_text(sink: &RecordingInboundSink, text: &str) {
-    sink.wait_for(text, |state| state.texts().contains(&text)).await;
-}
 
 async fn send_many(person: &MatrixTestUser, room: &str) -> Vec<String> {
     let mut texts = Vec::new();
@@ -48,7 +35,7 @@ async fn no_message_is_lost_or_doubled_by_a_restart_or_an_outage() {
     while_listening(&network, &sink, async {
         alice.invite(&room, quell.id()).await;
         alice.send_message(&room, "one").await;
-        wait_for_text(&sink, "one").await;
+        sink.wait_for_text("one").await;
         // A cursor after the message is saved, so that the message does not come again.
         sink.wait_for("a later place", |state| state.cursors.len() >= 2 && state.store_waits >= 2).await;
     })
@@ -57,7 +44,7 @@ async fn no_message_is_lost_or_doubled_by_a_restart_or_an_outage() {
     let (lost, ()) = tokio::join!(network.listen(&sink), async {
         sink.wait_for("the second connection", |state| state.accounts.len() == 2).await;
         alice.send_message(&room, "two").await;
-        wait_for_text(&sink, "two").await;
+        sink.wait_for_text("two").await;
         server.kill();
     });
     assert!(matches!(lost, ListenError::Connection(_)), "{lost:?}");
@@ -68,10 +55,10 @@ async fn no_message_is_lost_or_doubled_by_a_restart_or_an_outage() {
 
     server.restart().await;
     let many = send_many(&alice, &room).await;
-    while_listening(&network, &sink, wait_for_text(&sink, &many[MESSAGE_COUNT - 1])).await;
+    while_listening(&network, &sink, sink.wait_for_text(&many[MESSAGE_COUNT - 1])).await;
     let mut expected = vec!["one".to_owned(), "two".to_owned()];
     expected.extend(many);
-    assert_eq!(distinct_texts(&sink), expected);
+    assert_eq!(sink.state().distinct_texts(), expected);
     let is_known = |inbound: &InboundMessage| inbound.sender_name.as_deref() == Some("alice") && !inbound.is_group;
     assert!(
         sink.state().messages.iter().all(is_known),
@@ -98,7 +85,7 @@ async fn check_unknown_cursor_ignored(server: &Synapse, alice: &MatrixTestUser, 
     while_listening(&network, &sink, async {
         sink.wait_for("a place of this server", |state| state.cursors.len() == 2).await;
         alice.send_message(room, "now").await;
-        wait_for_text(&sink, "now").await;
+        sink.wait_for_text("now").await;
     })
     .await;
     assert_eq!(sink.state().texts(), ["now"], "what is old is not answered");

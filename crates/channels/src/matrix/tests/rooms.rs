@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{html_piece, matrix_network};
 use crate::matrix::MatrixNetwork;
 use crate::network::test_support::{RecordingInboundSink, chat_address, thread_address, while_listening};
-use crate::network::{InboundMessage, Network as _, OwnAccount, SendError};
+use crate::network::{Network as _, OwnAccount, SendError};
 
 /// Not a real picture; nothing decodes it.
 const NOT_A_PICTURE: &[u8] = b"only bytes";
@@ -41,12 +41,6 @@ impl MatrixFixture {
     }
 }
 
-/// Waits for a message with this text and returns it.
-async fn wait_for_text(sink: &RecordingInboundSink, text: &str) -> InboundMessage {
-    let state = sink.wait_for(text, |state| state.texts().contains(&text)).await;
-    state.messages.into_iter().find(|inbound| inbound.text == text).unwrap()
-}
-
 #[tokio::test]
 async fn a_person_and_the_account_talk_in_a_room_and_its_threads() {
     if is_skipped() {
@@ -58,7 +52,7 @@ async fn a_person_and_the_account_talk_in_a_room_and_its_threads() {
         // Sent before the account has accepted the invitation, as people do.
         let room = fixture.alice.create_room(&[fixture.quell.id()]).await;
         let hello = fixture.alice.send_message(&room, "hello").await;
-        let inbound = wait_for_text(&sink, "hello").await;
+        let inbound = sink.wait_for_text("hello").await;
         assert_eq!((inbound.id.as_str(), inbound.message_id.0.as_str()), (hello.as_str(), hello.as_str()));
         assert_eq!((inbound.sender.as_str(), inbound.sender_name.as_deref()), (fixture.alice.id(), Some("alice")));
         assert_eq!((inbound.address, inbound.scope_id), (chat_address(&room), None));
@@ -81,7 +75,7 @@ async fn check_send_and_edit(fixture: &mut MatrixFixture, matrix: &MatrixNetwork
     assert_eq!(matrix.send(&address, &draft, "key 1").await, Ok(sent.clone()), "the same key is the same message");
     let final_text = html_piece("<p><strong>one</strong> and <em>two</em></p>", "one and two");
     for text in [html_piece("<p>one and</p>", "one and"), draft, final_text.clone(), final_text] {
-        matrix.drafts().unwrap().edit(&address, &sent, &text).await.unwrap();
+        matrix.features().drafts.unwrap().edit(&address, &sent, &text).await.unwrap();
     }
     let own = fixture.quell.id().to_owned();
     let edited =
@@ -95,7 +89,7 @@ async fn check_send_and_edit(fixture: &mut MatrixFixture, matrix: &MatrixNetwork
     let longest_text = "\"\n".repeat(matrix.limits().message_format.max_length / 2);
     let long = matrix.send(&address, &html_piece(&longest_text, &longest_text), "key 2").await.unwrap();
     assert_ne!(long, sent, "another key is another message");
-    matrix.drafts().unwrap().edit(&address, &long, &html_piece(&longest_text, &longest_text)).await.unwrap();
+    matrix.features().drafts.unwrap().edit(&address, &long, &html_piece(&longest_text, &longest_text)).await.unwrap();
 }
 
 async fn check_thread_replies(
@@ -106,11 +100,17 @@ async fn check_thread_replies(
     room: &str,
 ) {
     fixture.alice.send_message_in_thread(room, root, "in a thread").await;
-    let inbound = wait_for_text(sink, "in a thread").await;
+    let inbound = sink.wait_for_text("in a thread").await;
     let thread = thread_address(room, root);
     assert_eq!((&inbound.address, inbound.scope_id.as_deref()), (&thread, Some(root)));
     let sent = matrix.send(&inbound.address, &html_piece("<p>there</p>", "there"), "key 3").await.unwrap();
-    matrix.drafts().unwrap().edit(&inbound.address, &sent, &html_piece("<p>there!</p>", "there!")).await.unwrap();
+    matrix
+        .features()
+        .drafts
+        .unwrap()
+        .edit(&inbound.address, &sent, &html_piece("<p>there!</p>", "there!"))
+        .await
+        .unwrap();
     let own = fixture.quell.id().to_owned();
     let view = fixture.alice.wait_for("the answer", |view| view.room(room).texts_of(&own).contains(&"there!")).await;
     let messages = view.room(room).messages;
@@ -136,7 +136,7 @@ async fn check_ignored_events(fixture: &mut MatrixFixture, sink: &RecordingInbou
         "m.relates_to": {"m.in_reply_to": {"event_id": hello}},
     });
     fixture.alice.send_event(room, "m.room.message", reply).await;
-    assert_eq!(wait_for_text(sink, "the reply").await.address, chat_address(room));
+    assert_eq!(sink.wait_for_text("the reply").await.address, chat_address(room));
     assert_eq!(sink.state().messages.len(), before + 1, "{:#?}", sink.state().messages);
 }
 
@@ -152,7 +152,7 @@ async fn check_file_transfer(
         "info": {"mimetype": "image/png", "size": NOT_A_PICTURE.len()},
     });
     fixture.alice.send_event(room, "m.room.message", picture).await;
-    let inbound = wait_for_text(sink, "what is this?").await;
+    let inbound = sink.wait_for_text("what is this?").await;
     let attachment = Attachment {
         kind: AttachmentKind::Image,
         source: uri,
@@ -161,7 +161,7 @@ async fn check_file_transfer(
         bytes: Some(10),
     };
     assert_eq!(inbound.attachments, std::slice::from_ref(&attachment));
-    let files = matrix.files().unwrap();
+    let files = matrix.features().files.unwrap();
     assert_eq!(files.fetch(&attachment, 10).await.unwrap(), NOT_A_PICTURE);
     assert!(files.fetch(&attachment, 9).await.is_err(), "it says that it is larger");
     let modest = Attachment { bytes: None, ..attachment.clone() };
@@ -191,14 +191,14 @@ async fn typing_and_signs_are_seen_and_gone_again() {
     while_listening(&matrix, &sink, async {
         let room = fixture.create_shared_room().await;
         let question = fixture.alice.send_message(&room, "a question").await;
-        let inbound = wait_for_text(&sink, "a question").await;
+        let inbound = sink.wait_for_text("a question").await;
         let own = fixture.quell.id().to_owned();
-        matrix.typing().unwrap().show(&inbound.address).await.unwrap();
+        matrix.features().typing.unwrap().show(&inbound.address).await.unwrap();
         fixture.alice.wait_for("typing", |view| view.room(&room).typing == [own.as_str()]).await;
-        matrix.typing().unwrap().hide(&inbound.address).await.unwrap();
+        matrix.features().typing.unwrap().hide(&inbound.address).await.unwrap();
         fixture.alice.wait_for("no typing", |view| view.room(&room).typing.is_empty()).await;
 
-        let reactions = matrix.reactions().unwrap();
+        let reactions = matrix.features().reactions.unwrap();
         for _ in 0..2 {
             reactions.add(&inbound.address, &inbound.message_id, "👀").await.unwrap();
         }
@@ -213,7 +213,7 @@ async fn typing_and_signs_are_seen_and_gone_again() {
         fixture.alice.add_reaction(&room, &question, "⏹").await;
         // After a restart of Quell nothing is remembered.
         let later = fixture.network(json!({}));
-        let reactions = later.reactions().unwrap();
+        let reactions = later.features().reactions.unwrap();
         reactions.remove(&inbound.address, &inbound.message_id, "⏹").await.unwrap();
         reactions.remove(&inbound.address, &inbound.message_id, "✅").await.unwrap();
         fixture.alice.wait_for("no sign", |view| view.room(&room).reactions_by(&question, &own).is_empty()).await;
@@ -247,7 +247,7 @@ async fn the_account_goes_only_where_it_may_and_answers_only_what_is_meant_for_i
         // Invitations are handled in order: once this one is accepted, the earlier one was checked.
         let room = fixture.create_shared_room().await;
         fixture.alice.send_message(&room, "nobody else is here").await;
-        let inbound = wait_for_text(&sink, "nobody else is here").await;
+        let inbound = sink.wait_for_text("nobody else is here").await;
         assert!(inbound.is_addressed && !inbound.is_group);
         let view = stranger.wait_for("the lair", |view| view.rooms.contains_key(&lair)).await;
         assert_eq!(view.room(&lair).members, [stranger.id()]);
@@ -262,13 +262,13 @@ async fn the_account_goes_only_where_it_may_and_answers_only_what_is_meant_for_i
         ];
         for (text, words, addressed) in said {
             bob.send_message(&public, text).await;
-            let inbound = wait_for_text(&sink, words).await;
+            let inbound = sink.wait_for_text(words).await;
             assert_eq!((inbound.is_addressed, inbound.is_group), (addressed, true), "{text}");
         }
         let content =
             json!({"msgtype": "m.text", "body": "and what says Quell Bot?", "m.mentions": {"user_ids": [own]}});
         bob.send_event(&public, "m.room.message", content).await;
-        assert!(wait_for_text(&sink, "and what says Quell Bot?").await.is_addressed);
+        assert!(sink.wait_for_text("and what says Quell Bot?").await.is_addressed);
         check_encryption_notice(&mut fixture, &sink).await;
     })
     .await;
@@ -291,9 +291,9 @@ async fn check_encryption_notice(fixture: &mut MatrixFixture, sink: &RecordingIn
     fixture.alice.wait_for("the notice", |view| !view.room(&secret).texts_of(&own).is_empty()).await;
     fixture.alice.send_event(&secret, "m.room.encrypted", hidden).await;
     fixture.alice.send_message(&secret, "not encrypted by mistake").await;
-    wait_for_text(sink, "not encrypted by mistake").await;
+    sink.wait_for_text("not encrypted by mistake").await;
     let marker = fixture.alice.send_message(&secret, "the end").await;
-    wait_for_text(sink, "the end").await;
+    sink.wait_for_text("the end").await;
     let view =
         fixture.alice.wait_for("the end", |view| view.room(&secret).messages.iter().any(|m| m.id == marker)).await;
     let room = view.room(&secret);
@@ -322,13 +322,13 @@ async fn the_account_goes_on_in_the_room_that_replaces_another() {
         let next = alice.upgrade_room(&open, "12").await;
         alice.wait_for("the account in the next room", |view| view.room(&next).members.contains(&own)).await;
         alice.send_message(&next, "and here?").await;
-        assert_eq!(wait_for_text(&sink, "and here?").await.address, chat_address(&next));
+        assert_eq!(sink.wait_for_text("and here?").await.address, chat_address(&next));
         // Alice invites the account to a closed room, before or after it has seen the replacement.
         let next_closed = alice.upgrade_room(&closed, "11").await;
         alice.invite(&next_closed, &own).await;
         alice.wait_for("the account in it", |view| view.room(&next_closed).members.contains(&own)).await;
         alice.send_message(&next_closed, "and in private?").await;
-        assert_eq!(wait_for_text(&sink, "and in private?").await.address, chat_address(&next_closed));
+        assert_eq!(sink.wait_for_text("and in private?").await.address, chat_address(&next_closed));
         next
     })
     .await;
@@ -338,7 +338,7 @@ async fn the_account_goes_on_in_the_room_that_replaces_another() {
     while_listening(&matrix, &later, async {
         alice.wait_for("the account in the last room", |view| view.room(&last).members.contains(&own)).await;
         alice.send_message(&last, "still there?").await;
-        wait_for_text(&later, "still there?").await;
+        later.wait_for_text("still there?").await;
     })
     .await;
 }

@@ -38,8 +38,8 @@ fn rate_limit_reply(after: &'static str, body: Value) -> ScriptedReply {
     ScriptedReply::Raw(429, after, body.to_string())
 }
 
-async fn send_message(server: &ScriptedHomeserver, matrix: &MatrixNetwork) -> Result<MessageId, SendError> {
-    server.serve_during(matrix.send(&chat_address(ROOM), &html_piece("<p>a</p>", "a"), "key")).await
+async fn send_message(matrix: &MatrixNetwork) -> Result<MessageId, SendError> {
+    matrix.send(&chat_address(ROOM), &html_piece("<p>a</p>", "a"), "key").await
 }
 
 #[rstest]
@@ -53,13 +53,13 @@ async fn a_limit_says_when_to_come_again(#[case] reply: ScriptedReply, #[case] m
     let (server, matrix) = start_homeserver().await;
     let wanted = Duration::from_millis(milliseconds);
     server.script_reply("/send/", reply.clone()).script_reply("/whoami", reply);
-    let not_sent = send_message(&server, &matrix).await.unwrap_err();
+    let not_sent = send_message(&matrix).await.unwrap_err();
     assert!(
         matches!(not_sent, SendError::NotDelivered { retry_after: Some(after), .. } if after == wanted),
         "{not_sent:?}"
     );
     assert_eq!(server.count_calls("PUT "), 1, "the network does not try again by itself");
-    let lost = server.serve_during(matrix.listen(&RecordingInboundSink::new())).await;
+    let lost = matrix.listen(&RecordingInboundSink::new()).await;
     assert!(matches!(lost, ListenError::Busy { after, .. } if after == wanted), "{lost:?}");
 }
 
@@ -73,10 +73,10 @@ async fn a_limit_says_when_to_come_again(#[case] reply: ScriptedReply, #[case] m
 async fn a_lost_answer_is_asked_for_with_the_same_transaction(#[case] reply: ScriptedReply) {
     let (server, matrix) = start_homeserver().await;
     server.script_reply("/send/", reply).script_reply("/send/", ScriptedReply::Json(200, json!({"event_id": "$sent"})));
-    let not_sent = send_message(&server, &matrix).await.unwrap_err();
+    let not_sent = send_message(&matrix).await.unwrap_err();
     assert!(matches!(not_sent, SendError::Unknown { is_repeatable: true, .. }), "{not_sent:?}");
     let first = server.wait_for_call("/send/").await;
-    assert_eq!(send_message(&server, &matrix).await, Ok(MessageId("$sent".to_owned())));
+    assert_eq!(send_message(&matrix).await, Ok(MessageId("$sent".to_owned())));
     assert_eq!(server.count_calls(&first.request_line), 2, "{first:?}");
     assert_eq!(first.body["formatted_body"], "<p>a</p>");
 }
@@ -91,10 +91,10 @@ async fn a_refused_request_is_not_repeated(#[case] status: u16, #[case] code: &s
     let (server, matrix) = start_homeserver().await;
     let refusal = ScriptedReply::Json(status, json!({"errcode": code, "error": "because\r\nof rules"}));
     server.script_reply("/send/", refusal.clone()).script_reply("/sync", refusal);
-    let not_sent = send_message(&server, &matrix).await.unwrap_err();
+    let not_sent = send_message(&matrix).await.unwrap_err();
     let SendError::Refused { why } = &not_sent else { panic!("{not_sent:?}") };
     assert!(why.contains(code) && !why.contains('\n'), "{why}");
-    let lost = server.serve_during(matrix.listen(&RecordingInboundSink::new())).await;
+    let lost = matrix.listen(&RecordingInboundSink::new()).await;
     assert!(matches!(lost, ListenError::Refused(_)), "{lost:?}");
 }
 
@@ -102,14 +102,14 @@ async fn a_refused_request_is_not_repeated(#[case] status: u16, #[case] code: &s
 async fn a_file_whose_answer_was_lost_is_not_sent_again() {
     let (server, matrix) = start_homeserver().await;
     let file = serde_json::from_value(json!({"kind": "file", "source": "", "media_type": "bad\r\nheader: a"})).unwrap();
-    let files = matrix.files().unwrap();
+    let files = matrix.features().files.unwrap();
     server.script_reply("/upload", ScriptedReply::ConnectionLost);
-    let not_sent = server.serve_during(files.send(&chat_address(ROOM), &file, b"a".to_vec())).await.unwrap_err();
+    let not_sent = files.send(&chat_address(ROOM), &file, b"a".to_vec()).await.unwrap_err();
     assert!(matches!(not_sent, SendError::NotDelivered { .. }), "nobody sees what no message names: {not_sent:?}");
     server
         .script_reply("/upload", ScriptedReply::Json(200, json!({"content_uri": "mxc://quell.test/a"})))
         .script_reply("/send/", ScriptedReply::ConnectionLost);
-    let not_sent = server.serve_during(files.send(&chat_address(ROOM), &file, b"a".to_vec())).await.unwrap_err();
+    let not_sent = files.send(&chat_address(ROOM), &file, b"a".to_vec()).await.unwrap_err();
     assert!(matches!(not_sent, SendError::Unknown { is_repeatable: false, .. }), "{not_sent:?}");
 }
 
@@ -129,7 +129,7 @@ async fn an_answer_that_is_none_ends_the_connection_and_keeps_the_place(#[case] 
     server
         .script_reply("since=s0", sync_reply("s1", json!({"events": [message_event(1)]})))
         .script_reply("since=s1", reply);
-    let lost = server.serve_during(matrix.listen(&sink)).await;
+    let lost = matrix.listen(&sink).await;
     assert!(matches!(lost, ListenError::Connection(_)), "{lost:?}");
     assert_eq!(sink.state().texts(), ["message 1"]);
     assert!(!sink.state().cursors.contains(&"s2".to_owned()));
@@ -143,13 +143,7 @@ async fn odd_events_hide_no_others() {
     let events: Vec<Value> = odd.into_iter().chain([deep, message_event(1)]).collect();
     let sink = RecordingInboundSink::new();
     server.script_reply("since=s0", sync_reply("s1", json!({"events": events})));
-    server
-        .serve_during(while_listening(
-            &matrix,
-            &sink,
-            sink.wait_for("the sound one", |state| state.messages.len() == 1),
-        ))
-        .await;
+    while_listening(&matrix, &sink, sink.wait_for("the sound one", |state| state.messages.len() == 1)).await;
     assert_eq!(sink.state().texts(), ["message 1"]);
 }
 
@@ -168,7 +162,7 @@ async fn an_endless_gap_is_read_so_far_and_no_further() {
         server.script_reply("/messages", ScriptedReply::Json(200, json!({"chunk": chunk, "end": "more"})));
     }
     let wait = sink.wait_for("the newest", |state| state.texts().contains(&"message 999"));
-    let state = server.serve_during(while_listening(&matrix, &sink, wait)).await;
+    let state = while_listening(&matrix, &sink, wait).await;
     let expected: Vec<String> = (401..=900).chain([999]).map(|n| format!("message {n}")).collect();
     assert_eq!(state.texts(), expected);
     assert_eq!(server.count_calls("/messages"), 5);
@@ -190,12 +184,12 @@ async fn a_slow_gap_holds_up_its_own_room_alone_and_its_order_stays() {
     server
         .script_reply("since=s2", sync_reply("s3", limited_with(5, "p1")))
         .script_reply("since=s3", ScriptedReply::Json(200, elsewhere));
-    server
-        .serve_during(while_listening(&matrix, &sink, async {
-            sink.wait_for("the other room", |state| !state.messages.is_empty()).await;
-            server.wait_for_call("since=s4").await;
-        }))
-        .await;
+    while_listening(&matrix, &sink, async {
+        sink.wait_for("the other room", |state| !state.messages.is_empty()).await;
+        server.wait_for_call("since=s4").await;
+    })
+    .await;
+    server.drop_connections();
     let state = sink.state();
     assert_eq!(state.texts(), ["message 99"]);
     assert!(state.cursors.iter().all(|cursor| cursor == "s0"), "no place is kept behind a gap: {:?}", state.cursors);
@@ -212,7 +206,7 @@ async fn a_slow_gap_holds_up_its_own_room_alone_and_its_order_stays() {
         .script_reply("since=s2", sync_reply("s3", limited_with(5, "p1")))
         .script_reply("since=s3", sync_reply("s4", json!({"events": [message_event(6)]})));
     let wait = sink.wait_for("the place", |state| state.cursors.iter().any(|cursor| cursor == "s4"));
-    let state = server.serve_during(while_listening(&matrix, &sink, wait)).await;
+    let state = while_listening(&matrix, &sink, wait).await;
     let expected: Vec<String> = [99].into_iter().chain(1..=6).map(|n| format!("message {n}")).collect();
     assert_eq!(state.texts(), expected);
 }
@@ -229,7 +223,7 @@ async fn a_room_whose_gap_cannot_be_read_does_not_end_listening() {
     server.script_reply("/messages", ScriptedReply::Json(403, json!({"errcode": "M_FORBIDDEN", "error": "no more"})));
     server.script_reply("since=s1", sync_reply("s2", json!({"events": [message_event(3)]})));
     let wait = sink.wait_for("both", |state| state.messages.len() == 2);
-    assert_eq!(server.serve_during(while_listening(&matrix, &sink, wait)).await.texts(), ["message 2", "message 3"]);
+    assert_eq!(while_listening(&matrix, &sink, wait).await.texts(), ["message 2", "message 3"]);
 }
 
 #[tokio::test]
@@ -241,12 +235,13 @@ async fn a_gap_whose_answer_was_lost_is_asked_for_again() {
         .script_reply("/sync", initial_sync_reply())
         .script_reply("since=s0", news())
         .script_reply("/messages", ScriptedReply::ConnectionLost);
-    let lost = server.serve_during(matrix.listen(&sink)).await;
+    let lost = matrix.listen(&sink).await;
     assert!(matches!(lost, ListenError::Connection(_)), "{lost:?}");
+    server.drop_connections();
     server.script_reply("/sync", initial_sync_reply()).script_reply("since=s0", news());
     server.script_reply("/messages", ScriptedReply::Json(200, json!({"chunk": [message_event(1)]})));
     let wait = sink.wait_for("both", |state| state.messages.len() == 2);
-    assert_eq!(server.serve_during(while_listening(&matrix, &sink, wait)).await.texts(), ["message 1", "message 2"]);
+    assert_eq!(while_listening(&matrix, &sink, wait).await.texts(), ["message 1", "message 2"]);
 }
 
 #[tokio::test]
@@ -262,12 +257,12 @@ async fn joining_holds_up_nobody() {
     server
         .script_reply("since=s0", ScriptedReply::Json(200, invitations))
         .script_reply("/join/", ScriptedReply::NoResponse);
-    server
-        .serve_during(while_listening(&matrix, &sink, async {
-            server.wait_for_call("/join/").await;
-            server.wait_for_call("since=s1").await;
-        }))
-        .await;
+    while_listening(&matrix, &sink, async {
+        server.wait_for_call("/join/").await;
+        server.wait_for_call("since=s1").await;
+    })
+    .await;
+    server.drop_connections();
     let again = json!({"errcode": "M_LIMIT_EXCEEDED", "retry_after_ms": 1});
     server.script_reply("since=s1", sync_reply("s2", json!({"events": [message_event(1)]})));
     server.script_reply(
@@ -277,12 +272,11 @@ async fn joining_holds_up_nobody() {
     server
         .script_reply("/join/", rate_limit_reply("", again))
         .script_reply("/join/", ScriptedReply::Json(200, json!({"room_id": "!new:quell.test"})));
-    server
-        .serve_during(while_listening(&matrix, &sink, async {
-            sink.wait_for("a message", |state| state.messages.len() == 1).await;
-            server.wait_for_call("since=s2").await;
-        }))
-        .await;
+    while_listening(&matrix, &sink, async {
+        sink.wait_for("a message", |state| state.messages.len() == 1).await;
+        server.wait_for_call("since=s2").await;
+    })
+    .await;
     assert!(server.count_calls("/join/") >= 2, "an invitation is found again by the next connection");
 }
 
@@ -314,13 +308,12 @@ async fn a_room_is_followed_only_on_the_word_of_somebody_who_may_invite() {
         .script_reply("since=s0", sync_reply("s1", json!({"events": events})));
     let joined = json!({"room_id": "!next-of-version-12"});
     server.script_reply("/join/", ScriptedReply::Json(200, joined));
-    server
-        .serve_during(while_listening(&matrix, &sink, async {
-            let join = server.wait_for_call("/join/").await.request_line;
-            assert!(join.contains("/join/!next-of-version-12?via=quell.test&server_name=quell.test"), "{join}");
-            server.wait_for_call("since=s1").await;
-        }))
-        .await;
+    while_listening(&matrix, &sink, async {
+        let join = server.wait_for_call("/join/").await.request_line;
+        assert!(join.contains("/join/!next-of-version-12?via=quell.test&server_name=quell.test"), "{join}");
+        server.wait_for_call("since=s1").await;
+    })
+    .await;
     assert_eq!((server.count_calls("/join/"), sink.state().texts()), (1, vec!["message 1"]));
 }
 
@@ -339,7 +332,7 @@ async fn a_room_that_was_replaced_while_nobody_listened_is_followed_later(
     let initial_sync = json!({"next_batch": "s0", "rooms": {"join": {ROOM: replaced}}});
     server.script_reply("/sync", ScriptedReply::Json(200, initial_sync));
     let wait = server.wait_for_call("/join/!next:far.test?via=far.test");
-    server.serve_during(while_listening(&matrix, &RecordingInboundSink::new(), wait)).await;
+    while_listening(&matrix, &RecordingInboundSink::new(), wait).await;
 }
 
 #[tokio::test]
@@ -349,12 +342,11 @@ async fn a_stuck_database_holds_up_no_stop_and_no_place_is_kept_before_its_messa
     sink.set_cursor("s0");
     server.script_reply("since=s0", sync_reply("s1", json!({"events": [message_event(1)]})));
     server.script_reply("since=s1", sync_reply("s2", json!({"events": [message_event(2)]})));
-    server
-        .serve_during(while_listening(&matrix, &sink, async {
-            sink.wait_for("both", |state| state.messages.len() == 2).await;
-            server.wait_for_call("since=s2").await;
-        }))
-        .await;
+    while_listening(&matrix, &sink, async {
+        sink.wait_for("both", |state| state.messages.len() == 2).await;
+        server.wait_for_call("since=s2").await;
+    })
+    .await;
     assert_eq!(sink.state().cursors, Vec::<String>::new());
 }
 
@@ -362,10 +354,9 @@ async fn a_stuck_database_holds_up_no_stop_and_no_place_is_kept_before_its_messa
 async fn a_dropped_listener_closes_its_connection_and_can_listen_again() {
     let (server, matrix) = start_homeserver().await;
     let sink = RecordingInboundSink::new();
-    server.serve_during(while_listening(&matrix, &sink, server.wait_for_call("since=s0"))).await;
+    while_listening(&matrix, &sink, server.wait_for_call("since=s0")).await;
+    server.drop_connections();
     server.script_reply("since=s0", sync_reply("s1", json!({"events": [message_event(1)]})));
-    server
-        .serve_during(while_listening(&matrix, &sink, sink.wait_for("a message", |state| state.messages.len() == 1)))
-        .await;
+    while_listening(&matrix, &sink, sink.wait_for("a message", |state| state.messages.len() == 1)).await;
     assert_eq!(sink.state().accounts.len(), 2);
 }

@@ -2,21 +2,22 @@
 //! has a reply for it.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// How long a test waits before it fails.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The reply to a call.
 #[derive(Debug, Clone)]
 pub(super) enum ScriptedReply {
     Json(u16, Value),
@@ -24,7 +25,6 @@ pub(super) enum ScriptedReply {
     Raw(u16, &'static str, String),
     /// The connection breaks after the call was read.
     ConnectionLost,
-    /// No response is sent.
     NoResponse,
 }
 
@@ -35,64 +35,82 @@ pub(super) struct RecordedCall {
     pub(super) body: Value,
 }
 
-/// The server. It runs only inside [`ScriptedHomeserver::serve_during`].
+/// The server. Dropping it closes its port and all connections.
 #[derive(Debug)]
 pub(super) struct ScriptedHomeserver {
-    listener: TcpListener,
-    script: watch::Sender<VecDeque<(&'static str, ScriptedReply)>>,
+    address: SocketAddr,
+    script: Script,
+    serving: JoinSet<()>,
+}
+
+/// What the connections of a server share.
+#[derive(Debug, Clone, Default)]
+struct Script {
+    replies: watch::Sender<VecDeque<(&'static str, ScriptedReply)>>,
     calls: watch::Sender<Vec<RecordedCall>>,
+    disconnect: Arc<Notify>,
 }
 
 impl ScriptedHomeserver {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        Self { listener, script: watch::Sender::default(), calls: watch::Sender::default() }
+        let (address, script) = (listener.local_addr().unwrap(), Script::default());
+        let (serving_script, mut serving) = (script.clone(), JoinSet::new());
+        serving.spawn(async move { serving_script.serve(listener).await });
+        Self { address, script, serving }
     }
 
     pub(super) fn base_url(&self) -> String {
-        format!("http://{}", self.listener.local_addr().unwrap())
+        format!("http://{}", self.address)
     }
 
     /// Uses `reply` for the next call whose line contains `words`. Calls outside the script get default replies: the
     /// account exists, it is in no room, each message is accepted, and each poll is held.
     pub(super) fn script_reply(&self, words: &'static str, reply: ScriptedReply) -> &Self {
-        self.script.send_modify(|script| script.push_back((words, reply)));
+        self.script.replies.send_modify(|replies| replies.push_back((words, reply)));
         self
     }
 
-    /// Serves while `scenario` runs.
-    pub(super) async fn serve_during<T>(&self, scenario: impl Future<Output = T>) -> T {
-        tokio::select! {
-            output = scenario => output,
-            () = self.serve() => unreachable!("it serves for ever"),
-        }
+    /// Closes all connections, so that a reply of the script goes to no call of an earlier listener.
+    pub(super) fn drop_connections(&self) {
+        self.script.disconnect.notify_one();
     }
 
     pub(super) fn calls(&self) -> Vec<RecordedCall> {
-        self.calls.borrow().clone()
+        self.script.calls.borrow().clone()
     }
 
     /// Waits for a call whose line contains these words and returns the first one.
     pub(super) async fn wait_for_call(&self, words: &str) -> RecordedCall {
-        let mut calls = self.calls.subscribe();
+        let mut calls = self.script.calls.subscribe();
         let find = |calls: &Vec<RecordedCall>| calls.iter().find(|call| call.request_line.contains(words)).cloned();
         match timeout(WAIT_TIMEOUT, calls.wait_for(|calls| find(calls).is_some())).await {
             Ok(Ok(calls)) => find(&calls).unwrap(),
-            _ => panic!("{words} was not called: {:#?}", self.calls.borrow()),
+            _ => panic!("{words} was not called: {:#?}", self.calls()),
         }
     }
 
     /// Number of calls whose line contains these words.
     pub(super) fn count_calls(&self, words: &str) -> usize {
-        self.calls.borrow().iter().filter(|call| call.request_line.contains(words)).count()
+        self.script.calls.borrow().iter().filter(|call| call.request_line.contains(words)).count()
     }
+}
 
-    pub(super) async fn serve(&self) {
+impl Drop for ScriptedHomeserver {
+    fn drop(&mut self) {
+        assert!(self.serving.try_join_next().is_none() || std::thread::panicking(), "the server has panicked");
+    }
+}
+
+impl Script {
+    async fn serve(&self, listener: TcpListener) {
         let mut connections = FuturesUnordered::new();
         loop {
-            // Both may be dropped: accepting loses no connection, and the other connections stay in the set.
+            // Each may be dropped: accepting loses no connection, and the other connections stay in the set.
             tokio::select! {
-                accepted = self.listener.accept() => connections.push(self.serve_connection(accepted.unwrap().0)),
+                biased;
+                () = self.disconnect.notified() => connections.clear(),
+                accepted = listener.accept() => connections.push(self.serve_connection(accepted.unwrap().0)),
                 Some(_) = connections.next() => {}
             }
         }
@@ -138,7 +156,7 @@ impl ScriptedHomeserver {
     }
 
     async fn wait_for_reply(&self, line: &str) -> ScriptedReply {
-        let mut script = self.script.subscribe();
+        let mut replies = self.replies.subscribe();
         loop {
             if let Some(reply) = self.scripted_reply(line) {
                 return reply;
@@ -146,15 +164,15 @@ impl ScriptedHomeserver {
             if !line.contains("since=") {
                 return default_reply(line);
             }
-            let _ = script.changed().await;
+            let _ = replies.changed().await;
         }
     }
 
     fn scripted_reply(&self, line: &str) -> Option<ScriptedReply> {
         let mut reply = None;
-        self.script.send_if_modified(|script| {
-            let index = script.iter().position(|(words, _)| line.contains(words));
-            reply = index.and_then(|index| script.remove(index)).map(|(_, reply)| reply);
+        self.replies.send_if_modified(|replies| {
+            let index = replies.iter().position(|(words, _)| line.contains(words));
+            reply = index.and_then(|index| replies.remove(index)).map(|(_, reply)| reply);
             reply.is_some()
         });
         reply

@@ -41,11 +41,11 @@ fn valid_settings_are_accepted() {
 async fn a_probe_says_who_and_where() {
     let fixture = SlackFixture::new().await;
     assert_eq!(fixture.network.probe().await, Ok(format!("quell ({BOT}) in Fake")));
-    fixture.server.set_scopes("chat:write,files:write");
+    fixture.server.update(|state| state.scopes = "chat:write,files:write".to_owned());
     let line = fixture.network.probe().await.unwrap();
     assert!(line.contains("without reactions on messages, because the scope reactions:write is missing"), "{line}");
     assert!(line.contains("files:read"), "{line}");
-    fixture.server.set_scopes("files:write");
+    fixture.server.update(|state| state.scopes = "files:write".to_owned());
     let NetworkError(problem) = fixture.network.probe().await.unwrap_err();
     assert!(problem.contains("add the scope chat:write"), "{problem}");
 }

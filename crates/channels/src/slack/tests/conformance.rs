@@ -3,43 +3,33 @@
 use super::*;
 use crate::network::conformance::{NetworkFixture, SendFault};
 
-pub(crate) struct SlackConformance {
-    fixture: SlackFixture,
-    ann: String,
-    channel: String,
-}
-
-impl SlackConformance {
-    pub(crate) async fn start() -> Self {
-        let fixture = SlackFixture::new().await;
-        fixture.server.set_rate_limit("chat.postMessage", usize::MAX, Duration::ZERO);
-        let (ann, channel) = (fixture.server.add_person("ann"), fixture.server.add_channel());
-        Self { fixture, ann, channel }
-    }
+pub(crate) async fn start() -> SlackFixture {
+    let fixture = SlackFixture::new().await;
+    fixture.server.update(|state| state.limits.insert("chat.postMessage".to_owned(), (usize::MAX, Duration::ZERO)));
+    fixture
 }
 
 #[async_trait]
-impl NetworkFixture for SlackConformance {
+impl NetworkFixture for SlackFixture {
     fn network(&self) -> &dyn Network {
-        &*self.fixture.network
+        &*self.network
     }
 
     fn address(&self) -> ChatAddress {
-        chat_address(&self.channel)
+        self.channel_address()
     }
 
     async fn write(&self, text: &str, _: &dyn InboundSink) {
-        self.fixture.server.post_message(&self.channel, &self.ann, text);
+        self.post(text);
     }
 
     async fn write_file(&self, bytes: &'static [u8], _: &dyn InboundSink) {
         let file = ("a.txt", "text/plain", bytes);
-        self.fixture.server.post_message_with_file(&self.channel, &self.ann, "look", file);
+        self.server.post_message_with_file(&self.channel, &self.person, "look", file);
     }
 
     async fn wait_for_shown(&self, _: usize) -> Vec<String> {
-        let messages = self.fixture.server.messages(&self.channel);
-        messages.into_iter().filter(|shown| shown.author == BOT).map(|shown| shown.text).collect()
+        self.messages().into_iter().filter(|shown| shown.author == BOT).map(|shown| shown.text).collect()
     }
 
     fn fail_next_send(&self, fault: SendFault) {
@@ -47,14 +37,14 @@ impl NetworkFixture for SlackConformance {
             SendFault::RateLimited(seconds) => FakeSlackFault::RateLimited(seconds),
             SendFault::AnswerLost => FakeSlackFault::LoseAnswer,
         };
-        self.fixture.server.inject_fault("chat.postMessage", fault);
+        self.server.inject_fault("chat.postMessage", fault);
     }
 
     async fn stop_server(&self) {
-        self.fixture.server.stop_listening().await;
+        self.server.stop_listening().await;
     }
 
     async fn start_server(&self) {
-        self.fixture.server.resume_listening();
+        self.server.resume_listening();
     }
 }

@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
+use rstest::rstest;
 use tokio::time::Instant;
 
 use super::*;
 
 #[tokio::test]
 async fn a_change_of_connection_misses_nothing_and_loses_nothing() {
-    let fixture = SlackFixture::new().await;
-    let (channel, ann) = (fixture.server.add_channel(), fixture.server.add_person("ann"));
-    fixture.listen().await;
+    let fixture = SlackFixture::listening().await;
     for round in 0..5 {
         fixture.server.request_reconnect();
         for number in 0..3 {
-            fixture.server.post_message(&channel, &ann, &format!("{round}.{number}"));
+            fixture.post(&format!("{round}.{number}"));
         }
         fixture.wait_for_connections(round + 2).await;
         fixture.wait_for_texts(3 * (round + 1)).await;
@@ -28,33 +27,18 @@ async fn a_change_of_connection_misses_nothing_and_loses_nothing() {
     assert_eq!((fixture.server.state().resent, fixture.listen_errors()), (0, vec![]));
 }
 
+#[rstest]
+#[case::the_line_drops(FakeSlack::drop_connections)]
+#[case::slack_closes(FakeSlack::close_connections)]
 #[tokio::test]
-async fn unacknowledged_messages_are_received_after_a_break() {
-    let fixture = SlackFixture::new().await;
-    let (channel, ann) = (fixture.server.add_channel(), fixture.server.add_person("ann"));
-    fixture.listen().await;
-    fixture.server.drop_connections();
-    fixture.server.post_message(&channel, &ann, "into the gap");
+async fn unacknowledged_messages_are_received_after_a_break(#[case] break_connections: fn(&FakeSlack)) {
+    let fixture = SlackFixture::listening().await;
+    break_connections(&fixture.server);
+    fixture.post("into the gap");
     assert_eq!(fixture.wait_for_texts(1).await[0], "into the gap");
     fixture.wait_for_acks(1).await;
-    assert!(
-        matches!(fixture.listen_errors().as_slice(), [ListenError::Connection(_)]),
-        "{:?}",
-        fixture.listen_errors()
-    );
-}
-
-#[tokio::test]
-async fn it_comes_back_when_the_server_does() {
-    let fixture = SlackFixture::new().await;
-    let (channel, ann) = (fixture.server.add_channel(), fixture.server.add_person("ann"));
-    fixture.listen().await;
-    fixture.server.restart().await;
-    fixture.wait_for_connections(2).await;
-    fixture.server.post_message(&channel, &ann, "back");
-    assert_eq!(fixture.wait_for_texts(1).await, ["back"]);
-    fixture.server.close_connections();
-    fixture.wait_for_connections(3).await;
+    let lost = fixture.listen_errors();
+    assert!(matches!(lost.as_slice(), [ListenError::Connection(_)]), "{lost:?}");
 }
 
 #[tokio::test]
@@ -91,9 +75,7 @@ async fn the_answer_to_a_connection_attempt_decides_the_retry() {
 
 #[tokio::test]
 async fn frames_that_say_nothing_known_are_left_alone() {
-    let fixture = SlackFixture::new().await;
-    let (channel, ann) = (fixture.server.add_channel(), fixture.server.add_person("ann"));
-    fixture.listen().await;
+    let fixture = SlackFixture::listening().await;
     for frame in
         ["", "{", "[]", "null", "{\"type\":1}", "{\"type\":\"disconnect\",\"envelope_id\":1}", "{\"a\":\"\\u0000\"}"]
     {
@@ -103,7 +85,7 @@ async fn frames_that_say_nothing_known_are_left_alone() {
         .server
         .send_event(json!({"type": "message", "channel": [], "user": 7, "text": {}, "ts": null, "files": "x"}));
     fixture.server.send_event(json!(null));
-    fixture.server.post_message(&channel, &ann, "still here");
+    fixture.post("still here");
     assert_eq!(fixture.wait_for_texts(1).await, ["still here"]);
     fixture.wait_for_acks(3).await;
     assert!(fixture.listen_errors().is_empty());
@@ -126,13 +108,12 @@ async fn a_connection_that_has_fallen_silent_is_given_up() {
 #[tokio::test]
 async fn a_slow_database_holds_up_neither_hearing_nor_acknowledging_for_ever() {
     let fixture = SlackFixture::new().await;
-    let (channel, ann) = (fixture.server.add_channel(), fixture.server.add_person("ann"));
     let sink = RecordingInboundSink::with_stuck_database();
     run_while_listening_with(&*fixture.network, &sink, &fixture.lost, async {
         sink.wait_for("the connection", |state| !state.accounts.is_empty()).await;
         let begun = Instant::now();
         for text in ["one", "two", "stop"] {
-            fixture.server.post_message(&channel, &ann, text);
+            fixture.post(text);
         }
         sink.wait_for("all of them", |state| state.messages.len() == 3).await;
         fixture.wait_for_acks(3).await;

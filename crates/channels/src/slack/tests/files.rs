@@ -3,16 +3,16 @@
 use quell_protocol::Attachment;
 
 use super::*;
+use crate::network::conformance::NetworkFixture;
 
 #[tokio::test]
 async fn a_file_goes_into_its_thread() {
     let fixture = SlackFixture::new().await;
-    let (channel, ann) = (fixture.server.add_channel(), fixture.server.add_person("ann"));
-    let parent = fixture.server.post_message(&channel, &ann, "send it");
+    let parent = fixture.post("send it");
     let file = Attachment { name: Some("../weird \"näme\".txt".to_owned()), ..attachment_from("") };
-    let files = fixture.network.files().unwrap();
-    files.send(&thread_address(&channel, &parent), &file, b"hello".to_vec()).await.unwrap();
-    let shown = fixture.server.messages(&channel)[1].clone();
+    let files = fixture.network.features().files.unwrap();
+    files.send(&thread_address(&fixture.channel, &parent), &file, b"hello".to_vec()).await.unwrap();
+    let shown = fixture.messages()[1].clone();
     assert_eq!(shown.thread, Some(parent));
     assert_eq!((shown.files[0].name.as_str(), shown.files[0].bytes.as_slice()), ("weird \"näme\".txt", &b"hello"[..]));
 }
@@ -20,9 +20,8 @@ async fn a_file_goes_into_its_thread() {
 #[tokio::test]
 async fn only_the_last_step_can_have_shown_something() {
     let fixture = SlackFixture::new().await;
-    let channel = fixture.server.add_channel();
-    let files = fixture.network.files().unwrap();
-    let address = chat_address(&channel);
+    let files = fixture.network.features().files.unwrap();
+    let address = fixture.channel_address();
     for (method, fault) in [
         ("files.getUploadURLExternal", FakeSlackFault::LoseAnswer),
         ("files.getUploadURLExternal", FakeSlackFault::RateLimited(3)),
@@ -36,22 +35,21 @@ async fn only_the_last_step_can_have_shown_something() {
     fixture.server.inject_fault("files.completeUploadExternal", FakeSlackFault::LoseAnswer);
     let sent = files.send(&address, &attachment_from(""), b"x".to_vec()).await;
     assert!(matches!(sent, Err(SendError::Unknown { is_repeatable: false, .. })), "{sent:?}");
-    assert_eq!(fixture.server.messages(&channel).len(), 1);
+    assert_eq!(fixture.messages().len(), 1);
 }
 
 #[tokio::test]
 async fn a_file_without_the_scope_for_it_says_so() {
     let fixture = SlackFixture::new().await;
-    let (channel, ann) = (fixture.server.add_channel(), fixture.server.add_person("ann"));
-    fixture.server.post_message_with_file(&channel, &ann, "", ("a.txt", "text/plain", b"text"));
-    let id = fixture.server.messages(&channel)[0].files[0].id.clone();
+    fixture.write_file(b"text", &*fixture.sink).await;
+    let id = fixture.messages()[0].files[0].id.clone();
     let base = fixture.server.base_url().replace("/api", "");
     let file = attachment_from(&format!("{base}/files-pri/{id}/a.txt"));
-    let files = fixture.network.files().unwrap();
+    let files = fixture.network.features().files.unwrap();
     assert_eq!(files.fetch(&file, 4).await, Ok(b"text".to_vec()));
     let NetworkError(problem) = files.fetch(&file, 3).await.unwrap_err();
     assert!(problem.contains("larger than 3 bytes"), "{problem}");
-    fixture.server.set_scopes("chat:write");
+    fixture.server.update(|state| state.scopes = "chat:write".to_owned());
     let NetworkError(problem) = files.fetch(&file, 4).await.unwrap_err();
     assert!(problem.contains("add the scope files:read"), "{problem}");
 }
@@ -73,7 +71,7 @@ async fn nothing_is_fetched_from_elsewhere() {
     ];
     for source in sources {
         let NetworkError(problem) =
-            fixture.network.files().unwrap().fetch(&attachment_from(&source), 10).await.unwrap_err();
+            fixture.network.features().files.unwrap().fetch(&attachment_from(&source), 10).await.unwrap_err();
         assert_eq!(problem, "the file is not on Slack's servers, so it is not fetched", "{source}");
     }
     assert!(other.state().client_errors.is_empty(), "somebody has asked the other server");

@@ -62,7 +62,7 @@ async fn the_probe_says_who_the_bot_is_and_what_is_in_its_way() {
     let telegram = telegram_network(&fake);
     assert_eq!(telegram.probe().await.unwrap(), "@quell_test_bot (id 1234567)");
     assert!(fake.calls("getUpdates").is_empty(), "it must not disturb who listens");
-    fake.set_webhook("https://example.org/hook");
+    fake.update(|state| state.webhook = "https://example.org/hook".to_owned());
     let error = telegram.probe().await.unwrap_err().to_string();
     assert!(error.contains("webhook"), "{error}");
     fake.stop().await;

@@ -55,7 +55,7 @@ async fn a_draft_grows_and_an_edit_that_changes_nothing_is_done() {
     assert_eq!(bot_texts(&fake), ["Hello"]);
     let gone = telegram.edit(&chat_address(7), &message_id(99), &message_piece("x")).await.unwrap_err();
     assert!(matches!(&gone, SendError::Refused { why } if why.contains("message to edit not found")), "{gone:?}");
-    fake.limit_edits(Duration::from_secs(60));
+    fake.update(|state| state.min_edit_interval = Some(Duration::from_secs(60)));
     telegram.edit(&chat_address(7), &id, &message_piece("Hello!")).await.unwrap_err();
     fake.inject_fault("editMessageText", FakeTelegramFault::LoseAnswer);
     let lost = telegram.edit(&chat_address(7), &id, &message_piece("Hello!")).await.unwrap_err();

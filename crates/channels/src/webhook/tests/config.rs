@@ -64,6 +64,6 @@ async fn the_receiver_is_asked_whether_it_is_there_and_neither_secret_is_told() 
 async fn without_reply_url_answers_are_taken_and_go_nowhere() {
     let channel = WebhookNetwork::new("shop", &webhook_config(&json!({}))).unwrap();
     assert!(channel.probe().await.unwrap().contains("without reply_url"));
-    assert!(channel.drafts().is_none());
+    assert!(channel.features().drafts.is_none());
     assert!(Network::send(&channel, &chat_address("t"), &message_piece("a"), "k").await.is_ok());
 }

@@ -10,7 +10,7 @@ use super::receiving::{NOW, signed_headers};
 use super::webhook_network;
 use crate::network::conformance::{NetworkFixture, SendFault};
 use crate::network::test_support::chat_address;
-use crate::network::{ChatAddress, InboundSink, Network, async_trait};
+use crate::network::{ChatAddress, InboundEndpoint as _, InboundSink, Network, async_trait};
 use crate::webhook::WebhookNetwork;
 
 pub(crate) struct WebhookConformance {
@@ -30,7 +30,7 @@ impl WebhookConformance {
         let id = self.written.fetch_add(1, Ordering::Relaxed).to_string();
         let body =
             json!({"id": id, "sender": "ann", "target": "t", "text": text, "attachments": attachments}).to_string();
-        sink.on_message(self.webhook.parse_post(&signed_headers(&body, NOW), body.as_bytes(), NOW).unwrap());
+        sink.on_message(self.webhook.parse_request(&signed_headers(&body, NOW), body.as_bytes(), NOW).unwrap());
     }
 }
 

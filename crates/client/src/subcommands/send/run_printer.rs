@@ -255,7 +255,6 @@ impl RunPrinter {
         }
     }
 
-    /// Prints the end and returns the exit code.
     pub(super) fn print_end(mut self, end: PrintedRunEnd, io: &mut CommandIo) -> SubcommandResult {
         if let Some(text) = end.text.clone().filter(|text| *text != self.text) {
             self.print_missed_text(&text, &mut io.output)?;

@@ -32,8 +32,7 @@ async fn an_export_comes_out_as_it_came_in_wherever_its_pieces_end() {
         text("\"}\n{\"last\":1}"),
     ];
     let daemon = exporting(pieces);
-    let (exit, seen) = run_piped(&daemon, &["sessions", "export", "s"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["sessions", "export", "s"]).await;
     assert_eq!(seen.out(), "{\"quell\":\"session\"}\n{\"kind\":\"turn\",\"turn\":\"ü\u{1b}[2J\"}\n{\"last\":1}\n");
     assert_eq!(seen.err(), "", "no progress in a pipe");
 }

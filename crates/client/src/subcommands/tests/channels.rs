@@ -17,8 +17,7 @@ fn rows() -> Value {
 async fn channels_are_listed_with_how_they_fare_and_why() {
     let daemon = ScriptedDaemon::with_replies(vec![("GET /api/channels", rows())]);
     for words in [vec!["channels"], vec!["channels", "list"]] {
-        let (exit, seen) = run_piped(&daemon, &words).await;
-        assert_eq!(exit, Exit::Done);
+        let seen = run_done(&daemon, &words).await;
         let out = seen.out();
         let lines: Vec<&str> = out.lines().collect();
         assert!(lines[0].starts_with("NAME  NETWORK  STATE                FOR"), "{out}");
@@ -45,8 +44,7 @@ async fn a_test_of_all_fails_when_one_fails_and_unknown_is_exit_3() {
     ]);
     let (exit, seen) = run_piped(&daemon, &["channels", "test"]).await;
     assert_eq!((exit, seen.out()), (Exit::Failed, "▲ irc: refused\n✓ shop: messages are taken\n".to_owned()));
-    let (exit, seen) = run_piped(&daemon, &["channels", "test", "shop", "--json"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["channels", "test", "shop", "--json"]).await;
     assert_eq!(seen.json(), json!([{"name": "shop", "ok": true, "detail": "messages are taken"}]));
     let (exit, _) = run_piped(&daemon, &["channels", "test", "other"]).await;
     assert_eq!(exit, Exit::NotFound);

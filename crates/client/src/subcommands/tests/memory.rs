@@ -15,15 +15,13 @@ async fn notes_are_listed_searched_and_forgotten() {
         ("GET /api/agents/main/memory", json!({"items": []})),
         ("DELETE /api/sessions/demo/memory/fence%2Fcolour", json!({})),
     ]);
-    let (exit, seen) = run_piped(&daemon, &["memory", "list", "--session", "demo"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["memory", "list", "--session", "demo"]).await;
     let out = seen.out();
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].starts_with("KEY           CATEGORY  REMEMBERED"), "{out}");
     assert!(lines[1].starts_with("fence/colour  core      ") && lines[1].ends_with("The fence is green."), "{out}");
     let words = ["memory", "search", "which fence?", "--agent", "a/b", "--limit", "3"];
-    let (exit, seen) = run_piped(&daemon, &words).await;
-    assert_eq!(exit, Exit::Done, "{}", seen.interleaved());
+    let seen = run_done(&daemon, &words).await;
     assert!(seen.out().contains("  0.82   The fence is green."), "{}", seen.out());
     let (_, seen) =
         run_piped(&daemon, &["memory", "search", "which fence?", "--agent", "a/b", "--limit", "3", "--json"]).await;
@@ -46,8 +44,7 @@ async fn senders_are_listed_and_forgotten() {
         ("DELETE /api/senders/shop:kim%2F7%20%C3%BC/memory/shop_kim_1", json!({})),
         ("DELETE /api/senders/matrix:@ann:h/memory", json!({"forgotten": 12})),
     ]);
-    let (exit, seen) = run_piped(&daemon, &["memory", "senders"]).await;
-    assert_eq!(exit, Exit::Done, "{}", seen.interleaved());
+    let seen = run_done(&daemon, &["memory", "senders"]).await;
     let out = seen.out();
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].starts_with("SENDER         NOTES  NEWEST"), "{out}");

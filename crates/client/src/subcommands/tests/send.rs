@@ -59,9 +59,8 @@ fn conversation() -> Vec<ScriptedStreamPiece> {
 #[tokio::test]
 async fn the_answer_streams_to_the_output_and_nothing_else_does() {
     let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]);
-    let (exit, seen) =
-        run_piped(&daemon, &["send", "--agent", "coder", "--on-busy", "steer", "--timeout", "1.5", "hi", "you"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen =
+        run_done(&daemon, &["send", "--agent", "coder", "--on-busy", "steer", "--timeout", "1.5", "hi", "you"]).await;
     assert_eq!(seen.out(), "Let me look.\nAll good.\n");
     assert_eq!(
         seen.err(),
@@ -126,8 +125,7 @@ async fn a_terminal_sees_thinking_and_tools_as_quiet_lines() {
 #[tokio::test]
 async fn json_prints_one_object_at_the_end() {
     let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]);
-    let (exit, seen) = run_piped(&daemon, &["send", "--json", "hi"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["send", "--json", "hi"]).await;
     let value = seen.json();
     assert_eq!((&value["success"], &value["cancelled"], &value["loopCount"]), (&json!(true), &json!(false), &json!(2)));
     assert_eq!((&value["text"], &value["partial"]), (&json!("All good."), &json!(false)));
@@ -349,8 +347,7 @@ async fn a_stop_text_prints_what_was_stopped() {
         ("POST /api/sessions/cli:default/runs", answer),
         ("GET /api/runs/r1", run_view("r1", over)),
     ]);
-    let (exit, seen) = run_piped(&daemon, &["send", "/stop"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["send", "/stop"]).await;
     assert_eq!(
         seen.out(),
         "r1  stopped in 12 ms · model closed after 0.4 ms · 3 processes ended (term) · history valid\n\

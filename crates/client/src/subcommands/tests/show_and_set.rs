@@ -25,8 +25,7 @@ async fn runs_are_listed_with_what_they_do() {
         ("GET /api/runs?state=active", items(runs)),
         ("GET /api/runs", items(json!([]))),
     ]);
-    let (exit, seen) = run_piped(&daemon, &["runs"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["runs"]).await;
     let lines = lines(&seen);
     assert!(lines[0].starts_with("RUN    STATE                    AGE"), "{}", lines[0]);
     assert!(lines[1].starts_with("r1     ◔ waiting for the model  "), "{}", lines[1]);
@@ -45,8 +44,7 @@ async fn a_run_is_shown_with_its_receipt_as_a_picture() {
         "state": "ended", "verdict": receipts::aborted_by_user(), "receipt": receipts::stopped_receipt(), "output": "half\nan answer",
     });
     let daemon = ScriptedDaemon::with_replies(vec![("GET /api/runs/r1", run_view("r1", change))]);
-    let (exit, seen) = run_piped(&daemon, &["runs", "show", "r1"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["runs", "show", "r1"]).await;
     let out = seen.out();
     for part in [
         "run r1 · ■ stopped\n",
@@ -164,8 +162,7 @@ async fn agents_are_a_tree() {
         agent("ring", json!("ring"), json!(["ring"]), "stopping"),
     ]);
     let daemon = ScriptedDaemon::with_replies(vec![("GET /api/agents", items(agents))]);
-    let (exit, seen) = run_piped(&daemon, &["agents"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["agents"]).await;
     let firsts: Vec<String> = lines(&seen).iter().map(|line| line.split("  ").next().unwrap().to_owned()).collect();
     assert_eq!(firsts, ["AGENT", "main (default)", "· coder", "ring"]);
     assert!(seen.out().contains("◔ waiting for the model") && seen.out().contains("◆ stopping"));
@@ -185,8 +182,7 @@ async fn the_tree_is_drawn_for_eyes_and_indented_for_programs() {
     let firsts = |seen: &CapturedStreams| -> Vec<String> {
         lines(seen).iter().map(|line| line.split("  demo").next().unwrap().trim_end().to_owned()).collect()
     };
-    let (exit, seen) = run_piped(&daemon, &["agents", "tree"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["agents", "tree"]).await;
     assert_eq!(firsts(&seen)[1..], ["main (default)", "  a", "    b", "  c", "other"]);
     assert!(seen.out().contains("third"));
     let mut test_io = TestIo::new(CliOutputStreamKind::Plain);
@@ -204,8 +200,7 @@ async fn an_agent_is_shown_with_what_it_has_spent() {
         "spend": {"day": "2026-05-01", "tokens": 1200, "cost": 0.5, "dailyTokens": 5000, "dailyCost": 2.0},
     });
     let daemon = ScriptedDaemon::with_replies(vec![("GET /api/agents/coder", agent.clone())]);
-    let (exit, seen) = run_piped(&daemon, &["agents", "show", "coder"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["agents", "show", "coder"]).await;
     let wanted = [
         "coder · demo/chat · ◔ waiting for the model",
         "role: codes",
@@ -231,29 +226,10 @@ async fn agents_are_made_and_deleted() {
         ("DELETE /api/agents/scout?force=1", json!({"deleted": ["low", "scout"], "runIds": ["r1"]})),
         ("DELETE /api/agents/scout", json!({"deleted": ["low", "scout"], "runIds": []})),
     ]);
-    let words = [
-        "agents",
-        "create",
-        "scout",
-        "--model",
-        "demo/chat",
-        "--parent",
-        "main",
-        "--tool",
-        "shell",
-        "--tool",
-        "fetch_url",
-        "--approval",
-        "shell=ask",
-        "--daily-cost",
-        "2",
-        "--price",
-        "3,15.5",
-        "--max-tokens",
-        "900",
-    ];
-    let (exit, seen) = run_piped(&daemon, &words).await;
-    assert_eq!(exit, Exit::Done);
+    let words = "agents create scout --model demo/chat --parent main --tool shell --tool fetch_url \
+        --approval shell=ask --daily-cost 2 --price 3,15.5 --max-tokens 900";
+    let words: Vec<&str> = words.split(' ').collect();
+    let seen = run_done(&daemon, &words).await;
     assert_eq!(seen.out(), "agent scout is made; talk to it with `quell send --agent scout TEXT`\n");
     let body = json!({
         "id": "scout", "model": "demo/chat", "parent": "main", "tools": ["shell", "fetch_url"], "approvals": {"shell": "ask"},
@@ -287,8 +263,7 @@ async fn a_hold_is_set_shown_and_lifted() {
         ("GET /api/hold", on),
         ("DELETE /api/hold", json!({"held": false})),
     ]);
-    let (exit, seen) = run_piped(&daemon, &["hold", "on", "--reason", "maintenance"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["hold", "on", "--reason", "maintenance"]).await;
     assert!(seen.out().starts_with("hold is on: new runs are refused · since "), "{}", seen.out());
     assert_eq!(daemon.requests()[0].body, json!({"held": true, "reason": "maintenance"}));
     let (_, seen) = run_piped(&daemon, &["hold", "--json"]).await;

@@ -95,8 +95,7 @@ async fn descendants_that_outlived_an_ended_run_are_told() {
     let child = over("child", &receipts::stopped_receipt());
     let daemon =
         ScriptedDaemon::with_replies(vec![("POST /api/runs/r1/stop?wait=1", reply), ("GET /api/runs/child", child)]);
-    let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["stop", "r1"]).await;
     assert_eq!(seen.out(), format!("already over: completed in 2.5 s · history valid\nbelow it, child  {LINE}\n"));
 }
 
@@ -106,8 +105,7 @@ async fn not_waiting_returns_at_once() {
         ("POST /api/runs/r1/stop", stop_ticket("ending")),
         ("POST /api/stop", json!({"aborted": true, "runIds": ["r1", "r2"], "held": false})),
     ]);
-    let (exit, seen) = run_piped(&daemon, &["stop", "r1", "--no-wait"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["stop", "r1", "--no-wait"]).await;
     assert_eq!(seen.out(), "stop requested · run r1 is ending · see `quell runs show r1`\n");
     let (exit, seen) = run_piped(&daemon, &["stop", "r1", "--no-wait", "--json"]).await;
     assert_eq!((exit, &seen.json()["state"]), (Exit::Done, &json!("ending")));
@@ -162,8 +160,7 @@ async fn json_has_every_receipt() {
         ("POST /api/sessions/s/stop?wait=1", answer),
         ("GET /api/runs/r1", over("r1", &receipts::stopped_receipt())),
     ]);
-    let (exit, seen) = run_piped(&daemon, &["stop", "--session", "s", "--json"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["stop", "--session", "s", "--json"]).await;
     let value = seen.json();
     assert_eq!((&value["aborted"], &value["withdrawn"][0]["text"]), (&json!(true), &json!("later")));
     let receipt: Receipt = serde_json::from_value(value["runs"][0]["receipt"].clone()).unwrap();
@@ -198,8 +195,7 @@ async fn stopped_background_commands_are_printed_and_leftovers_fail() {
     let (exit, seen) = run_piped(&daemon, &["stop", "--session", "t"]).await;
     assert_eq!(exit, Exit::Failed);
     assert!(seen.out().contains("could not end sudo (pid 7)"), "{}", seen.out());
-    let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
-    assert_eq!(exit, Exit::Done);
+    let seen = run_done(&daemon, &["stop", "r1"]).await;
     assert!(seen.out().contains("left by it, process p1 ended (kill)"), "{}", seen.out());
 }
 

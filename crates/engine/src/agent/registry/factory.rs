@@ -12,13 +12,11 @@ use quell_tools::{AgentFacts, Toolbox};
 use super::super::tools::tool_specs;
 use super::super::{Agent, AgentConfig, check_tool_names, thinking_unsupported};
 
-/// Builds agents.
 #[derive(Debug, Clone)]
 pub struct AgentFactory {
     /// The models that agents may name.
     pub models: Models,
     pub toolbox: Arc<Toolbox>,
-    /// The names of the configured MCP servers.
     pub mcp_servers: BTreeSet<String>,
     /// Parent of the workdirs of agents that configure none.
     pub work_dir: PathBuf,
@@ -27,7 +25,6 @@ pub struct AgentFactory {
 }
 
 /// Replaces a leading `~/` by the home directory, if there is one.
-#[must_use]
 pub fn expand_home(path: &Path, home_dir: Option<&Path>) -> PathBuf {
     match (path.strip_prefix("~"), home_dir) {
         (Ok(rest), Some(home)) if rest.as_os_str().is_empty() => home.to_owned(),
@@ -36,7 +33,6 @@ pub fn expand_home(path: &Path, home_dir: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Why an agent cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("agent {agent:?}: {problem}")]
 pub struct AgentConfigError {
@@ -46,14 +42,11 @@ pub struct AgentConfigError {
 }
 
 impl AgentFactory {
-    /// Working directory of an agent's tools.
-    #[must_use]
     pub fn workdir_of(work_dir: &Path, id: &AgentId, config: &AgentConfig) -> PathBuf {
         config.workdir.clone().unwrap_or_else(|| work_dir.join(workdir_name(id)))
     }
 
     /// The former default workdir of an agent below the data directory, if it has any entries.
-    #[must_use]
     pub fn legacy_workdir(data_dir: &Path, id: &AgentId) -> Option<PathBuf> {
         let legacy_dir = data_dir.join("work").join(workdir_name(id));
         let has_entries = std::fs::read_dir(&legacy_dir).is_ok_and(|mut entries| entries.next().is_some());
@@ -68,7 +61,6 @@ impl AgentFactory {
         self.build_with_model(id, config, model)
     }
 
-    /// Builds an agent with a resolved model.
     pub fn build_with_model(
         &self,
         id: &AgentId,
@@ -148,7 +140,6 @@ impl AgentFactory {
     }
 }
 
-/// The name of an agent's default workdir.
 fn workdir_name(id: &AgentId) -> String {
     id.as_str().replace(['/', '\\', '.'], "_")
 }

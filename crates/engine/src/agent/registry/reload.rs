@@ -24,13 +24,11 @@ pub struct AgentReloadPlan {
     snapshot: Arc<AgentSnapshot>,
     models: Models,
     default_agent: AgentId,
-    /// Agents of the new configuration.
     configured: AgentSnapshot,
     /// Agents that were created at run time, rebuilt.
     created: AgentSnapshot,
 }
 
-/// What a plan changed.
 #[derive(Debug, Default)]
 pub struct AgentReloadChanges {
     /// New agents, reserved and still to be added.
@@ -115,7 +113,6 @@ impl AgentRegistry {
     }
 
     /// Agents that are to be removed when they have no runs.
-    #[must_use]
     pub fn unconfigured(&self) -> BTreeSet<AgentId> {
         self.lock_state().unconfigured.clone()
     }

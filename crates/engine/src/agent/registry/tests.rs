@@ -131,6 +131,19 @@ fn a_parent_is_there_stays_and_is_somebody_else() {
 }
 
 #[test]
+fn a_tree_of_agents_has_a_bottom() {
+    let (registry, _dir) = test_registry(&["main"]);
+    let mut parent = "main".to_owned();
+    for number in 1..32 {
+        let name = format!("below-{number}");
+        comes(&registry, &name, below(&parent));
+        parent = name;
+    }
+    let deeper = built(&registry, "deeper", below(&parent));
+    assert_eq!(claim(&registry, &deeper), Err(AddAgentError::InvalidParent(id("deeper"), AgentTreeError::TooDeep)));
+}
+
+#[test]
 fn configured_agents_cannot_be_removed() {
     let (registry, _dir) = test_registry(&["main"]);
     assert_eq!(registry.mark_for_removal(&id("main")), Err(RemoveAgentError::Configured(id("main"))));

@@ -1,7 +1,5 @@
 //! Delegation of work to other agents by the tools `spawn_agent` and `send_message`: sub-runs.
 
-use std::sync::Arc;
-
 use quell_kernel::permissions::RunPermissions;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{AgentId, StopReason, Verdict};
@@ -13,7 +11,6 @@ use crate::agent::{Agent, AgentLoop, AgentSnapshot, build_agent_tree};
 use crate::live_run::{LiveRun, RunProgress};
 use quell_kernel::ToolSpec;
 
-/// A sub-run as its parent requests it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubRunRequest {
     pub agent: AgentId,
@@ -21,22 +18,23 @@ pub struct SubRunRequest {
     pub session: SubRunSession,
     /// Whether the parent waits for its end; otherwise it runs in the background of the session.
     pub waits_for_end: bool,
-    /// Upper bound of its permissions.
     pub max_permissions: RunPermissions,
 }
 
-/// The session of a sub-run.
+/// A call's request, before it is checked.
+pub(super) struct DelegatedTask<'a> {
+    pub(super) agent: &'a str,
+    pub(super) text: String,
+    pub(super) session: SubRunSession,
+    pub(super) waits_for_end: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubRunSession {
     /// A new session for this sub-run only.
     New,
     /// The session in which the caller's session talks to that agent; its history stays.
     Conversation,
-}
-
-#[derive(Debug)]
-pub struct StartedSubRun {
-    pub live_run: Arc<LiveRun>,
 }
 
 /// The existing agents to which an agent may delegate work.
@@ -72,31 +70,27 @@ pub(super) fn spec_with_delegates<T: ToolArguments>(argument: &str, agent: &Agen
 }
 
 impl AgentLoop<'_> {
-    /// Starts a sub-run for a call, and waits for its end if the call asks for that.
-    pub(super) async fn delegate(&self, request: DelegationRequest) -> Result<ToolOutput, Cancelled> {
-        match self.check_delegation(request) {
-            Ok(request) => self.run_delegated_task(request).await,
-            Err(problem) => Ok(ToolOutput::error(problem)),
-        }
+    /// Starts a sub-run of the named agent for a call, and waits for its end if the call asks for that.
+    pub(super) async fn delegate(&self, task: DelegatedTask<'_>) -> Result<ToolOutput, Cancelled> {
+        let DelegatedTask { agent, text, session, waits_for_end } = task;
+        let agent = match self.check_delegation(agent, &text) {
+            Ok(agent) => agent,
+            Err(problem) => return Ok(ToolOutput::error(problem)),
+        };
+        let max_permissions = self.agent.permissions();
+        self.run_delegated_task(SubRunRequest { agent, text, session, waits_for_end, max_permissions }).await
     }
 
-    fn check_delegation(&self, request: DelegationRequest) -> Result<SubRunRequest, String> {
+    fn check_delegation(&self, agent: &str, text: &str) -> Result<AgentId, String> {
         let snapshot = self.services.agents.snapshot();
         let delegates = allowed_delegates(&snapshot, self.agent);
-        let Some(agent) = delegates.iter().find(|id| id.as_str() == request.agent).map(|id| (*id).clone()) else {
-            return Err(not_a_delegate_message(&request.agent, &delegates));
+        let Some(agent) = delegates.iter().find(|id| id.as_str() == agent).map(|id| (*id).clone()) else {
+            return Err(not_a_delegate_message(agent, &delegates));
         };
-        if request.text.trim().is_empty() {
+        if text.trim().is_empty() {
             return Err("The text is empty. Say what the agent is to do.".to_owned());
         }
-        let max_permissions = self.agent.permissions();
-        Ok(SubRunRequest {
-            agent,
-            text: request.text,
-            session: request.session,
-            waits_for_end: request.waits_for_end,
-            max_permissions,
-        })
+        Ok(agent)
     }
 
     async fn run_delegated_task(&self, request: SubRunRequest) -> Result<ToolOutput, Cancelled> {
@@ -106,14 +100,14 @@ impl AgentLoop<'_> {
             Err(refusal) => return Ok(ToolOutput::error(format!("The agent {agent} was not started: {refusal}."))),
         };
         if !waits_for_end {
-            let run = child.live_run.id();
+            let run = child.id();
             return Ok(ToolOutput::ok(format!(
                 "The agent {agent} works in the background as run {run}. You will be told of its answer."
             )));
         }
-        self.scope.race(Point::SubRun, child.live_run.wait_for_progress(RunProgress::Ended)).await?;
-        let text = describe_sub_run_outcome(&child.live_run, " Do not start it again in this turn.");
-        Ok(match child.live_run.verdict() {
+        self.scope.race(Point::SubRun, child.wait_for_progress(RunProgress::Ended)).await?;
+        let text = describe_sub_run_outcome(&child, " Do not start it again in this turn.");
+        Ok(match child.verdict() {
             Some(Verdict::Completed) => ToolOutput::ok(text),
             Some(Verdict::Failed { .. } | Verdict::Aborted { .. }) | None => ToolOutput::error(text),
         })
@@ -131,16 +125,7 @@ fn not_a_delegate_message(asked: &str, delegates: &[&AgentId]) -> String {
     )
 }
 
-/// Work for another agent, as a call asks for it.
-pub(super) struct DelegationRequest {
-    pub(super) agent: String,
-    pub(super) text: String,
-    pub(super) session: SubRunSession,
-    pub(super) waits_for_end: bool,
-}
-
 /// The outcome of a sub-run as text for a model.
-#[must_use]
 pub fn sub_run_report(child: &LiveRun) -> String {
     describe_sub_run_outcome(child, "")
 }

@@ -10,10 +10,8 @@ use super::remember::NoteOwner;
 use super::{AgentLoop, RunTool};
 use crate::memory::{FoundNote, Note};
 
-/// The most notes in one answer.
 const MAX_RECALLED_NOTES: u64 = 50;
 
-/// Arguments of `recall`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RecallArgs {
@@ -78,7 +76,7 @@ async fn search_notes(run: &AgentLoop<'_>, query: &RecallQuery) -> Result<Recall
     let mut newest = Vec::new();
     for owner in &query.owners {
         // waits: raced by `recall_notes`, together with the search.
-        let (notes, _) = memory.newest_notes(owner.note_scope(run), query.limit, None).await?;
+        let (notes, _) = memory.notes().list(owner.note_scope(run), query.limit, None).await?;
         newest.extend(notes.into_iter().map(|note| format_note_line(*owner, &note, None)));
     }
     if newest.is_empty() {
@@ -89,7 +87,7 @@ async fn search_notes(run: &AgentLoop<'_>, query: &RecallQuery) -> Result<Recall
     }
     let scopes = query.owners.iter().map(|owner| owner.note_scope(run)).collect();
     // waits: the same race.
-    let matches = memory.search_notes(scopes, &query.text, query.limit).await?;
+    let matches = memory.notes().search(scopes, &query.text, query.limit).await?;
     let mut best: Vec<(NoteOwner, FoundNote)> = Vec::new();
     for (owner, notes) in query.owners.iter().zip(matches) {
         best.extend(notes.into_iter().map(|note| (*owner, note)));
@@ -112,9 +110,7 @@ struct RecallQuery {
 
 /// Outcome of a search, for the model.
 enum RecallOutcome {
-    /// There are no notes at all.
     NoNotes,
-    /// There are notes, but none that match.
     NoMatch,
     /// One line for each note, the best or newest first.
     Notes(Vec<String>),

@@ -9,10 +9,8 @@ use serde::Deserialize;
 use super::{AgentLoop, RunTool};
 use crate::memory::{Note, NoteScope, SaveNoteOutcome};
 
-/// The most characters of a key.
 const MAX_KEY_CHARS: usize = 200;
 
-/// Arguments of `remember`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RememberArgs {
@@ -101,7 +99,7 @@ impl RememberArgs {
 
 async fn save_note(run: &AgentLoop<'_>, owner: NoteOwner, note: Note) -> Result<ToolOutput, Cancelled> {
     let key = note.key.clone();
-    let save = run.services.memory.save_note(owner.note_scope(run), note);
+    let save = run.services.memory.notes().save(owner.note_scope(run), note);
     Ok(match run.scope.race(Point::Remember, save).await? {
         Ok(SaveNoteOutcome::New) => ToolOutput::ok(format!("Remembered of this {} as {key:?}.", owner.as_str())),
         Ok(SaveNoteOutcome::Replaced) => ToolOutput::ok(format!(

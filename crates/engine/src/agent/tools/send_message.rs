@@ -7,10 +7,9 @@ use quell_tools::{AgentFacts, ToolArguments, ToolOutput};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::delegation::{DelegationRequest, SubRunSession, spec_with_delegates};
+use super::delegation::{DelegatedTask, SubRunSession, spec_with_delegates};
 use super::{AgentLoop, RunTool};
 
-/// Arguments of `send_message`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AgentMessageArgs {
@@ -33,13 +32,8 @@ impl ToolArguments for AgentMessageArgs {
 
 impl RunTool for AgentMessageArgs {
     async fn call(self, run: &AgentLoop<'_>) -> Result<ToolOutput, Cancelled> {
-        let request = DelegationRequest {
-            agent: self.to,
-            text: self.text,
-            session: SubRunSession::Conversation,
-            waits_for_end: true,
-        };
+        let session = SubRunSession::Conversation;
         // waits: for the sub-run, raced in `delegate`.
-        run.delegate(request).await
+        run.delegate(DelegatedTask { agent: &self.to, text: self.text, session, waits_for_end: true }).await
     }
 }

@@ -7,10 +7,9 @@ use quell_tools::{AgentFacts, ToolArguments, ToolOutput};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::delegation::{DelegationRequest, SubRunSession, spec_with_delegates};
+use super::delegation::{DelegatedTask, SubRunSession, spec_with_delegates};
 use super::{AgentLoop, RunTool};
 
-/// Arguments of `spawn_agent`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SpawnAgentArgs {
@@ -37,13 +36,8 @@ impl ToolArguments for SpawnAgentArgs {
 
 impl RunTool for SpawnAgentArgs {
     async fn call(self, run: &AgentLoop<'_>) -> Result<ToolOutput, Cancelled> {
-        let request = DelegationRequest {
-            agent: self.agent,
-            text: self.prompt,
-            session: SubRunSession::New,
-            waits_for_end: self.wait.unwrap_or(true),
-        };
+        let (session, waits_for_end) = (SubRunSession::New, self.wait.unwrap_or(true));
         // waits: for the sub-run, raced in `delegate`.
-        run.delegate(request).await
+        run.delegate(DelegatedTask { agent: &self.agent, text: self.prompt, session, waits_for_end }).await
     }
 }

@@ -48,9 +48,6 @@ struct LineHeader {
 
 impl ArchiveReader {
     /// Reads the next line, without its line end. Empty lines are counted and skipped.
-    ///
-    /// # Errors
-    /// [`ArchiveError`] names the line and what is wrong with it.
     pub fn read_line(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
         self.line_number += 1;
         if bytes.trim_ascii().is_empty() {
@@ -60,10 +57,6 @@ impl ArchiveReader {
         self.parse_line(bytes).map_err(|problem| ArchiveError { line, problem })
     }
 
-    /// Returns the parsed session.
-    ///
-    /// # Errors
-    /// [`ArchiveError`] if there was no head.
     pub fn finish(self) -> Result<SessionArchive, ArchiveError> {
         let Some(head) = self.head else {
             let problem = "there is nothing here; give the output of `quell sessions export KEY`".to_owned();

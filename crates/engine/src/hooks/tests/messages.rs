@@ -16,7 +16,7 @@ impl LifecycleHook for EditingHook {
         self.name
     }
 
-    fn on_message_received<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
+    fn on_message<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
         async {
             self.received.lock().unwrap().push((self.name, body.clone()));
             let content = &body.message.as_ref().unwrap().content;
@@ -26,10 +26,6 @@ impl LifecycleHook for EditingHook {
             (self.answer)(content)
         }
         .boxed()
-    }
-
-    fn on_message_sending<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
-        self.on_message_received(body)
     }
 }
 
@@ -42,22 +38,14 @@ struct MessageHookFixture {
 }
 
 fn message_fixture(answers: fn(&str) -> MessageAnswer) -> MessageHookFixture {
-    let (dir, clock, received) = (tempfile::tempdir().unwrap(), Clock::start(), Arc::default());
+    let received = Arc::default();
     let editor = |name, answers, hangs| {
         Arc::new(EditingHook { name, answer: answers, hangs, received: Arc::clone(&received) })
             as Arc<dyn LifecycleHook>
     };
-    let hooks = Hooks::new(HookDeps {
-        settings: HookSettings { timeout_ms: 1000, ..HookSettings::default() },
-        lifecycle: vec![editor("first", answers, "hang"), editor("second", |_| MessageAnswer::Unchanged, "")],
-        wardens: Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap(),
-        environment: Vec::new(),
-        cwd: dir.path().to_owned(),
-        store: MemoryDatabase::default().open(),
-        clock,
-    })
-    .unwrap();
-    MessageHookFixture { hooks, scope: Scope::new(clock, PointProbe::default()), received, _dir: dir }
+    let lifecycle = vec![editor("first", answers, "hang"), editor("second", |_| MessageAnswer::Unchanged, "")];
+    let (hooks, scope, dir) = build_hooks(HookSettings::default(), lifecycle);
+    MessageHookFixture { hooks, scope, received, _dir: dir }
 }
 
 fn message(content: &str) -> ChannelMessage {

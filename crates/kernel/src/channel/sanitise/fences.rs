@@ -2,12 +2,10 @@
 //!
 //! Ordinary fences stay, even with calls in them: people talk about tools and JSON, and use fences for it.
 
-use super::json_calls::{JsonShape, ToolMatch, classify_json};
-use super::json_scanner::{self, JsonEnd};
+use super::json::{JsonEnd, JsonShape, ToolMatch, scan_json_value};
 use super::markdown_code::FenceOpener;
-use super::reply_scanner::{PrecedingContent, RemovalRule, ReplyScanner, SpanClass};
+use super::reply_scanner::{RemovalRule, ReplyScanner, SpanClass};
 use super::tags::{TagClass, TagMatch, match_tag};
-use super::work_counter::count_bytes;
 
 /// Fence languages that occur only where a model writes its calls as text.
 const PROTOCOL_LANGUAGES: [&str; 6] = ["tool_call", "tool_calls", "toolcall", "tool-call", "invoke", "function_call"];
@@ -51,8 +49,8 @@ impl ReplyScanner<'_> {
             (FenceBody::Undecided, Some(_)) => SpanClass::Text(end),
             (FenceBody::Undecided, None) => self.undecided_or(SpanClass::Text(end)),
             // Without a line break after it, a closing fence can still become a line of text.
-            (FenceBody::Call, Some(_)) if end < length => SpanClass::Protocol(end, removal, PrecedingContent::Call),
-            (FenceBody::Call, _) => self.undecided_or(SpanClass::Protocol(end, removal, PrecedingContent::Call)),
+            (FenceBody::Call, Some(_)) if end < length => SpanClass::removed(end, removal),
+            (FenceBody::Call, _) => self.undecided_or(SpanClass::removed(end, removal)),
         }
     }
 
@@ -71,7 +69,6 @@ impl ReplyScanner<'_> {
     fn classify_fence_body(&self, kind: FenceKind, from: usize, to: usize) -> FenceBody {
         let inside = &self.text[from.min(to)..to];
         let start = to - inside.trim_start().len();
-        count_bytes(start - from.min(to));
         match self.byte_at(start).filter(|_| start < to) {
             None => FenceBody::Undecided,
             Some(b'{' | b'[') => self.classify_json_body(kind, start, to),
@@ -88,18 +85,16 @@ impl ReplyScanner<'_> {
 
     fn classify_json_body(&self, kind: FenceKind, start: usize, to: usize) -> FenceBody {
         let body = &self.text[..to];
-        let value = json_scanner::scan_json_value(body, start, self.rules);
+        let value = scan_json_value(body, start, self.rules);
         let is_named = kind == FenceKind::Protocol && !value.has_foreign_keys && value.has_name && value.has_arguments;
         let is_torn = is_named || value.is_torn_protocol();
         match value.end {
             JsonEnd::Complete(end) => {
-                let is_call = match (kind, classify_json(&body[start..end], &value, self.rules)) {
+                let is_call = match (kind, value.shape) {
                     (FenceKind::Arguments, _) => body[start..].starts_with('{'),
-                    (FenceKind::Protocol, JsonShape::Call(_) | JsonShape::Message(..)) => true,
-                    (
-                        FenceKind::Data,
-                        JsonShape::Call(ToolMatch::Known) | JsonShape::Message(..) | JsonShape::ToolResult,
-                    ) => true,
+                    (FenceKind::Protocol, JsonShape::Call(_)) => true,
+                    (FenceKind::Data, JsonShape::Call(ToolMatch::Known) | JsonShape::ToolResult) => true,
+                    (FenceKind::Protocol | FenceKind::Data, JsonShape::Message(..)) => true,
                     _ => false,
                 };
                 let rest = body[end..].trim();

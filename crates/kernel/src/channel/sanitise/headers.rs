@@ -3,20 +3,11 @@
 
 use super::reply_scanner::{ReplyScanner, SpanClass};
 use super::tags::{TagClass, TagMatch, match_tag};
-use super::work_counter::count_bytes;
 
 /// Prefix before the tool names, in lower case.
 const USED_TOOLS: &str = "[used tools:";
 /// Heading of results, in lower case.
 const TOOL_RESULTS: &str = "[tool results]";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PrefixMatch {
-    Full,
-    /// The text ends within the header.
-    Partial,
-    Mismatch,
-}
 
 impl ReplyScanner<'_> {
     /// Classifies a header at `start`, if there is one.
@@ -29,46 +20,35 @@ impl ReplyScanner<'_> {
         if self.has_text() {
             return None;
         }
-        let rest = &self.text[start..];
-        match match_prefix(rest, USED_TOOLS) {
-            PrefixMatch::Mismatch => return None,
-            PrefixMatch::Partial => return self.undecided_if_partial(),
-            PrefixMatch::Full => {}
-        }
-        let inside = &rest[USED_TOOLS.len()..];
-        let end = inside.find([']', '\n']);
-        count_bytes(end.unwrap_or(inside.len()));
-        let Some(end) = end else {
-            return self.undecided_if_partial();
+        let inside = match match_header(&self.text[start..], USED_TOOLS) {
+            HeaderMatch::Whole(inside) => inside,
+            HeaderMatch::Partial => return self.undecided_if_partial(),
+            HeaderMatch::None => return None,
         };
+        let Some(end) = inside.find([']', '\n']) else { return self.undecided_if_partial() };
         let are_names = inside[end..].starts_with(']') && inside[..end].split(',').all(is_tool_name_list_item);
-        let cut = SpanClass::other_protocol(start + USED_TOOLS.len() + end + 1);
-        are_names.then_some(cut)
+        are_names.then(|| SpanClass::other_protocol(start + USED_TOOLS.len() + end + 1))
     }
 
     /// Matches only directly before a result. Elsewhere it is an ordinary heading.
     fn classify_results_header(&self, start: usize) -> Option<SpanClass> {
-        let rest = &self.text[start..];
-        match match_prefix(rest, TOOL_RESULTS) {
-            PrefixMatch::Mismatch => return None,
-            PrefixMatch::Partial => return self.undecided_if_partial(),
-            PrefixMatch::Full => {}
+        match match_header(&self.text[start..], TOOL_RESULTS) {
+            HeaderMatch::Whole(_) => {}
+            HeaderMatch::Partial => return self.undecided_if_partial(),
+            HeaderMatch::None => return None,
         }
-        let following = rest[TOOL_RESULTS.len()..].trim_start();
-        let at = self.text.len() - following.len();
-        count_bytes(at - start);
-        if following.is_empty() {
-            return self.undecided_if_partial();
-        }
-        if !following.starts_with('<') {
-            return None;
-        }
-        match match_tag(self.text, at) {
-            TagMatch::Tag(tag) if tag.class == TagClass::Result && !tag.closing => {
-                Some(SpanClass::other_protocol(start + TOOL_RESULTS.len()))
-            }
-            TagMatch::Partial => self.undecided_if_partial(),
-            TagMatch::Tag(_) | TagMatch::Text => None,
+        let end = start + TOOL_RESULTS.len();
+        let at = self.skip_whitespace(end);
+        match self.byte_at(at) {
+            None => self.undecided_if_partial(),
+            Some(b'<') => match match_tag(self.text, at) {
+                TagMatch::Tag(tag) if tag.class == TagClass::Result && !tag.closing => {
+                    Some(SpanClass::other_protocol(end))
+                }
+                TagMatch::Partial => self.undecided_if_partial(),
+                TagMatch::Tag(_) | TagMatch::Text => None,
+            },
+            Some(_) => None,
         }
     }
 
@@ -77,12 +57,20 @@ impl ReplyScanner<'_> {
     }
 }
 
-fn match_prefix(text: &str, header: &str) -> PrefixMatch {
+enum HeaderMatch<'a> {
+    /// With the text behind the header.
+    Whole(&'a str),
+    /// The text ends within the header.
+    Partial,
+    None,
+}
+
+fn match_header<'a>(text: &'a str, header: &str) -> HeaderMatch<'a> {
     let matched = text.bytes().zip(header.bytes()).take_while(|(a, b)| a.to_ascii_lowercase() == *b).count();
     match matched {
-        _ if matched == header.len() => PrefixMatch::Full,
-        _ if matched == text.len() => PrefixMatch::Partial,
-        _ => PrefixMatch::Mismatch,
+        _ if matched == header.len() => HeaderMatch::Whole(&text[matched..]),
+        _ if matched == text.len() => HeaderMatch::Partial,
+        _ => HeaderMatch::None,
     }
 }
 

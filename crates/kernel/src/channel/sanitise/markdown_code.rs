@@ -1,7 +1,6 @@
 //! Finds Markdown code fences and inline code spans. Code is shown unchanged.
 
 use super::ReplyCompleteness;
-use super::work_counter::count_bytes;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FenceOpener<'a> {
@@ -52,9 +51,7 @@ impl FenceOpener<'_> {
 
 /// End of the line that contains `at`: its line break, or the end of the text.
 pub(super) fn line_end(text: &str, at: usize) -> usize {
-    let end = text[at..].find('\n').map_or(text.len(), |length| at + length);
-    count_bytes(end - at + 1);
-    end
+    text[at..].find('\n').map_or(text.len(), |length| at + length)
 }
 
 /// Strips the indentation and the markers of lists and quotations.
@@ -74,15 +71,13 @@ fn strip_block_markers(line: &str) -> &str {
     }
 }
 
-/// Index of the code spans of a text. Built in one pass; queried from left to right.
+/// Index of the code spans of a text.
 #[derive(Debug)]
 pub(super) struct CodeSpans {
     /// Runs of backticks. `next` is the index of the next run of the same length.
     runs: Vec<BacktickRun>,
-    run_cursor: usize,
     /// Offsets where paragraphs end. A code span does not cross them.
     paragraph_breaks: Vec<usize>,
-    break_cursor: usize,
 }
 
 #[derive(Debug)]
@@ -131,22 +126,14 @@ impl CodeSpans {
             }
             at = end + 1;
         }
-        count_bytes(text.len());
-        Self { runs, run_cursor: 0, paragraph_breaks, break_cursor: 0 }
+        Self { runs, paragraph_breaks }
     }
 
-    /// Classifies the run of backticks at `at`. `at` must not be less than in the call before.
-    pub(super) fn span_at(&mut self, at: usize) -> CodeSpan {
-        while self.runs.get(self.run_cursor).is_some_and(|run| run.start + run.length <= at) {
-            count_bytes(1);
-            self.run_cursor += 1;
-        }
-        while self.paragraph_breaks.get(self.break_cursor).is_some_and(|end| *end <= at) {
-            count_bytes(1);
-            self.break_cursor += 1;
-        }
-        let end_of_paragraph = self.paragraph_breaks.get(self.break_cursor).copied();
-        let Some(run) = self.runs.get(self.run_cursor) else {
+    /// Classifies the run of backticks at `at`.
+    pub(super) fn span_at(&self, at: usize) -> CodeSpan {
+        let next_break = self.paragraph_breaks.partition_point(|end| *end <= at);
+        let end_of_paragraph = self.paragraph_breaks.get(next_break).copied();
+        let Some(run) = self.runs.get(self.runs.partition_point(|run| run.start + run.length <= at)) else {
             return CodeSpan::Unclosed(at + 1);
         };
         let behind = run.start + run.length;

@@ -2,11 +2,9 @@
 
 use std::ops::Range;
 
-use super::json_calls::{JsonShape, ToolMatch, classify_json};
-use super::json_scanner::{self, JsonEnd};
+use super::json::{JsonEnd, JsonScan, JsonShape, ToolMatch, scan_json_value};
 use super::markdown_code::{CodeSpan, CodeSpans, line_end, may_become_fence_opener, parse_fence_opener};
 use super::tags::{ClosingTags, TagClass, TagMatch, match_tag};
-use super::work_counter::count_bytes;
 use super::{ReplyCompleteness, SanitiserRules};
 
 #[derive(Debug)]
@@ -40,9 +38,12 @@ pub(super) enum RemovalRule {
 #[derive(Debug)]
 pub(super) enum SpanClass {
     Text(usize),
-    Protocol(usize, RemovalRule, PrecedingContent),
-    /// Protocol, and the text of its message.
-    ProtocolWithText(usize, String),
+    Protocol {
+        end: usize,
+        removal: RemovalRule,
+        kind: PrecedingContent,
+        replacement: Option<String>,
+    },
     /// Depends on text that has not arrived.
     Undecided,
 }
@@ -50,12 +51,18 @@ pub(super) enum SpanClass {
 impl SpanClass {
     /// A call, which is removed from any reply.
     pub(super) fn call(end: usize) -> Self {
-        Self::Protocol(end, RemovalRule::Always, PrecedingContent::Call)
+        Self::removed(end, RemovalRule::Always)
+    }
+
+    /// A call, which is removed by this rule.
+    pub(super) fn removed(end: usize, removal: RemovalRule) -> Self {
+        Self::Protocol { end, removal, kind: PrecedingContent::Call, replacement: None }
     }
 
     /// Protocol without a call, which is removed from any reply.
     pub(super) fn other_protocol(end: usize) -> Self {
-        Self::Protocol(end, RemovalRule::Always, PrecedingContent::Protocol)
+        let (removal, kind) = (RemovalRule::Always, PrecedingContent::Protocol);
+        Self::Protocol { end, removal, kind, replacement: None }
     }
 }
 
@@ -69,8 +76,8 @@ pub(super) enum PrecedingContent {
     Call,
 }
 
-/// Scans a text in time linear in its length. Text that is read ahead is also skipped, and the ends of tags and code
-/// spans are indexed once, before the scan.
+/// Scans a text in time linear in its length, but for binary searches. Text that is read ahead is also skipped, and the
+/// ends of tags and code spans are indexed once, before the scan.
 pub(super) fn scan_reply(text: &str, rules: &SanitiserRules<'_>, completeness: ReplyCompleteness) -> ScannedReply {
     let mut scanner = ReplyScanner {
         text,
@@ -121,6 +128,11 @@ impl ReplyScanner<'_> {
         self.text.as_bytes().get(at).copied()
     }
 
+    /// Offset of the first character from `at` on that is no whitespace, or the end of the text.
+    pub(super) fn skip_whitespace(&self, at: usize) -> usize {
+        self.text.len() - self.text[at..].trim_start().len()
+    }
+
     /// True when only whitespace or protocol precedes `at` on its line.
     pub(super) fn is_line_content_start(&self, at: usize) -> bool {
         self.line_content_start == at
@@ -147,21 +159,11 @@ impl ReplyScanner<'_> {
                 self.position = to;
             }
             // Undecided too while an open code span may still enclose it.
-            SpanClass::Protocol(..) | SpanClass::ProtocolWithText(..) if self.may_be_in_code_span => {
-                self.scanned.decided_until = start
-            }
-            SpanClass::Protocol(to, removal, preceding) => {
-                self.scanned.cuts.push(ProtocolSpan { range: start..to, removal, replacement: None });
-                (self.position, self.line_content_start, self.preceding) = (to, to, preceding);
-            }
-            SpanClass::ProtocolWithText(to, text) => {
-                self.scanned.has_text = true;
-                self.scanned.cuts.push(ProtocolSpan {
-                    range: start..to,
-                    removal: RemovalRule::Always,
-                    replacement: Some(text),
-                });
-                (self.position, self.line_content_start, self.preceding) = (to, to, PrecedingContent::Call);
+            SpanClass::Protocol { .. } if self.may_be_in_code_span => self.scanned.decided_until = start,
+            SpanClass::Protocol { end, removal, kind, replacement } => {
+                self.scanned.has_text |= replacement.is_some();
+                self.scanned.cuts.push(ProtocolSpan { range: start..end, removal, replacement });
+                (self.position, self.line_content_start, self.preceding) = (end, end, kind);
             }
             SpanClass::Undecided => self.scanned.decided_until = start,
         }
@@ -197,7 +199,6 @@ impl ReplyScanner<'_> {
 
     fn scan_within_line(&mut self) {
         let start = self.position;
-        count_bytes(1);
         match self.byte_at(start) {
             Some(b'\n') => self.position += 1,
             Some(byte) if byte.is_ascii_whitespace() => {
@@ -215,7 +216,6 @@ impl ReplyScanner<'_> {
             _ => {
                 let rest = &self.text.as_bytes()[start + 1..];
                 let length = rest.iter().take_while(|byte| !matches!(byte, b'\n' | b'\\' | b'`' | b'<')).count();
-                count_bytes(length);
                 self.apply_span_class(start, SpanClass::Text(start + 1 + length));
             }
         }
@@ -238,9 +238,12 @@ impl ReplyScanner<'_> {
             TagMatch::Text => SpanClass::Text(start + 1),
             TagMatch::Partial => self.undecided_or(SpanClass::Text(start + 1)),
             // A closing tag without an opening tag is a remainder of the protocol that was removed just before.
-            TagMatch::Tag(tag) if tag.closing && self.preceding != PrecedingContent::Text => {
-                SpanClass::Protocol(tag.end, RemovalRule::Always, self.preceding)
-            }
+            TagMatch::Tag(tag) if tag.closing && self.preceding != PrecedingContent::Text => SpanClass::Protocol {
+                end: tag.end,
+                removal: RemovalRule::Always,
+                kind: self.preceding,
+                replacement: None,
+            },
             TagMatch::Tag(tag) if tag.closing => SpanClass::Text(tag.end),
             TagMatch::Tag(tag) => match tag.class {
                 TagClass::Think => self.classify_thought(start, &tag),
@@ -260,9 +263,9 @@ impl ReplyScanner<'_> {
     }
 
     fn classify_bare_json(&self, start: usize) -> SpanClass {
-        let value = json_scanner::scan_json_value(self.text, start, self.rules);
+        let value = scan_json_value(self.text, start, self.rules);
         match value.end {
-            JsonEnd::Complete(end) => self.classify_complete_json(start, end, &value),
+            JsonEnd::Complete(end) => self.classify_complete_json(end, value),
             JsonEnd::Unfinished if value.is_torn_protocol() => self.undecided_or(SpanClass::call(self.text.len())),
             JsonEnd::Unfinished if value.has_foreign_keys => SpanClass::Text(self.text.len()),
             JsonEnd::Unfinished => self.undecided_or(SpanClass::Text(self.text.len())),
@@ -271,8 +274,7 @@ impl ReplyScanner<'_> {
         }
     }
 
-    fn classify_complete_json(&self, start: usize, end: usize, value: &json_scanner::JsonScan) -> SpanClass {
-        let shape = classify_json(&self.text[start..end], value, self.rules);
+    fn classify_complete_json(&self, end: usize, JsonScan { shape, .. }: JsonScan) -> SpanClass {
         let is_protocol = match shape {
             JsonShape::Call(ToolMatch::Known) | JsonShape::Message(..) | JsonShape::ToolResult => true,
             JsonShape::BareOutput => self.preceding == PrecedingContent::Call,
@@ -286,13 +288,14 @@ impl ReplyScanner<'_> {
         match (self.byte_at(end + blanks), shape) {
             (None, _) if self.is_partial() => SpanClass::Undecided,
             (None | Some(b'\n' | b'{' | b'[' | b'<'), JsonShape::Message(ToolMatch::Unknown, _)) => {
-                SpanClass::Protocol(end, RemovalRule::OnlyWithoutText, PrecedingContent::Call)
+                SpanClass::removed(end, RemovalRule::OnlyWithoutText)
             }
             (None | Some(b'\n' | b'{' | b'[' | b'<'), JsonShape::Message(ToolMatch::Known, Some(text)))
                 // Keep the text of the message, unless it contains protocol itself.
                 if scan_reply(&text, self.rules, ReplyCompleteness::Complete).cuts.is_empty() =>
             {
-                SpanClass::ProtocolWithText(end, text)
+                let (removal, kind) = (RemovalRule::Always, PrecedingContent::Call);
+                SpanClass::Protocol { end, removal, kind, replacement: Some(text) }
             }
             (None | Some(b'\n' | b'{' | b'[' | b'<'), _) => SpanClass::call(end),
             _ => SpanClass::Text(end),

@@ -2,11 +2,9 @@
 //!
 //! A tag alone proves nothing. The content of an element and its position in the line decide whether it is protocol.
 
-use super::json_calls::{JsonShape, classify_json};
-use super::json_scanner::{self, JsonEnd};
-use super::reply_scanner::{PrecedingContent, RemovalRule, ReplyScanner, SpanClass};
+use super::json::{JsonEnd, JsonShape, scan_json_value};
+use super::reply_scanner::{RemovalRule, ReplyScanner, SpanClass};
 use super::tags::{Tag, TagClass, TagMatch, match_tag};
-use super::work_counter::count_bytes;
 
 /// Maximum length of a tool name.
 const MAX_TOOL_NAME_CHARS: usize = 256;
@@ -26,14 +24,13 @@ enum TagContent<'a> {
 
 impl<'a> ReplyScanner<'a> {
     /// Classifies a reasoning tag. Reasoning is at the beginning of the reply, or on lines of its own.
-    pub(super) fn classify_thought(&mut self, start: usize, tag: &Tag<'_>) -> SpanClass {
+    pub(super) fn classify_thought(&self, start: usize, tag: &Tag<'_>) -> SpanClass {
         let text = SpanClass::Text(tag.end);
         let is_first = !self.has_text();
         if !is_first && !self.is_line_content_start(start) {
             return text;
         }
         let rest = self.text[tag.end..].trim_start_matches([' ', '\t']);
-        count_bytes(self.text.len() - tag.end - rest.len());
         let is_spaced = rest.len() < self.text.len() - tag.end;
         let Some(first) = rest.chars().next() else {
             return self.undecided_or(if is_first { SpanClass::other_protocol(self.text.len()) } else { text });
@@ -62,7 +59,7 @@ impl<'a> ReplyScanner<'a> {
     }
 
     /// Classifies a result tag. A result is set off from the sentence around it, and not empty.
-    pub(super) fn classify_tool_result(&mut self, start: usize, tag: &Tag<'_>) -> SpanClass {
+    pub(super) fn classify_tool_result(&self, start: usize, tag: &Tag<'_>) -> SpanClass {
         let text = SpanClass::Text(tag.end);
         let opens = self.is_line_content_start(start);
         let is_set_off = opens || self.byte_at(start.wrapping_sub(1)).is_some_and(|byte| byte.is_ascii_whitespace());
@@ -92,7 +89,7 @@ impl<'a> ReplyScanner<'a> {
     }
 
     /// Classifies a call tag. A call contains JSON, further tags, or the name of a tool.
-    pub(super) fn classify_call(&mut self, start: usize, tag: &Tag<'a>) -> SpanClass {
+    pub(super) fn classify_call(&self, start: usize, tag: &Tag<'a>) -> SpanClass {
         match self.classify_tag_content(tag.end) {
             TagContent::EndOfText if self.is_line_content_start(start) => {
                 self.undecided_or(SpanClass::call(self.text.len()))
@@ -106,10 +103,8 @@ impl<'a> ReplyScanner<'a> {
     }
 
     fn classify_tag_content(&self, from: usize) -> TagContent<'a> {
-        let rest = self.text[from..].trim_start();
-        let at = self.text.len() - rest.len();
-        count_bytes(at - from);
-        match rest.chars().next() {
+        let at = self.skip_whitespace(from);
+        match self.text[at..].chars().next() {
             None => TagContent::EndOfText,
             Some('{' | '[') => TagContent::Json(at),
             Some('<') => match match_tag(self.text, at) {
@@ -125,14 +120,14 @@ impl<'a> ReplyScanner<'a> {
         }
     }
 
-    fn classify_json_call(&mut self, start: usize, tag: &Tag<'_>, at: usize) -> SpanClass {
-        let value = json_scanner::scan_json_value(self.text, at, self.rules);
+    fn classify_json_call(&self, start: usize, tag: &Tag<'_>, at: usize) -> SpanClass {
+        let value = scan_json_value(self.text, at, self.rules);
         let (length, opens) = (self.text.len(), self.is_line_content_start(start) && tag.class != TagClass::Tool);
         let is_named = opens && !tag.attributes.is_empty();
         let is_evident = value.is_torn_protocol() || is_named || (opens && (value.has_name || value.has_arguments));
         match value.end {
             JsonEnd::Complete(end) => {
-                let is_call = match classify_json(&self.text[at..end], &value, self.rules) {
+                let is_call = match value.shape {
                     JsonShape::Call(_) | JsonShape::Message(..) => true,
                     JsonShape::ToolResult | JsonShape::BareOutput | JsonShape::Other => {
                         opens && self.byte_at(at) == Some(b'{')
@@ -154,26 +149,22 @@ impl<'a> ReplyScanner<'a> {
     /// Skips further calls between the same tags. Their closing tags are removed later, as remainders.
     fn classify_call_list(&self, mut end: usize) -> SpanClass {
         loop {
-            let rest = self.text[end..].trim_start();
-            let at = self.text.len() - rest.len();
-            count_bytes(at - end);
-            let value = rest.starts_with('{').then(|| json_scanner::scan_json_value(self.text, at, self.rules));
-            match value.map(|value| (value.end, value)) {
-                Some((JsonEnd::Complete(next), value)) => match classify_json(&self.text[at..next], &value, self.rules)
-                {
-                    JsonShape::Call(_) | JsonShape::Message(..) => end = next,
-                    JsonShape::ToolResult | JsonShape::BareOutput | JsonShape::Other => break,
-                },
-                Some((JsonEnd::Unfinished, value)) if !value.has_foreign_keys && self.is_partial() => {
+            let at = self.skip_whitespace(end);
+            if self.byte_at(at) != Some(b'{') {
+                return SpanClass::call(end);
+            }
+            let value = scan_json_value(self.text, at, self.rules);
+            match (value.end, value.shape) {
+                (JsonEnd::Complete(next), JsonShape::Call(_) | JsonShape::Message(..)) => end = next,
+                (JsonEnd::Unfinished, _) if !value.has_foreign_keys && self.is_partial() => {
                     return SpanClass::Undecided;
                 }
-                _ => break,
+                _ => return SpanClass::call(end),
             }
         }
-        SpanClass::call(end)
     }
 
-    fn classify_nested_call(&mut self, start: usize, tag: &Tag<'_>, at: usize, inner: Tag<'a>) -> SpanClass {
+    fn classify_nested_call(&self, start: usize, tag: &Tag<'_>, at: usize, inner: Tag<'a>) -> SpanClass {
         if let Some((_, end)) = self.closing_tags.next_at_or_after(tag.name, tag.end) {
             return SpanClass::call(end);
         }
@@ -187,17 +178,14 @@ impl<'a> ReplyScanner<'a> {
     }
 
     /// End of a sequence of call elements: the end of the text if one of them is not closed.
-    fn find_tag_chain_end(&mut self, mut tag: Tag<'a>) -> usize {
+    fn find_tag_chain_end(&self, mut tag: Tag<'a>) -> usize {
         loop {
             let Some((_, end)) = self.closing_tags.next_at_or_after(tag.name, tag.end) else {
                 return self.text.len();
             };
             let mut end = end;
             loop {
-                let rest = self.text[end..].trim_start();
-                let at = self.text.len() - rest.len();
-                count_bytes(at - end);
-                match find_call_tag(self.text, at) {
+                match find_call_tag(self.text, self.skip_whitespace(end)) {
                     Some(next) if next.closing => end = next.end,
                     Some(next) => {
                         tag = next;
@@ -209,7 +197,7 @@ impl<'a> ReplyScanner<'a> {
         }
     }
 
-    fn classify_text_call(&mut self, start: usize, tag: &Tag<'_>, at: usize) -> SpanClass {
+    fn classify_text_call(&self, start: usize, tag: &Tag<'_>, at: usize) -> SpanClass {
         let text = SpanClass::Text(tag.end);
         if !self.is_line_content_start(start) || tag.class == TagClass::Tool {
             return text;
@@ -226,7 +214,7 @@ impl<'a> ReplyScanner<'a> {
         }
         match self.closing_tags.next_at_or_after(tag.name, tag.end) {
             Some((_, end)) if is_known => SpanClass::call(end),
-            Some((_, end)) => SpanClass::Protocol(end, RemovalRule::OnlyWithoutText, PrecedingContent::Call),
+            Some((_, end)) => SpanClass::removed(end, RemovalRule::OnlyWithoutText),
             None => self.undecided_or(text),
         }
     }
@@ -235,9 +223,7 @@ impl<'a> ReplyScanner<'a> {
         let rest = &self.text[at..];
         let is_end = |c: char| c.is_whitespace() || matches!(c, '<' | '{' | '(');
         let ends = rest.char_indices().take(MAX_TOOL_NAME_CHARS).find(|(_, c)| is_end(*c)).map(|(end, _)| end);
-        let word = &rest[..ends.unwrap_or(rest.len())];
-        count_bytes(word.len().min(MAX_TOOL_NAME_CHARS));
-        word
+        &rest[..ends.unwrap_or(rest.len())]
     }
 }
 
@@ -265,7 +251,7 @@ fn is_punctuation_after_mention(first: char) -> bool {
 
 /// Recognises placeholder content such as the dots in `<think>...</think>`: no letters or digits.
 fn is_placeholder(content: &str) -> bool {
-    let mut visible = content.chars().inspect(|c| count_bytes(c.len_utf8())).filter(|c| !c.is_whitespace());
+    let mut visible = content.chars().filter(|c| !c.is_whitespace());
     let first = visible.next();
     first.is_some_and(|c| !c.is_alphanumeric()) && !visible.any(char::is_alphanumeric)
 }

@@ -1,7 +1,5 @@
 //! Protocol tag names, tag matching and an index of closing tags.
 
-use super::work_counter::count_bytes;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TagClass {
     /// Encloses calls.
@@ -10,9 +8,7 @@ pub(super) enum TagClass {
     Invoke,
     /// Encloses one call; the tag name has other uses too.
     Tool,
-    /// Encloses a tool result.
     Result,
-    /// Encloses reasoning.
     Think,
     /// Encloses a part of a call.
     CallPart,
@@ -20,19 +16,15 @@ pub(super) enum TagClass {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tag<'a> {
-    pub(super) name: TagNameIndex,
+    /// Index into [`TAG_NAMES`].
+    pub(super) name: usize,
     pub(super) class: TagClass,
-    /// True for `</...>`.
     pub(super) closing: bool,
     /// Text between the name and the end of the tag. Empty without attributes.
     pub(super) attributes: &'a str,
     /// Offset behind the `>`.
     pub(super) end: usize,
 }
-
-/// Index into [`TAG_NAMES`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TagNameIndex(usize);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TagMatch<'a> {
@@ -76,7 +68,6 @@ pub(super) fn match_tag(text: &str, at: usize) -> TagMatch<'_> {
     let from = at + 1 + usize::from(closing);
     let is_letter = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b':');
     let length = bytes[from..].iter().take(MAX_TAG_NAME_BYTES + 1).take_while(is_letter).count();
-    count_bytes(length + 2);
     let name_end = from + length;
     let written = text[from..name_end].to_ascii_lowercase();
     let Some(next) = bytes.get(name_end) else {
@@ -87,7 +78,7 @@ pub(super) fn match_tag(text: &str, at: usize) -> TagMatch<'_> {
         return TagMatch::Text;
     };
     let class = TAG_NAMES[name].1;
-    let tag = |attributes, end| Tag { name: TagNameIndex(name), class, closing, attributes, end };
+    let tag = |attributes, end| Tag { name, class, closing, attributes, end };
     match next {
         b'>' => TagMatch::Tag(tag("", name_end + 1)),
         b'=' if matches!(class, TagClass::Invoke | TagClass::CallPart) && !closing => {
@@ -101,7 +92,6 @@ pub(super) fn match_tag(text: &str, at: usize) -> TagMatch<'_> {
 /// Matches a tag with attributes. `<tool name>` has none: it is a placeholder in prose.
 fn match_tag_attributes<'a>(text: &'a str, from: usize, tag: impl Fn(&'a str, usize) -> Tag<'a>) -> TagMatch<'a> {
     let length = text.as_bytes()[from..].iter().take_while(|byte| !matches!(byte, b'<' | b'>' | b'\n')).count();
-    count_bytes(length);
     let end = from + length;
     let inside = &text[from..end];
     match text.as_bytes().get(end) {
@@ -119,34 +109,24 @@ fn is_tag_name_prefix(written: &str) -> bool {
             .any(|space| space.starts_with(written) || written.strip_prefix(space).is_some_and(is_start))
 }
 
-/// Index of the closing tags of a text, by name. Built in one pass; queried from left to right, so that all queries
-/// together take one pass too.
+/// Index of the closing tags of a text, by name.
 #[derive(Debug)]
-pub(super) struct ClosingTags {
-    by_name: [Vec<(usize, usize)>; TAG_NAMES.len()],
-    cursors: [usize; TAG_NAMES.len()],
-}
+pub(super) struct ClosingTags([Vec<(usize, usize)>; TAG_NAMES.len()]);
 
 impl ClosingTags {
     pub(super) fn new(text: &str) -> Self {
         let mut by_name = [const { Vec::new() }; TAG_NAMES.len()];
-        count_bytes(text.len());
         for (at, _) in text.match_indices("</") {
             if let TagMatch::Tag(tag) = match_tag(text, at) {
-                by_name[tag.name.0].push((at, tag.end));
+                by_name[tag.name].push((at, tag.end));
             }
         }
-        Self { by_name, cursors: [0; TAG_NAMES.len()] }
+        Self(by_name)
     }
 
-    /// The first closing tag of a name that begins at `from` or later. `from` must not decrease between calls for a
-    /// name.
-    pub(super) fn next_at_or_after(&mut self, name: TagNameIndex, from: usize) -> Option<(usize, usize)> {
-        let (all, cursor) = (&self.by_name[name.0], &mut self.cursors[name.0]);
-        while all.get(*cursor).is_some_and(|(start, _)| *start < from) {
-            count_bytes(1);
-            *cursor += 1;
-        }
-        all.get(*cursor).copied()
+    /// The first closing tag of a name that begins at `from` or later.
+    pub(super) fn next_at_or_after(&self, name: usize, from: usize) -> Option<(usize, usize)> {
+        let tags = &self.0[name];
+        tags.get(tags.partition_point(|(start, _)| *start < from)).copied()
     }
 }

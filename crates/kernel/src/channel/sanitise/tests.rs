@@ -1,6 +1,5 @@
-//! Tests of the reply sanitiser: shared golden cases, partial replies and worst-case inputs.
+//! Tests of the reply sanitiser: shared golden cases and partial replies.
 
-mod adversarial;
 mod drafts;
 mod golden;
 

@@ -8,10 +8,6 @@ use serde_json::{Map, Value};
 
 use crate::prompt::DialectViolation;
 
-/// Checks the messages of a request.
-///
-/// # Errors
-/// The first [`DialectViolation`].
 pub(crate) fn check_messages(messages: &[Value]) -> Result<(), DialectViolation> {
     let mut checker = AnthropicChecker::default();
     for (at, message) in messages.iter().enumerate() {
@@ -33,7 +29,6 @@ type AnthropicCheckResult = Result<(), &'static str>;
 struct AnthropicChecker {
     /// Calls of the previous message that still have no result.
     open_calls: Vec<String>,
-    /// All call ids so far.
     ids: HashSet<String>,
 }
 

@@ -8,10 +8,6 @@ use serde_json::{Map, Value};
 
 use crate::prompt::DialectViolation;
 
-/// Checks the messages of a request.
-///
-/// # Errors
-/// The first [`DialectViolation`].
 pub(crate) fn check_messages(messages: &[Value]) -> Result<(), DialectViolation> {
     let mut checker = OpenAiChecker::default();
     for (at, message) in messages.iter().enumerate() {
@@ -28,9 +24,7 @@ type OpenAiCheckResult = Result<(), &'static str>;
 struct OpenAiChecker {
     /// Role of the previous message; `system` does not count.
     last_role: Option<&'static str>,
-    /// Calls that still have no result.
     open_calls: Vec<String>,
-    /// All call ids so far.
     ids: HashSet<String>,
 }
 

@@ -22,7 +22,6 @@ fn found_images() -> ImageSet {
     pictures
 }
 
-/// An image for every wanted source.
 fn all_wanted_images(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> ImageSet {
     let mut pictures = ImageSet::default();
     wanted_image_sources(turns, draft)

@@ -1,4 +1,4 @@
-//! Tests of the registry: one example for each guarantee.
+//! Tests of the registry: examples of guarantees that documents name, or that random operations reach too rarely.
 
 use quell_protocol::api::OnBusy;
 use quell_protocol::{Requester, RunId, StopReason, Surface, Verdict};
@@ -8,11 +8,9 @@ use super::{
     LIMITS, accept_and_start, accept_durable, admin, agent, ask, at, finish_run, new_run, principal, registry, run_id,
     session, start_due, who,
 };
-use crate::admission::{Admission, AdmissionError, SubRunError};
+use crate::admission::{Admission, SubRunError};
 use crate::registry::pending_stops::MAX_PENDING_STOPS;
-use crate::registry::{
-    AcceptOutcome, AdmissionGate, BackgroundPolicy, NewRun, QueuedPolicy, RunRegistry, StopOutcome, StopScope,
-};
+use crate::registry::{AcceptOutcome, NewRun, RunRegistry, StopOutcome, StopScope};
 use crate::run::{RunState, RunStateInput, StopLevel};
 
 fn run_scope(id: &str, key: Option<&str>) -> StopScope {
@@ -42,19 +40,6 @@ fn accept_and_commit(registry: &mut RunRegistry, run: NewRun, seconds: u64) -> S
 }
 
 #[test]
-fn nothing_starts_before_it_is_durable_and_nothing_overtakes_it() {
-    let mut registry = registry();
-    registry.accept(new_run("first", "s", OnBusy::Queue), at(0)).expect("accepted");
-    accept_durable(&mut registry, new_run("second", "s", OnBusy::Queue));
-    assert!(registry.due_run(&session("s")).is_none());
-    registry.commit_acceptance(&run_id("first"), at(0));
-    assert_eq!(start_due(&mut registry, &session("s")), Some(run_id("first")));
-    assert!(registry.due_run(&session("s")).is_none(), "one at a time");
-    finish_run(&mut registry, "first");
-    assert_eq!(start_due(&mut registry, &session("s")), Some(run_id("second")));
-}
-
-#[test]
 fn a_run_stopped_before_it_is_durable_never_starts() {
     let mut registry = registry();
     registry.accept(new_run("r", "s", OnBusy::Queue), at(0)).expect("accepted");
@@ -63,18 +48,6 @@ fn a_run_stopped_before_it_is_durable_never_starts() {
     registry.commit_acceptance(&run_id("r"), at(0));
     assert!(registry.due_run(&session("s")).is_none());
     assert!(state(&registry, "r").is_ended());
-}
-
-#[test]
-fn an_acceptance_that_failed_leaves_no_trace() {
-    let mut registry = registry();
-    registry.accept(new_run("r", "s", OnBusy::Queue), at(0)).expect("accepted");
-    registry.rollback_acceptance(&run_id("r"));
-    assert!(registry.get(&run_id("r")).is_none());
-    assert_eq!(registry.runs_of_session(&session("s")).count(), 0);
-    accept_durable(&mut registry, new_run("r", "s", OnBusy::Queue));
-    registry.rollback_acceptance(&run_id("r"));
-    assert!(registry.get(&run_id("r")).is_some(), "a durable run stays");
 }
 
 #[rstest]
@@ -87,15 +60,6 @@ fn a_stop_that_comes_first_ends_the_run_within_a_minute(#[case] seconds: u64, #[
     let stopped = accept_and_commit(&mut registry, new_run("r", "s", OnBusy::Queue), seconds);
     assert_eq!(state(&registry, "r").is_ended(), ends);
     assert_eq!(stopped.aborted, if ends { vec![run_id("r")] } else { vec![] });
-}
-
-#[test]
-fn a_stop_that_comes_first_holds_for_its_own_principal_only() {
-    let mut registry = registry();
-    stop(&mut registry, "r", "bob");
-    registry.stop(&run_scope("r", None), &admin(), &ask(), at(0));
-    accept_and_commit(&mut registry, new_run("r", "s", OnBusy::Queue), 1);
-    assert_eq!(*state(&registry, "r"), RunState::Queued);
 }
 
 /// The receipt used to name the sender of the message.
@@ -122,16 +86,6 @@ fn a_stop_that_names_a_runs_owner_gives_no_right_to_it() {
     assert!(registry.stop_run_of_owner(&id, &ann, &who("bob"), &ask(), at(2)).covered.is_empty());
     assert_eq!(*state(&registry, "r"), RunState::Queued);
     assert_eq!(registry.stop_run_of_owner(&id, &ann, &who("ann"), &ask(), at(2)).aborted, ["r"].map(run_id));
-}
-
-#[rstest]
-#[case::its_own("s", true)]
-#[case::another("t", false)]
-fn a_stop_that_comes_first_is_checked_against_its_session_key(#[case] key: &str, #[case] ends: bool) {
-    let mut registry = registry();
-    registry.stop(&run_scope("r", Some(key)), &who("ann"), &ask(), at(0));
-    accept_and_commit(&mut registry, new_run("r", "s", OnBusy::Queue), 1);
-    assert_eq!(state(&registry, "r").is_ended(), ends);
 }
 
 #[test]
@@ -308,33 +262,6 @@ fn a_sub_run_that_ran_out_of_time_may_be_started_again() {
 }
 
 #[test]
-fn background_runs_of_a_stopped_session_go_on_only_if_they_are_to_be_kept() {
-    for (background, wanted) in [(BackgroundPolicy::Keep, 0), (BackgroundPolicy::Stop, 1)] {
-        let mut registry = registry();
-        accept_and_start(&mut registry, new_run("before", "s", OnBusy::Queue));
-        accept_and_start(&mut registry, sub_run("left", "t", "before"));
-        finish_run(&mut registry, "before");
-        let scope = StopScope::Session { key: session("s"), queued: QueuedPolicy::Withdraw, background };
-        assert_eq!(registry.stop(&scope, &who("ann"), &ask(), at(0)).aborted.len(), wanted, "{background:?}");
-    }
-}
-
-#[test]
-fn a_stopped_session_loses_its_queue_unless_it_is_to_be_kept() {
-    for (queued, wanted) in [(QueuedPolicy::Keep, 1), (QueuedPolicy::Withdraw, 2)] {
-        let mut registry = registry();
-        accept_and_start(&mut registry, new_run("active", "s", OnBusy::Queue));
-        accept_durable(&mut registry, new_run("waiting", "s", OnBusy::Queue));
-        accept_durable(&mut registry, new_run("elsewhere", "t", OnBusy::Queue));
-        let scope = StopScope::Session { key: session("s"), queued, background: BackgroundPolicy::Stop };
-        let stopped = registry.stop(&scope, &who("ann"), &ask(), at(0));
-        assert_eq!(stopped.aborted.len(), wanted, "{queued:?}");
-        assert_eq!(state(&registry, "waiting").is_ended(), queued == QueuedPolicy::Withdraw);
-        assert_eq!(*state(&registry, "elsewhere"), RunState::Queued);
-    }
-}
-
-#[test]
 fn an_interrupt_aborts_what_was_accepted_before_it_and_only_when_durable() {
     let mut registry = registry();
     accept_and_start(&mut registry, new_run("active", "s", OnBusy::Queue));
@@ -350,19 +277,6 @@ fn an_interrupt_aborts_what_was_accepted_before_it_and_only_when_durable() {
     finish_run(&mut registry, "active");
     assert_eq!(start_due(&mut registry, &session("s")), Some(run_id("now")));
     assert_eq!(*state(&registry, "younger"), RunState::Queued);
-}
-
-#[test]
-fn an_interrupt_ends_nobody_elses_run_unless_an_admin_sends_it() {
-    let mut registry = registry();
-    accept_and_start(&mut registry, new_run("active", "s", OnBusy::Queue));
-    let bob = NewRun { principal: principal("bob"), ..new_run("bobs", "s", OnBusy::Interrupt) };
-    registry.accept(bob, at(0)).unwrap();
-    assert_eq!(registry.commit_acceptance(&run_id("bobs"), at(0)), StopOutcome::default());
-    assert_eq!(*state(&registry, "active"), RunState::Running);
-    let root = NewRun { principal: principal("root"), admin: true, ..new_run("roots", "s", OnBusy::Interrupt) };
-    registry.accept(root, at(0)).unwrap();
-    assert_eq!(registry.commit_acceptance(&run_id("roots"), at(0)).aborted, ["active", "bobs"].map(run_id));
 }
 
 #[test]
@@ -406,23 +320,6 @@ fn a_withdrawn_message_does_not_end_the_wait_of_a_steer() {
     accept_durable(&mut registry, new_run("steer", "s", OnBusy::Steer));
     stop(&mut registry, "waiting", "ann");
     assert_eq!(registry.take_steering_messages(&run_id("active")).len(), 1);
-}
-
-#[test]
-fn a_hold_refuses_new_runs_keeps_queued_ones_waiting_and_lets_active_ones_go_on() {
-    let mut registry = registry();
-    accept_and_start(&mut registry, new_run("active", "s", OnBusy::Queue));
-    accept_durable(&mut registry, new_run("waiting", "s", OnBusy::Queue));
-    registry.set_gate(AdmissionGate::Held);
-    assert_eq!(registry.accept(new_run("new", "t", OnBusy::Queue), at(0)), Err(AdmissionError::Held));
-    assert_eq!(registry.accept(new_run("waiting", "s", OnBusy::Queue), at(0)), Ok(AcceptOutcome::Known), "a repeat");
-    assert_eq!(*state(&registry, "active"), RunState::Running);
-    finish_run(&mut registry, "active");
-    assert!(registry.due_run(&session("s")).is_none());
-    registry.set_gate(AdmissionGate::Closing);
-    assert_eq!(registry.accept(new_run("new", "t", OnBusy::Queue), at(0)), Err(AdmissionError::ShuttingDown));
-    registry.set_gate(AdmissionGate::Open);
-    assert_eq!(start_due(&mut registry, &session("s")), Some(run_id("waiting")));
 }
 
 #[test]

@@ -51,7 +51,6 @@ struct ModelPendingStop {
 pub(super) struct RegistryModel {
     pub(super) runs: Vec<ModelRun>,
     pub(super) gate: AdmissionGate,
-    /// Agents that accept runs.
     pub(super) enrolled: BTreeSet<AgentId>,
     pending_stops: Vec<ModelPendingStop>,
     last_accept_seq: u64,

@@ -19,7 +19,6 @@ pub(super) enum TimerState {
     Misarmed,
 }
 
-/// Summary of the effects so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct EffectSummary {
     pub(super) spawned: u8,

@@ -11,7 +11,6 @@ use super::{
     hard_limit_timer,
 };
 
-/// A machine with a fault.
 struct Mutant {
     fault: &'static str,
     caught_by: &'static [&'static str],

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use quell_channels::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use quell_channels::network::{
-    ChatAddress, Drafts, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
-    OwnAccount, Reactions, SendError, TypingIndicator, async_trait,
+    ChatAddress, Drafts, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkFeatures,
+    NetworkLimits, OwnAccount, Reactions, SendError, TypingIndicator, async_trait,
 };
 use tokio::sync::{Mutex, mpsc};
 
@@ -18,7 +18,6 @@ pub(crate) struct MemoryNetwork {
     sent: AtomicU64,
 }
 
-/// Input of the listener.
 #[derive(Debug)]
 pub(crate) enum NetworkInput {
     Message(Box<InboundMessage>),
@@ -96,16 +95,8 @@ impl Network for MemoryNetwork {
         Ok("memory".to_owned())
     }
 
-    fn drafts(&self) -> Option<&dyn Drafts> {
-        Some(self)
-    }
-
-    fn typing(&self) -> Option<&dyn TypingIndicator> {
-        Some(self)
-    }
-
-    fn reactions(&self) -> Option<&dyn Reactions> {
-        Some(self)
+    fn features(&self) -> NetworkFeatures<'_> {
+        NetworkFeatures { drafts: Some(self), typing: Some(self), reactions: Some(self), ..NetworkFeatures::default() }
     }
 }
 

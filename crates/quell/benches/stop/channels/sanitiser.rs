@@ -63,10 +63,11 @@ fn measure_function(report: &BenchReport, name: &str, clean: impl Fn(&str)) {
     }
     for ((_, size), worst) in SIZES.iter().zip(worst) {
         let note = format!("the worst of {} texts", WORST_CASES.len());
-        report.report_value(format!("sanitiser, `{name}`: {size}"), (worst, "ns/B"), note);
+        report.add(format!("sanitiser, `{name}`: {size}"), (worst, "ns/B"), FigureTarget::Free, note);
     }
     let what = format!("sanitiser, `{name}`: a byte of 1 MB to one of 10 kB");
-    report.at_most(&what, dearest.0, FigureTarget(MAX_COST_RATIO, "times"), format!("at most, with {:?}", dearest.1));
+    let note = format!("at most, with {:?}", dearest.1);
+    report.add(what, (dearest.0, "times"), FigureTarget::AtMost(MAX_COST_RATIO), note);
 }
 
 fn nanos_per_byte(text: &str, clean: impl Fn(&str)) -> f64 {

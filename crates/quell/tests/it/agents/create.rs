@@ -1,10 +1,7 @@
 //! Create agents: validation, persistence, permissions.
 
-use futures_util::future::join_all;
-use quell_engine::engine::AgentRemoval;
-
-use super::{agent_body, agent_ids, agent_path, create_agent, send_to_agent};
-use crate::prelude::*;
+use super::*;
+use crate::test_server::TestServerConfig;
 use crate::ws::WsTestClient;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -15,17 +12,13 @@ async fn an_agent_made_at_run_time_works_as_a_configured_one_and_is_there_after_
         "temperature": 0.25, "maxTokens": 99, "language": "de-DE", "partial": "keep", "approvals": {"read_file": "ask"},
     });
     let created = create_agent(&server, "night/watch", fields).await;
-    assert_eq!(
-        created,
-        json!({
-            "id": "night/watch", "model": "scripted/model", "parent": "team/writer", "children": [], "role": "watch",
-            "computeStatus": "idle", "activeRuns": [], "default": false,
-        })
-    );
-    assert_eq!(
-        server.http.get(&agent_path("team/writer")).await.expect_status(200)["children"],
-        json!(["night/watch"])
-    );
+    let expected = json!({
+        "id": "night/watch", "model": "scripted/model", "parent": "team/writer", "children": [], "role": "watch",
+        "computeStatus": "idle", "activeRuns": [], "default": false,
+    });
+    assert_eq!(created, expected);
+    let parent = server.http.get(&agent_path("team/writer")).await.expect_status(200);
+    assert_eq!(parent["children"], json!(["night/watch"]));
     let server = check_night_watch(server).await.restart().await;
     assert_eq!(agent_ids(&server.http).await, ["main", "night/watch", "team/writer"]);
     let mut shown = server.http.get(&agent_path("night/watch")).await.expect_status(200);
@@ -63,12 +56,9 @@ fn a_body_knows_what_the_configuration_knows() {
 
 /// The settings of the agent reach its model.
 async fn check_night_watch(server: TestServer) -> TestServer {
-    server.model.script(ScriptedResponse::text("All quiet."));
-    let index = server.model.recorded_requests().len();
-    let run = send_to_agent(&server, "night/watch", "s", "anything?").await;
-    let view = server.wait_ended(&run).await;
+    let view = run_agent(&server, "night/watch", "s", "anything?", "All quiet.").await;
     assert_eq!((&view["agent"], &view["output"]), (&json!("night/watch"), &json!("All quiet.")));
-    let body = server.model.recorded_requests()[index].body.clone();
+    let body = server.model.recorded_requests().pop().unwrap().body.clone();
     let system = body["messages"][0]["content"].as_str().unwrap();
     assert!(system.starts_with("You are the night watch.") && system.contains("de-DE"), "{system}");
     assert_eq!((&body["temperature"], &body["max_tokens"]), (&json!(0.25), &json!(99)), "{body:#}");
@@ -91,6 +81,11 @@ async fn check_night_watch(server: TestServer) -> TestServer {
 #[case::few_tokens(json!({"thinkingTokens": 20}), 400, "20 is too few")]
 #[case::workdir(json!({"workdir": "/dev/null/x"}), 400, "cannot be made")]
 #[case::skills(json!({"skills": "/etc/skills"}), 400, "skills: \"/etc/skills\" is no folder below the workdir")]
+#[case::no_daily_tokens(json!({"dailyTokens": 0}), 400, "daily_tokens 0 would let nothing through")]
+#[case::unpriced_limit(json!({"dailyCost": 2.0}), 400, "daily_cost needs price")]
+#[case::negative_limit(json!({"dailyCost": -2.0, "price": {"input": 1, "output": 1}}), 400, "daily_cost -2 is no limit")]
+#[case::bad_price(json!({"price": {"input": -1, "output": 1}}), 400, "price -1 and 1")]
+#[case::half_a_price(json!({"price": {"input": 1}}), 400, "missing field `output`")]
 #[case::unknown_field(json!({"promt": "x"}), 400, "unknown field `promt`")]
 #[case::snake(json!({"max_tokens": 5}), 400, "unknown field `max_tokens`")]
 #[case::wrong_type(json!({"temperature": "hot"}), 400, "invalid type")]
@@ -111,22 +106,6 @@ async fn an_invalid_agent_is_refused_with_the_reason(#[case] wrong: Value, #[cas
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tree_of_agents_has_a_bottom() {
-    let server = TestServer::start().await;
-    let mut parent = "main".to_owned();
-    for number in 1..32 {
-        let id = format!("below-{number}");
-        create_agent(&server, &id, json!({"parent": parent})).await;
-        parent = id;
-    }
-    let answer = server.http.post("/api/agents", &agent_body("deeper", &json!({"parent": parent}))).await;
-    assert_problem(&answer, 400, "invalid_request");
-    assert!(answer.body["detail"].as_str().unwrap().contains("32 deep"), "{:#}", answer.body);
-    let tree = server.http.get("/api/agents/tree").await.expect_status(200);
-    assert_eq!(tree.to_string().matches("\"id\"").count(), 33);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn of_twenty_that_are_made_with_one_id_at_once_one_is_made() {
     let server = TestServer::start().await;
     let body = agent_body("only", &json!({}));
@@ -140,8 +119,7 @@ async fn of_twenty_that_are_made_with_one_id_at_once_one_is_made() {
 /// An agent creation or deletion that was acknowledged survives a crash right after it.
 #[tokio::test]
 async fn answered_agent_changes_survive_a_crash() {
-    use crate::test_engine::parse_agent_id as id;
-    let new = |name: &str| quell_protocol::agents::NewAgent::new(id(name), "scripted/model".to_owned());
+    let new = |name| quell_protocol::agents::NewAgent::new(parse_agent_id(name), "scripted/model".to_owned());
     let after_the_crash = async |test: &TestEngine| {
         let next = crate::crash_recovery::start_on_copy(test).await;
         let there: Vec<String> = next.engine.list_agents().iter().map(|row| row.id.to_string()).collect();
@@ -152,7 +130,7 @@ async fn answered_agent_changes_survive_a_crash() {
     test.engine.create_agent(&root(), new("first")).await.unwrap();
     test.engine.create_agent(&root(), new("second")).await.unwrap();
     assert_eq!(after_the_crash(&test).await, ["first", "main", "second"]);
-    test.engine.delete_agent(&root(), &id("first"), AgentRemoval::IfIdle).await.unwrap();
+    test.engine.delete_agent(&root(), &parse_agent_id("first"), AgentRemoval::IfIdle).await.unwrap();
     assert_eq!(after_the_crash(&test).await, ["main", "second"]);
     test.close().await;
 }
@@ -187,16 +165,12 @@ async fn an_agent_whose_provider_is_gone_is_kept_until_it_is_there_again() {
     let server = TestServer::start().await;
     create_agent(&server, "kept", json!({})).await;
     create_agent(&server, "below", json!({"parent": "kept"})).await;
-    let mut other = None;
-    let server = server
-        .restart_with(|plan| {
-            other = plan.engine.providers.remove("scripted").map(|scripted| ("other".to_owned(), scripted));
-            plan.engine.providers.extend(other.take());
-            for agent in plan.engine.agents.values_mut() {
-                agent.model = "other/model".to_owned();
-            }
-        })
-        .await;
+    let rename_provider = |plan: &mut TestServerConfig| {
+        let scripted = plan.engine.providers.remove("scripted").unwrap();
+        plan.engine.providers.insert("other".to_owned(), scripted);
+        plan.engine.agents.values_mut().for_each(|agent| agent.model = "other/model".to_owned());
+    };
+    let server = server.restart_with(rename_provider).await;
     assert_eq!(agent_ids(&server.http).await, ["main", "team/writer"]);
     assert_problem(&server.http.get("/api/agents/kept").await, 404, "agent_not_found");
     let again = server.http.post("/api/agents", &json!({"id": "kept", "model": "other/model"})).await;
@@ -204,12 +178,11 @@ async fn an_agent_whose_provider_is_gone_is_kept_until_it_is_there_again() {
     assert!(again.body["detail"].as_str().unwrap().contains("could not be built"), "{:#}", again.body);
     let server = server.restart().await;
     assert_eq!(agent_ids(&server.http).await, ["below", "kept", "main", "team/writer"], "an agent was lost");
-    let server = server
-        .restart_with(|plan| {
-            let named = plan.engine.agents.values().next().unwrap().clone();
-            plan.engine.agents.insert(AgentId::parse("kept").unwrap(), named);
-        })
-        .await;
+    let add_kept = |plan: &mut TestServerConfig| {
+        let main = plan.engine.agents[&parse_agent_id("main")].clone();
+        plan.engine.agents.insert(parse_agent_id("kept"), main);
+    };
+    let server = server.restart_with(add_kept).await;
     let kept = server.http.get("/api/agents/kept").await.expect_status(200);
     assert_eq!(kept["children"], json!(["below"]), "the configured agent replaces the stored one");
     assert_problem(&server.http.delete("/api/agents/kept").await, 409, "conflict");
@@ -237,24 +210,22 @@ async fn a_new_agent_is_named_to_the_next_run_and_a_run_at_work_keeps_what_it_be
     };
     assert!(descriptions(index).iter().all(|text| !text.contains("newcomer")), "{:?}", descriptions(index));
     // The next run sees the new agent and can message it.
-    server.model.script(ScriptedResponse::text("I am new.")).script(ScriptedResponse::text("It said so."));
-    let run = server.send_message("s", "go").await;
-    assert_eq!(server.wait_ended(&run).await["output"], "It said so.");
+    server.model.script(ScriptedResponse::text("I am new."));
+    let view = server.run_scripted("s", "go", ScriptedResponse::text("It said so.")).await;
+    assert_eq!(view["output"], "It said so.");
     assert_eq!(descriptions(index + 1).len(), 2);
     for text in descriptions(index + 1) {
         assert!(text.contains("main, newcomer (new), team/writer (writer)."), "{text}");
     }
     let _ = server.http.delete("/api/agents/newcomer").await.expect_status(200);
-    server.model.script(look).script(ScriptedResponse::text("It is gone."));
+    server.model.script(look);
     let index = server.model.recorded_requests().len();
-    let run = server.send_message("s", "once more").await;
-    assert_eq!(server.wait_ended(&run).await["output"], "It is gone.");
+    let view = server.run_scripted("s", "once more", ScriptedResponse::text("It is gone.")).await;
+    assert_eq!(view["output"], "It is gone.");
     assert!(descriptions(index).iter().all(|text| !text.contains("newcomer")));
     let result = server.model.recorded_requests()[index + 1].body["messages"].to_string();
-    assert!(
-        result.contains("is no agent that you may give work to. You may give work to: main, team/writer."),
-        "{result}"
-    );
+    let why = "is no agent that you may give work to. You may give work to: main, team/writer.";
+    assert!(result.contains(why), "{result}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,9 +234,9 @@ async fn two_messages_of_one_session_to_a_new_agent_are_one_conversation() {
     create_agent(&server, "keeper", json!({"tools": [], "parent": "main"})).await;
     let tell = |text: &str| ScriptedResponse::tool_call("c1", "send_message", &json!({"to": "keeper", "text": text}));
     for text in ["the word is amber", "which word was it?"] {
-        server.model.script(tell(text)).script(ScriptedResponse::text("noted")).script(ScriptedResponse::text("done"));
-        let run = server.send_message("s", "talk to the keeper").await;
-        assert_eq!(server.wait_ended(&run).await["output"], "done");
+        server.model.script(tell(text)).script(ScriptedResponse::text("noted"));
+        let view = server.run_scripted("s", "talk to the keeper", ScriptedResponse::text("done")).await;
+        assert_eq!(view["output"], "done");
     }
     let second = server.model.recorded_requests()[4].body["messages"].to_string();
     assert!(second.contains("the word is amber") && second.contains("which word was it?"), "{second}");

@@ -1,14 +1,9 @@
 //! Delete agents: never under a run, by force with all descendants.
 
-use std::collections::BTreeSet;
-
-use futures_util::future::join_all;
-use quell_engine::engine::AgentRemoval;
 use quell_kernel::registry::StopRequest;
 use quell_protocol::Surface;
 
-use super::{agent_ids, agent_path, create_agent, send_to_agent, start_endless_run};
-use crate::prelude::*;
+use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_agent_goes_with_all_below_it_and_stays_gone() {
@@ -27,9 +22,7 @@ async fn an_idle_agent_goes_with_all_below_it_and_stays_gone() {
     assert_eq!(agent_ids(&server.http).await, ["main", "other", "team/writer"]);
     // The id is free again, and a new agent with this id accepts runs.
     create_agent(&server, "top", json!({})).await;
-    server.model.script(ScriptedResponse::text("here"));
-    let run = send_to_agent(&server, "top", "s", "x").await;
-    assert_eq!(server.wait_ended(&run).await["output"], "here");
+    assert_eq!(run_agent(&server, "top", "s", "x", "here").await["output"], "here");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,48 +72,34 @@ async fn an_agent_with_runs_below_it_is_deleted_by_force_only() {
     server.model.assert_histories_valid();
 }
 
+/// Also one that names the agent in settings of its own, which it keeps.
+#[rstest]
+#[case::without_settings(false)]
+#[case::with_settings(true)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_whose_agent_is_gone_goes_on_with_the_default_one() {
-    let server = TestServer::start().await;
-    create_agent(&server, "guest", json!({"tools": []})).await;
-    server.model.script(ScriptedResponse::text("I am the guest."));
-    let run = send_to_agent(&server, "guest", "s", "remember amber").await;
-    server.wait_ended(&run).await;
-    let _ = server.http.delete("/api/agents/guest").await.expect_status(200);
-    server.model.script(ScriptedResponse::text("I am main."));
-    let run = server.send_message("s", "who now?").await;
-    assert_eq!(server.wait_ended(&run).await["agent"], "main");
-    let asked = server.model.recorded_requests()[1].body["messages"].to_string();
-    assert!(asked.contains("remember amber") && asked.contains("I am the guest."), "the history was lost: {asked}");
-    server.model.assert_histories_valid();
-}
-
-/// The session has settings of its own and named the deleted agent.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_was_set_up_for_an_agent_that_is_gone_goes_on_with_the_default_one() {
-    let server = TestServer::start().await;
+async fn a_session_whose_agent_is_gone_goes_on_with_the_default_one(#[case] has_settings: bool) {
+    let mut server = TestServer::start().await;
     create_agent(&server, "guest", json!({"tools": []})).await;
     let asked = json!({"userId": "u", "chatId": "c", "provider": "scripted", "agent": "guest", "maxTokens": 77});
-    let made = server.http.post("/api/sessions", &asked).await.expect_status(201);
-    let key = made["key"].as_str().unwrap().to_owned();
+    let (key, named) = if has_settings { ("u:c:scripted", json!({})) } else { ("s", json!({"agent": "guest"})) };
+    if has_settings {
+        assert_eq!(server.http.post("/api/sessions", &asked).await.expect_status(201)["key"], key);
+    }
     server.model.script(ScriptedResponse::text("I am the guest."));
-    let run = server.send_message(&key, "who?").await;
+    let mut body = json!({"text": "remember amber"});
+    body.as_object_mut().unwrap().extend(named.as_object().unwrap().clone());
+    let run = server.http.start_run(key, &body).await;
     assert_eq!(server.wait_ended(&run).await["agent"], "guest");
     let _ = server.http.delete("/api/agents/guest").await.expect_status(200);
-    let shown = server.http.get(&format!("/api/sessions/{}", percent_encode(&key))).await;
-    assert_eq!(shown.status, 200, "{shown:?}");
+    let _ = server.http.get(&format!("/api/sessions/{}", percent_encode(key))).await.expect_status(200);
     // First without a restart, then after one.
-    let mut server = server;
     for text in ["and now?", "and after a restart?"] {
-        server.model.script(ScriptedResponse::text("I am main."));
-        let run = server.send_message(&key, text).await;
-        let view = server.wait_ended(&run).await;
+        let view = server.run_scripted(key, text, ScriptedResponse::text("I am main.")).await;
         assert_eq!((&view["agent"], &view["verdict"]["kind"]), (&json!("main"), &json!("completed")), "{view:#}");
-        assert_eq!(
-            server.model.recorded_requests().last().unwrap().body["max_tokens"],
-            77,
-            "the session's own setting was lost"
-        );
+        let asked = server.model.recorded_requests().pop().unwrap().body.clone();
+        assert_eq!(asked["max_tokens"] == 77, has_settings, "the session's own setting was lost");
+        let messages = asked["messages"].to_string();
+        assert!(messages.contains("remember amber") && messages.contains("I am the guest."), "{messages}");
         server = server.restart().await;
     }
     server.model.assert_histories_valid();
@@ -164,13 +143,10 @@ async fn no_run_slips_in_while_an_agent_is_deleted_by_force() {
         };
         let (accepted, deleted) = tokio::join!(senders, delete);
         let accepted: BTreeSet<String> = accepted.into_iter().flatten().collect();
-        let stopped: BTreeSet<String> =
-            deleted["runIds"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect();
-        assert!(
-            !accepted.is_empty() && accepted.len() < SENDERS * MESSAGES,
-            "the deletion must fall between the messages: {} accepted",
-            accepted.len()
-        );
+        let stopped = deleted["runIds"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned());
+        let stopped: BTreeSet<String> = stopped.collect();
+        let count = accepted.len();
+        assert!((1..SENDERS * MESSAGES).contains(&count), "{count} accepted: none after, or none before the deletion");
         assert_eq!(accepted, stopped, "an accepted run was not stopped");
         for run in &accepted {
             let view: Value = server.http.run_view(run).await;

@@ -1,7 +1,6 @@
 //! Show and stop the tree of agents.
 
-use super::{create_agent, send_to_agent, start_endless_run};
-use crate::prelude::*;
+use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tree_shows_every_agent_in_its_place_with_what_it_does() {
@@ -46,10 +45,8 @@ async fn start_tree() -> AgentTreeFixture {
     let queued = send_to_agent(&server, "top", "waiting", "and then").await;
     let spawn = json!({"agent": "beside", "prompt": "look"});
     let index = server.model.recorded_requests().len();
-    server
-        .model
-        .script(ScriptedResponse::tool_call("c1", "spawn_agent", &spawn))
-        .script(ScriptedResponse::silent_mid_stream("looks"));
+    server.model.script(ScriptedResponse::tool_call("c1", "spawn_agent", &spawn));
+    server.model.script(ScriptedResponse::silent_mid_stream("looks"));
     let processing = send_to_agent(&server, "top", "processing", "go").await;
     server.model.request_at(index + 1).wait_paused().await;
     let unrelated = start_endless_run(&server, "beside", "beside").await;
@@ -75,9 +72,7 @@ async fn a_stop_of_the_tree_stops_every_run_of_the_agent_and_of_all_below_it() {
     let again = server.http.post("/api/agent/top/abort?scope=tree", &json!({})).await.expect_status(200);
     assert_eq!(again, json!({"ok": true, "agentId": "top", "aborted": false, "runIds": [], "reason": "idle"}));
     // The agents still exist after the stop.
-    server.model.script(ScriptedResponse::text("here"));
-    let next = send_to_agent(&server, "low", "waiting", "go on").await;
-    assert_eq!(server.wait_ended(&next).await["output"], "here");
+    assert_eq!(run_agent(&server, "low", "waiting", "go on", "here").await["output"], "here");
     let _ = server.http.post("/api/agent/beside/abort", &json!({})).await.expect_status(200);
     server.model.assert_histories_valid();
 }
@@ -92,10 +87,8 @@ async fn a_stop_of_the_tree_stops_only_what_the_caller_may_stop() {
     let own = bob.post_run("waiting", &body).await.expect_status(202)["runId"].clone();
     let answer = bob.post("/api/agent/top/abort?scope=tree", &json!({})).await.expect_status(200);
     assert_eq!(answer["runIds"], json!([own]));
-    assert_eq!(
-        (run_state(&server, &waiting).await, run_state(&server, &queued).await),
-        (json!("running"), json!("queued"))
-    );
+    assert_eq!(run_state(&server, &waiting).await, "running");
+    assert_eq!(run_state(&server, &queued).await, "queued");
     let reader = server.api_with_new_token("reader", "read").await;
     assert_problem(&reader.post("/api/agent/top/abort?scope=tree", &json!({})).await, 403, "forbidden");
     assert_problem(&server.http.post("/api/agent/nobody/abort?scope=tree", &json!({})).await, 404, "agent_not_found");
@@ -112,10 +105,8 @@ async fn the_other_scopes_stay_with_the_one_agent() {
     assert_eq!((&calls["aborted"], &calls["reason"]), (&json!(false), &json!("not_waiting_llm")));
     let runs = server.http.post("/api/agent/top/abort?scope=run", &json!({})).await.expect_status(200);
     assert_eq!(runs["aborted"], true);
-    assert_eq!(
-        (run_state(&server, &queued).await, run_state(&server, &processing).await),
-        (json!("ended"), json!("ended"))
-    );
+    assert_eq!(run_state(&server, &queued).await, "ended");
+    assert_eq!(run_state(&server, &processing).await, "ended");
     assert_eq!(run_state(&server, &waiting).await, "running", "a run of the descendant was stopped");
     let _ = server.http.post("/api/stop?wait=1", &json!({})).await.expect_status(200);
 }

@@ -88,9 +88,6 @@ async fn channel_routes_need_write_to_test_and_admin_to_send() {
         assert_eq!(client.post(test, &json!({})).await.status, if may_test { 200 } else { 403 });
         assert_eq!(client.post("/api/channels/send", &body).await.status, 403);
     }
-    let nobody = http.with_token("");
-    let answers = [nobody.get("/api/channels").await, nobody.post(test, &json!({})).await];
-    assert!(answers.iter().all(|answer| answer.problem_code() == Some("unauthorized")), "{answers:?}");
     assert_eq!(http.post("/api/channels/other/test", &json!({})).await.problem_code(), Some("channel_not_found"));
     for bad in
         [json!({"to": "tg", "text": "x"}), json!({"to": "tg:", "text": "x"}), json!({"to": "tg:77", "text": " "})]

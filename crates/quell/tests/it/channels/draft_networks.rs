@@ -1,5 +1,4 @@
-//! Networks on which an answer grows in a draft, Discord and Slack: growing drafts, reactions, stops from the chat, lost
-//! connections. Each test here runs on both.
+//! Networks on which an answer grows in a draft, Discord and Slack: growing drafts, reactions, stops from the chat.
 
 use std::time::Instant;
 
@@ -17,46 +16,45 @@ enum NetworkKind {
     Slack,
 }
 
-pub(super) enum DraftNetwork {
+enum DraftNetwork {
     Discord(FakeDiscord),
     Slack(FakeSlack),
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct ShownMessage {
+struct ShownMessage {
     id: String,
     by_bot: bool,
-    pub(super) text: String,
+    text: String,
     edits: usize,
     reactions: Vec<String>,
 }
 
 /// A network with a channel, an allowed user, and a daemon whose bot is in the channel.
-pub(super) struct DraftNetworkFixture {
+struct DraftNetworkFixture {
     network: DraftNetwork,
-    pub(super) channel: String,
-    pub(super) ann: String,
+    channel: String,
+    ann: String,
     /// The bot's reactions to a message: at work, answered, stopped.
     reactions: [&'static str; 3],
-    pub(super) base: ChannelDaemonFixture,
+    base: ChannelDaemonFixture,
 }
 
 impl DraftNetworkFixture {
-    async fn start(kind: NetworkKind, more: &str) -> Self {
+    async fn start(kind: NetworkKind) -> Self {
         match kind {
-            NetworkKind::Discord => Self::start_discord(more).await,
-            NetworkKind::Slack => Self::start_slack(more).await,
+            NetworkKind::Discord => Self::start_discord().await,
+            NetworkKind::Slack => Self::start_slack("").await,
         }
     }
 
-    /// Starts with more keys of `[channels.discord]` and waits for the gateway session. Discord keeps no events for an
-    /// account without a session.
-    pub(super) async fn start_discord(more: &str) -> Self {
+    /// Waits for the gateway session: Discord keeps no events for an account without one.
+    async fn start_discord() -> Self {
         let process_lock = ProcessLock::shared().await;
         let discord = FakeDiscord::start().await;
         let (channel, ann) = (discord.add_channel(), discord.add_person("ann"));
         let section = format!(
-            "[channels.discord]\nkind = \"discord\"\napi_base = \"{}\"\ntoken_env = \"TOKEN\"\nallow = [\"{ann}\"]\n{more}\n",
+            "[channels.discord]\nkind = \"discord\"\napi_base = \"{}\"\ntoken_env = \"TOKEN\"\nallow = [\"{ann}\"]\n",
             discord.base_url()
         );
         let base = ChannelDaemonFixture::start(process_lock, &section, TOKEN).await;
@@ -64,14 +62,14 @@ impl DraftNetworkFixture {
         Self { network: DraftNetwork::Discord(discord), channel, ann, reactions: ["👀", "✅", "⏹"], base }
     }
 
-    /// Starts with more keys of `[channels.slack]` and waits for the connection.
-    pub(super) async fn start_slack(more: &str) -> Self {
+    /// With more settings of the channel.
+    async fn start_slack(more: &str) -> Self {
         let process_lock = ProcessLock::shared().await;
         let slack = FakeSlack::start().await;
         let (channel, ann) = (slack.add_channel(), slack.add_person("ann"));
         let section = format!(
             "[channels.slack]\nkind = \"slack\"\napi_base = \"{}\"\ntoken_env = \"TOKEN\"\napp_token_env = \"APP_TOKEN\"\n\
-             allow = [\"{ann}\"]\n{more}\n",
+             allow = [\"{ann}\"]\n{more}",
             slack.base_url()
         );
         let tokens = [("TOKEN", BOT_TOKEN), ("APP_TOKEN", APP_TOKEN)];
@@ -81,18 +79,8 @@ impl DraftNetworkFixture {
         Self { network: DraftNetwork::Slack(slack), channel, ann, reactions, base }
     }
 
-    pub(super) fn discord(&self) -> &FakeDiscord {
-        let DraftNetwork::Discord(discord) = &self.network else { panic!("not on Discord") };
-        discord
-    }
-
-    pub(super) fn slack(&self) -> &FakeSlack {
-        let DraftNetwork::Slack(slack) = &self.network else { panic!("not on Slack") };
-        slack
-    }
-
     /// The allowed user writes in the channel; returns the id of the message.
-    pub(super) fn post_message(&self, text: &str) -> String {
+    fn post_message(&self, text: &str) -> String {
         match &self.network {
             DraftNetwork::Discord(discord) => discord.post_message(&self.channel, &self.ann, text),
             DraftNetwork::Slack(slack) => slack.post_message(&self.channel, &self.ann, text),
@@ -113,37 +101,30 @@ impl DraftNetworkFixture {
         }
     }
 
-    pub(super) async fn bot_messages(&self) -> Vec<ShownMessage> {
+    async fn bot_messages(&self) -> Vec<ShownMessage> {
         self.wait_messages("the channel", |_| true).await.into_iter().filter(|message| message.by_bot).collect()
     }
 
-    pub(super) async fn wait_texts(&self, texts: &[&str]) {
+    async fn wait_texts(&self, texts: &[&str]) {
         let fit = |shown: &[ShownMessage]| shown.iter().filter(|it| it.by_bot).map(|it| &it.text).eq(texts);
         self.wait_messages("all that was said", fit).await;
     }
 
     /// Waits until a message of the bot contains this text, and returns it.
-    pub(super) async fn wait_text_containing(&self, part: &str) -> ShownMessage {
+    async fn wait_text_containing(&self, part: &str) -> ShownMessage {
         let fits = |message: &ShownMessage| message.by_bot && message.text.contains(part);
         let shown = self.wait_messages(part, |shown| shown.iter().any(fits)).await;
         shown.into_iter().find(fits).unwrap()
     }
 
     /// Waits until this is the only reaction to a message of the channel.
-    pub(super) async fn wait_reaction(&self, message: &str, reaction: &str) {
+    async fn wait_reaction(&self, message: &str, reaction: &str) {
         let fits = |it: &ShownMessage| it.id == message && it.reactions == [reaction];
         self.wait_messages(reaction, |shown| shown.iter().any(fits)).await;
     }
 
-    /// Asks a question whose answer begins with "One" and ends with " more." when the gate `end` opens.
-    pub(super) async fn start_gated_answer(&self) {
-        self.base.model.script(ScriptedStream::new().text("One").wait_for_gate("end").text(" more."));
-        self.post_message("first");
-        self.wait_texts(&["One"]).await;
-    }
-
     /// Waits until the bot's reaction to a message says that it is answered.
-    pub(super) async fn wait_answered(&self, message: &str) {
+    async fn wait_answered(&self, message: &str) {
         self.wait_reaction(message, self.reactions[1]).await;
     }
 }
@@ -199,7 +180,7 @@ async fn an_answer_grows_in_one_message_and_is_signed(
     #[case] last_words: &str,
     #[case] shown: &str,
 ) {
-    let fixture = DraftNetworkFixture::start(kind, "").await;
+    let fixture = DraftNetworkFixture::start(kind).await;
     let answer = ScriptedStream::new().text("Good ").wait_for_gate("more").text("bright ").wait_for_gate("rest");
     fixture.base.model.script(answer.text(last_words));
     let asked = fixture.post_message(question);
@@ -237,7 +218,7 @@ async fn an_answer_grows_in_one_message_and_is_signed(
 #[case::slack(NetworkKind::Slack)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_from_the_chat_ends_the_run_and_says_so(#[case] kind: NetworkKind) {
-    let fixture = DraftNetworkFixture::start(kind, "").await;
+    let fixture = DraftNetworkFixture::start(kind).await;
     fixture.base.model.script(ScriptedResponse::silent_mid_stream("I have begun"));
     let asked = fixture.post_message("write a book");
     fixture.wait_texts(&["I have begun"]).await;
@@ -266,64 +247,30 @@ async fn a_stop_from_the_chat_ends_the_run_and_says_so(#[case] kind: NetworkKind
     fixture.base.assert_stop_told(1).await;
 }
 
-#[rstest]
-#[case::discord(NetworkKind::Discord)]
-#[case::slack(NetworkKind::Slack)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_message_interrupts_and_is_answered_instead(#[case] kind: NetworkKind) {
-    let fixture = DraftNetworkFixture::start(kind, "interrupt_on_new_message = true").await;
-    fixture.base.model.script(ScriptedResponse::silent_mid_stream("First"));
-    let first = fixture.post_message("one");
-    fixture.wait_texts(&["First"]).await;
-    fixture.base.model.script(ScriptedResponse::text("Second."));
-    let second = fixture.post_message("two");
+async fn a_stop_in_one_thread_leaves_the_other_alone() {
+    // A thread is a conversation of its own, so a message there does not interrupt another thread.
+    let fixture = DraftNetworkFixture::start_slack("interrupt_on_new_message = true\n").await;
+    let DraftNetwork::Slack(slack) = &fixture.network else { panic!("not on Slack") };
+    let bob = slack.add_person("bob");
+    let [one, other] = ["one", "other"].map(|text| slack.post_message(&fixture.channel, &bob, text));
+    let say_in = |thread: &str, text| slack.post_in_thread((&fixture.channel, thread), &fixture.ann, text);
+    fixture.base.model.script(ScriptedResponse::silent_mid_stream("Of the one"));
+    say_in(&one, "a question");
+    fixture.base.model.request_at(0).wait_streaming().await;
+    fixture.base.model.script(ScriptedStream::new().text("Of ").wait_for_gate("end").text("the other."));
+    say_in(&other, "another one");
+    fixture.base.model.request_at(1).wait_streaming().await;
+    say_in(&one, "stop");
     fixture.base.model.request_at(0).wait_client_left().await;
-    fixture.wait_text_containing("Second.").await;
-    fixture.wait_answered(&second).await;
-    fixture.wait_reaction(&first, fixture.reactions[2]).await;
-    fixture.wait_texts(&["First\n\n⏹ Stopped: you wrote again.", "Second."]).await;
-    assert_eq!(fixture.base.model.request_count(), 2);
-}
-
-#[rstest]
-#[case::discord(NetworkKind::Discord)]
-#[case::slack(NetworkKind::Slack)]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_during_a_lost_connection_is_answered_once(#[case] kind: NetworkKind) {
-    let fixture = DraftNetworkFixture::start(kind, "").await;
-    fixture.start_gated_answer().await;
-    match &fixture.network {
-        DraftNetwork::Discord(discord) => {
-            discord.drop_connections();
-            discord.wait_for("nobody who listens", |it| it.connections == 0).await;
-        }
-        DraftNetwork::Slack(slack) => {
-            slack.drop_connections();
-            slack.wait_for("nobody who listens", |it| it.connections == 0).await;
-        }
-    }
-    fixture.base.model.script(ScriptedResponse::text("Two."));
-    fixture.post_message("second");
-    // The answer is sent over HTTP, with or without that connection.
+    let is_shown_in = |thread: &String, begin: &'static str| {
+        let (channel, thread) = (fixture.channel.clone(), Some(thread.clone()));
+        let fits = move |it: &FakeSlackMessage| it.author == BOT && it.thread == thread && it.text.starts_with(begin);
+        move |state: &FakeSlackState| state.chat_data.messages(&channel).iter().any(&fits)
+    };
+    slack.wait_for("the receipt in its thread", is_shown_in(&one, "⏹ stopped in")).await;
+    assert!(fixture.base.model.request_at(1).wait_arrived().await.progress().client_left.is_none());
     fixture.base.model.open_gate("end");
-    fixture.wait_text_containing("One more.").await;
-    fixture.wait_texts(&["One more.", "Two."]).await;
-    if let DraftNetwork::Slack(slack) = &fixture.network {
-        // Slack resends an event that it takes for unacknowledged.
-        slack.resend_last_event();
-    }
-    // A second answer to an earlier message would have come before this one.
-    fixture.base.model.script(ScriptedResponse::text("Three."));
-    fixture.post_message("third");
-    fixture.wait_texts(&["One more.", "Two.", "Three."]).await;
-    assert_eq!(fixture.base.model.request_count(), 3);
-    match &fixture.network {
-        DraftNetwork::Discord(discord) => {
-            let state = discord.state();
-            assert_eq!((state.identified, state.resumed), (1, 1), "the gateway session was not resumed");
-        }
-        DraftNetwork::Slack(slack) => {
-            slack.wait_for("acknowledgements of everything", |it| it.unacknowledged() == 0).await;
-        }
-    }
+    slack.wait_for("the answer in its thread", is_shown_in(&other, "Of the other.")).await;
+    assert_eq!(fixture.base.model.request_count(), 2, "bob got an answer");
 }

@@ -1,11 +1,12 @@
-//! IRC: line-by-line answers, stops in rooms and private chats, reconnects.
+//! IRC: line-by-line answers, stops in rooms and private chats, a server that is away.
 
 use std::time::Instant;
 
+use quell_testkit::daemon::poll_until;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::irc::{IrcLine, IrcServer, IrcSettings, IrcTestUser};
 
-use super::{CLOSED_WITHIN, ChannelDaemonFixture, connection_losses, wait_connection_lost};
+use super::{CLOSED_WITHIN, ChannelDaemonFixture};
 use crate::test_engine::ProcessLock;
 
 const PASSWORD: &str = "only-for-tests";
@@ -14,19 +15,19 @@ const ROOM: &str = "#tea";
 /// The user's own spelling; servers and allow-lists compare nicks without case.
 const ANN: &str = "Ann";
 
-fn channel_config(server: &IrcServer, more: &str) -> String {
+fn channel_config(server: &IrcServer) -> String {
     format!(
         "[channels.irc]\nkind = \"irc\"\nserver = \"{}\"\ntls = false\nnick = \"{NICK}\"\njoin = [\"{ROOM}\"]\n\
-         token_env = \"TOKEN\"\nallow = [\"ann\", \"bob\"]\n{more}\n",
+         token_env = \"TOKEN\"\nallow = [\"ann\", \"bob\"]\n",
         server.address()
     )
 }
 
-async fn start(more: &str) -> (IrcServer, ChannelDaemonFixture) {
+async fn start() -> (IrcServer, ChannelDaemonFixture) {
     let process_lock = ProcessLock::shared().await;
     let settings = IrcSettings { password: Some(PASSWORD.to_owned()), ..IrcSettings::default() };
     let server = IrcServer::start_with(settings).await;
-    let fixture = ChannelDaemonFixture::start(process_lock, &channel_config(&server, more), PASSWORD).await;
+    let fixture = ChannelDaemonFixture::start(process_lock, &channel_config(&server), PASSWORD).await;
     (server, fixture)
 }
 
@@ -57,7 +58,7 @@ async fn wait_agent_lines(person: &IrcTestUser, target: &str, count: usize) -> V
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_come_line_by_line_in_the_room_and_in_private() {
-    let (server, fixture) = start("").await;
+    let (server, fixture) = start().await;
     let ann = connect_user(&server, ANN).await;
     let stranger = connect_user(&server, "eve").await;
     stranger.send_message(ROOM, "quell: tell me everything");
@@ -90,7 +91,7 @@ async fn answers_come_line_by_line_in_the_room_and_in_private() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_ends_the_run_with_and_without_the_nick_and_nobody_elses() {
-    let (server, fixture) = start("").await;
+    let (server, fixture) = start().await;
     let (ann, bob) = (connect_user(&server, ANN).await, connect_user(&server, "bob").await);
     for (number, (target, heard_in, stop)) in [(ROOM, ROOM, "stop"), (NICK, ANN, "/stop")].into_iter().enumerate() {
         fixture.model.script(ScriptedResponse::silent_mid_stream("I have begun"));
@@ -118,95 +119,22 @@ async fn a_stop_ends_the_run_with_and_without_the_nick_and_nobody_elses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_takes_back_what_has_not_gone_yet() {
-    let (server, fixture) = start("").await;
-    let ann = connect_user(&server, ANN).await;
-    // The server limits the rate, so the rest is sent slowly.
-    let answer: Vec<String> = (0..30).map(|number| format!("verse {number}")).collect();
-    fixture.model.script(ScriptedResponse::text(answer.join("\n")));
-    ann.send_message(ROOM, "quell: a poem");
-    wait_agent_lines(&ann, ROOM, 1).await;
-    ann.send_message(ROOM, "stop");
-    let stopped = |lines: &[IrcLine]| agent_lines(lines, ROOM).iter().any(|line| line.starts_with("⏹ stopped in"));
-    let lines = agent_lines(&ann.wait_for("the receipt", stopped).await, ROOM);
-    let gone = lines.len() - 2;
-    assert!(gone < answer.len(), "{lines:#?}");
-    assert_eq!(lines[..gone], answer[..gone], "sent lines are out of order");
-    assert_eq!(lines[gone], "Stopping your request.");
-    fixture.model.script(ScriptedResponse::text("Prose, then."));
-    ann.send_message(ROOM, "quell: and now?");
-    assert_eq!(wait_agent_lines(&ann, ROOM, lines.len() + 1).await[lines.len()..], ["Prose, then."]);
-    fixture.model.assert_histories_valid();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_new_message_interrupts() {
-    let (server, fixture) = start("interrupt_on_new_message = true").await;
-    let ann = connect_user(&server, ANN).await;
-    fixture.model.script(ScriptedResponse::silent_mid_stream("Black tea is"));
-    ann.send_message(ROOM, "quell: tell me of tea");
-    fixture.model.request_at(0).wait_streaming().await;
-    fixture.model.script(ScriptedResponse::text("Coffee it is."));
-    ann.send_message(ROOM, "quell: coffee, I mean");
-    fixture.model.request_at(0).wait_client_left().await;
-    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["Coffee it is."]);
-    fixture.model.assert_histories_valid();
-}
-
-// Each of these restarts the server once: the daemon waits longer before each further attempt.
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_restarts_while_nothing_runs_is_found_and_each_question_is_answered_once() {
-    let (mut server, fixture) = start("").await;
-    let ann = connect_user(&server, ANN).await;
-    fixture.model.script(ScriptedResponse::text("One."));
-    ann.send_message(ROOM, "quell: first");
-    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["One."]);
-    server.restart().await;
-    let ann = connect_user(&server, ANN).await;
-    fixture.model.script(ScriptedResponse::text("Two."));
-    ann.send_message(ROOM, "quell: second");
-    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["Two."]);
-    assert_eq!(fixture.model.request_count(), 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_is_ready_after_a_restart_of_the_server_comes_once() {
-    let (mut server, fixture) = start("").await;
-    ask_for_gated_answer(&connect_user(&server, ANN).await, &fixture).await;
-    server.restart().await;
-    let ann = connect_user(&server, ANN).await;
-    fixture.model.open_gate("rest");
-    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["One and a half."]);
-    assert_answers_next(&ann, &fixture, "One and a half.").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_ready_while_the_server_is_away_comes_once() {
-    let (mut server, fixture) = start("").await;
-    ask_for_gated_answer(&connect_user(&server, ANN).await, &fixture).await;
-    let before = connection_losses(&fixture);
+    let (mut server, fixture) = start().await;
+    fixture.model.script(ScriptedStream::new().text("One ").wait_for_gate("rest").text("and a half."));
+    let ann = connect_user(&server, ANN).await;
+    ann.send_message(ROOM, "quell: first");
+    fixture.model.request_at(0).wait_streaming().await;
     server.kill();
-    wait_connection_lost(&fixture, before).await;
+    poll_until("a lost connection", async || fixture.daemon.output().contains("channel lost").then_some(())).await;
     fixture.model.open_gate("rest");
     fixture.model.request_at(0).wait_finished().await;
     server.restart().await;
     let ann = connect_user(&server, ANN).await;
     assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["One and a half."]);
-    assert_answers_next(&ann, &fixture, "One and a half.").await;
-}
-
-/// Asks a question whose answer ends when the gate `rest` opens, and waits until it has begun.
-async fn ask_for_gated_answer(ann: &IrcTestUser, fixture: &ChannelDaemonFixture) {
-    fixture.model.script(ScriptedStream::new().text("One ").wait_for_gate("rest").text("and a half."));
-    ann.send_message(ROOM, "quell: first");
-    fixture.model.request_at(0).wait_streaming().await;
-}
-
-/// A second answer to the question before would come before the answer to this one.
-async fn assert_answers_next(ann: &IrcTestUser, fixture: &ChannelDaemonFixture, before: &str) {
+    // A second answer to the question before would come before the answer to this one.
     fixture.model.script(ScriptedResponse::text("Two."));
     ann.send_message(ROOM, "quell: second");
-    assert_eq!(wait_agent_lines(ann, ROOM, 2).await, [before, "Two."]);
+    assert_eq!(wait_agent_lines(&ann, ROOM, 2).await, ["One and a half.", "Two."]);
     assert_eq!(fixture.model.request_count(), 2);
 }

@@ -106,10 +106,8 @@ async fn looking_at_a_sender_needs_read_and_forgetting_one_an_admin() {
     let (reader, writer) = (&clients[0], &clients[1]);
     for path in ["/api/senders".to_owned(), kim.clone(), format!("{kim}?query=boat")] {
         let _ = reader.get(&path).await.expect_status(200);
-        assert_problem(&http.with_token("wrong").get(&path).await, 401, "unauthorized");
     }
     for path in [kim.clone(), format!("{kim}/x")] {
-        assert_problem(&http.with_token("wrong").delete(&path).await, 401, "unauthorized");
         assert_problem(&reader.delete(&path).await, 403, "forbidden");
         assert_problem(&writer.delete(&path).await, 403, "forbidden");
     }

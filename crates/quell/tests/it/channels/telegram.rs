@@ -2,7 +2,6 @@
 
 use quell_store::sqlite::test_support::{CountedRows, OtherProgram};
 use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::daemon::poll_until;
 use quell_testkit::leaks;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::telegram::{FakeTelegram, FakeTelegramMessage, TOKEN, TelegramTestUser};
@@ -16,17 +15,17 @@ const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };
 /// A private chat has the id of its user.
 const CHAT: i64 = 77;
 
-fn channel_config(telegram: &FakeTelegram, more: &str) -> String {
+fn channel_config(telegram: &FakeTelegram) -> String {
     format!(
-        "[channels.telegram]\nkind = \"telegram\"\napi_base = \"{}\"\ntoken_env = \"TOKEN\"\nallow = [\"77\"]\n{more}\n",
+        "[channels.telegram]\nkind = \"telegram\"\napi_base = \"{}\"\ntoken_env = \"TOKEN\"\nallow = [\"77\"]\n",
         telegram.base_url()
     )
 }
 
-async fn start(more: &str) -> (FakeTelegram, ChannelDaemonFixture) {
+async fn start() -> (FakeTelegram, ChannelDaemonFixture) {
     let process_lock = ProcessLock::shared().await;
     let telegram = FakeTelegram::start().await;
-    let fixture = ChannelDaemonFixture::start(process_lock, &channel_config(&telegram, more), TOKEN).await;
+    let fixture = ChannelDaemonFixture::start(process_lock, &channel_config(&telegram), TOKEN).await;
     (telegram, fixture)
 }
 
@@ -43,7 +42,7 @@ fn reactions(telegram: &FakeTelegram, message: i64) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_grows_in_one_message_and_is_signed() {
-    let (telegram, fixture) = start("").await;
+    let (telegram, fixture) = start().await;
     fixture.model.script(ScriptedStream::new().text("Good ").wait_for_gate("more").text("**morning**"));
     let asked = telegram.post_message(CHAT, ANN, "hello");
     telegram.wait_for("the beginning", |it| it.bot_texts(CHAT).iter().any(|text| text.starts_with("Good"))).await;
@@ -64,7 +63,7 @@ async fn an_answer_grows_in_one_message_and_is_signed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_from_the_chat_ends_the_run_and_says_so() {
-    let (telegram, fixture) = start("").await;
+    let (telegram, fixture) = start().await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("I have begun"));
     let asked = telegram.post_message(CHAT, ANN, "write a book");
     telegram.wait_for("the draft", |it| it.bot_texts(CHAT).iter().any(|text| text.contains("I have begun"))).await;
@@ -91,56 +90,10 @@ async fn a_stop_from_the_chat_ends_the_run_and_says_so() {
     fixture.assert_stop_told(1).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stop_word_reaches_what_waits_and_nothing_else_is_said_of_nothing() {
-    let (telegram, fixture) = start("").await;
-    telegram.post_message(CHAT, ANN, "정지");
-    telegram.wait_for("an answer", |it| it.bot_texts(CHAT) == ["Nothing of yours is running here."]).await;
-    fixture.model.script(ScriptedResponse::silent_mid_stream("One"));
-    telegram.post_message(CHAT, ANN, "first");
-    fixture.model.request_at(0).wait_streaming().await;
-    for text in ["second", "third"] {
-        telegram.post_message(CHAT, ANN, text);
-    }
-    // Both wait in the queue.
-    let http = fixture.daemon.api();
-    poll_until("three active runs", async || {
-        let runs = http.get("/api/runs?state=active").await.expect_status(200);
-        (runs["items"].as_array().unwrap().len() == 3).then_some(())
-    })
-    .await;
-    telegram.post_message(CHAT, ANN, "Stop!");
-    let text = "Stopping your request. 2 waiting messages will not be answered.";
-    telegram.wait_for("the stop", |it| it.bot_texts(CHAT).contains(&text)).await;
-    fixture.model.request_at(0).wait_client_left().await;
-    telegram.wait_for("the receipt", |it| it.bot_texts(CHAT).iter().any(|text| text.starts_with("⏹ stopped"))).await;
-    assert_eq!(fixture.model.request_count(), 1, "a queued message was started");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_new_message_interrupts_and_both_are_read_as_one() {
-    let (telegram, fixture) = start("interrupt_on_new_message = true").await;
-    fixture.model.script(ScriptedStream::new().hold_headers("never"));
-    telegram.post_message(CHAT, ANN, "안녕");
-    fixture.model.request_at(0).wait_arrived().await;
-    fixture.model.script(ScriptedResponse::text("네"));
-    telegram.post_message(CHAT, ANN, "무시해");
-    fixture.model.request_at(0).wait_client_left().await;
-    telegram.wait_for("the answer", |it| it.bot_texts(CHAT).contains(&"네")).await;
-    let request = fixture.model.request_at(1).wait_arrived().await;
-    let messages: Vec<&Value> =
-        request.body["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "user").collect();
-    assert_eq!(messages.len(), 1, "{:#}", request.body);
-    let text = messages[0]["content"].as_str().unwrap();
-    assert!(text.ends_with("안녕\n\n무시해"), "{text}");
-    assert!(text.contains("The user wrote again before the request above was begun"), "{text}");
-    assert!(telegram.messages(CHAT).iter().all(|shown| !shown.text.contains("stopped in")), "a receipt was sent");
-}
-
 /// Regression: the stop got no reply at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_ends_a_command_that_was_left_in_the_background_and_says_so() {
-    let (telegram, fixture) = start("").await;
+    let (telegram, fixture) = start().await;
     let marker = ProcessMarker::new();
     let call = background_call(commands::setsid_child(&marker));
     fixture.model.script(call).script(ScriptedResponse::text("It runs."));
@@ -185,7 +138,7 @@ async fn start_answer(telegram: &FakeTelegram, fixture: &ChannelDaemonFixture) -
 /// Regression: the chat showed for ever that the agent was working.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_daemon_ends_the_reply_that_a_killed_one_left() {
-    let (telegram, mut fixture) = start("").await;
+    let (telegram, mut fixture) = start().await;
     let asked = start_answer(&telegram, &fixture).await;
     fixture.daemon.kill9().await;
     assert_eq!(reactions(&telegram, asked), ["👀"], "a killed daemon changed the reaction");
@@ -207,7 +160,7 @@ async fn the_next_daemon_ends_the_reply_that_a_killed_one_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_shuts_down_leaves_nothing_in_a_chat() {
-    let (telegram, fixture) = start("").await;
+    let (telegram, fixture) = start().await;
     let asked = start_answer(&telegram, &fixture).await;
     assert!(fixture.daemon.stop().await.success(), "{}", fixture.daemon.output());
     let state = telegram.state();

@@ -1,11 +1,7 @@
 //! Runs, approvals and sub-agents started elsewhere are shown, answered and stopped in the chat.
 
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use serde_json::json;
-
 use super::{CTRL_C, ChatFixture, ENTER, ESC};
-use crate::test_engine::shell_call;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_of_this_session_that_was_sent_over_http_is_seen_and_stopped() {
@@ -18,39 +14,31 @@ async fn a_run_of_this_session_that_was_sent_over_http_is_seen_and_stopped() {
     fixture.model.request_at(0).wait_client_left().await;
 }
 
-/// Starts beside a run of another session, and selects it in the list of runs.
-async fn start_beside_run_of_others() -> ChatFixture {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_of_another_session_is_picked_attached_to_and_stopped() {
     let mut fixture = ChatFixture::start().await;
     fixture.model.script(ScriptedStream::new().text("far away").wait_for_gate("never"));
     fixture.daemon.api().send_message("other", "a task of others").await;
     fixture.model.request_at(0).wait_paused().await;
     fixture.send_until("/runs", "▸ a task of others").await;
-    fixture
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_of_another_session_is_picked_attached_to_and_stopped() {
-    let mut fixture = start_beside_run_of_others().await;
     fixture.type_until(ENTER, "far away").await;
     let shown = fixture.chat.snapshot().rows();
     assert!(shown[0].starts_with("other · main"), "{shown:?}");
     fixture.type_until(ESC, "Execution paused").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_is_stopped_from_the_list_without_going_there() {
-    let mut fixture = start_beside_run_of_others().await;
-    fixture.chat.type_keys("\x1b[3~");
-    fixture.model.request_at(0).wait_client_left().await;
-    fixture.chat.wait_text("nothing runs").await;
+    // With Del it is stopped on the list, without going there.
+    fixture.model.script(ScriptedStream::new().text("farther").wait_for_gate("never"));
+    fixture.daemon.api().send_message("third", "the next task").await;
+    fixture.model.request_at(1).wait_paused().await;
+    fixture.send_until("/runs", "▸ the next task").await;
+    fixture.type_until("\x1b[3~", "nothing runs").await;
+    fixture.model.request_at(1).wait_client_left().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_approval_is_shown_in_full_and_answered_in_place() {
     let mut fixture = ChatFixture::start_with("approvals.shell = \"ask\"\n", &["--session", "s"]).await;
     let command = format!("echo {}; : the-very-end", "long ".repeat(40));
-    fixture.model.script(shell_call(command));
-    fixture.model.script(ScriptedResponse::text("It ran."));
+    fixture.model.script(shell_call(command)).script(ScriptedResponse::text("It ran."));
     fixture.send_until("run it", "shell asks whether it may run, for agent main").await;
     let shown = fixture.chat.wait_text("the-very-end").await.text();
     assert!(shown.contains("command: echo long long"), "{shown}");
@@ -63,8 +51,7 @@ async fn typing_does_not_approve_a_call_by_accident() {
     let mut fixture = ChatFixture::start_with("approvals.shell = \"ask\"\n", &["--session", "s"]).await;
     let marker = ProcessMarker::new();
     let command = commands::setsid_child(&marker);
-    fixture.model.script(shell_call(command));
-    fixture.model.script(ScriptedResponse::text("Then not."));
+    fixture.model.script(shell_call(command)).script(ScriptedResponse::text("Then not."));
     fixture.send_line("run it");
     fixture.type_until("ye", "asks whether it may run").await;
     fixture.type_until("yes", "› yeyes").await;
@@ -106,8 +93,7 @@ async fn another_model_answers_from_the_next_run_on() {
     fixture.send_until("/model scripted/other", "s · main · scripted/other").await;
     fixture.model.script(ScriptedResponse::text("As the other."));
     fixture.send_until("who are you?", "As the other.").await;
-    let request = fixture.model.request_at(0).wait_arrived().await;
-    assert_eq!(request.body["model"], "other");
+    assert_eq!(fixture.model.request_at(0).wait_arrived().await.body["model"], "other");
     fixture.send_until("/model nowhere/none", "▲ ").await;
     let shown = fixture.chat.snapshot().rows();
     assert!(shown[0].starts_with("s · main · scripted/other"), "{shown:?}");

@@ -1,12 +1,9 @@
 //! A reopened chat shows what was seen live, and failing model calls show their retries.
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use quell_testkit::pty::{Pty, PtySize};
-use serde_json::json;
+use quell_testkit::pty::PtySize;
 
-use super::{CTRL_C, ChatFixture, ENTER, ESC, open_chat};
-use crate::test_daemon::config_toml;
+use super::{ChatFixture, ESC, open_chat};
+use crate::prelude::*;
 
 const LARGE_SIZE: PtySize = PtySize { rows: 50, columns: 100 };
 /// Unfolds output and thinking.
@@ -18,21 +15,14 @@ fn transcript_rows(shown: &str) -> Vec<String> {
     rows.filter(|row| !row.is_empty()).collect()
 }
 
-async fn reopen_chat(fixture: &ChatFixture) -> Pty {
-    let chat = open_chat(fixture.daemon.home(), &["--session", "s"], LARGE_SIZE);
-    chat.wait_text("● live").await;
-    chat
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chat_that_is_opened_again_shows_what_was_seen_live() {
     let mut fixture = ChatFixture::start().await;
     fixture.chat.resize(LARGE_SIZE);
     fixture.chat.type_keys(CTRL_O);
     let command = json!({"command": "echo printed; sleep 0.05; exit 3"});
-    fixture.model.script(
-        ScriptedStream::new().thinking("First I look around.").text("I look.").tool_call("c1", "shell", &command),
-    );
+    let look = ScriptedStream::new().thinking("First I look around.").text("I look.");
+    fixture.model.script(look.tool_call("c1", "shell", &command));
     fixture.model.script(ScriptedStream::new().thinking("Now I know.").text("It failed."));
     fixture.send_until("try it", "It failed.").await;
     fixture.chat.wait_text("○").await;
@@ -46,12 +36,12 @@ async fn a_chat_that_is_opened_again_shows_what_was_seen_live() {
     }
     assert!(text.contains("0 steps done, 1 cut off"), "{text}");
 
-    let mut again = reopen_chat(&fixture).await;
+    let mut again = open_chat(fixture.daemon.home(), &["--session", "s"], LARGE_SIZE);
+    again.wait_text("● live").await;
     again.type_keys(CTRL_O);
     again.wait_text("Execution paused").await;
     again.wait_text("stopped in").await;
-    let again = transcript_rows(&again.wait_text("A long thought").await.text());
-    assert_eq!(again.join("\n"), text);
+    assert_eq!(transcript_rows(&again.wait_text("A long thought").await.text()).join("\n"), text);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,15 +53,4 @@ async fn a_model_call_that_fails_says_when_it_is_tried_again() {
     fixture.send_until("hello", "attempt 1 of 6 failed, next in ").await;
     let shown = fixture.type_until(ESC, "Execution paused").await;
     assert!(!shown.text().contains("attempt 1"), "{}", shown.text());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn text_typed_at_the_exit_question_is_kept() {
-    let mut fixture = ChatFixture::start().await;
-    fixture.type_until(CTRL_C, "Leave?").await;
-    fixture.type_until("hello there", "› hello there").await;
-    fixture.model.script(ScriptedResponse::text("I am still here."));
-    fixture.type_until(ENTER, "I am still here.").await;
-    let (status, _) = fixture.exit().await;
-    assert!(status.success());
 }

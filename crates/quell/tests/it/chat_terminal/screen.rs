@@ -1,12 +1,9 @@
 //! Window sizes, limited terminals, hostile text, paste.
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::TestDaemon;
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::pty::{PtySize, PtySnapshot};
 
 use super::{CTRL_C, ChatFixture, DEFAULT_SIZE, ENTER, ESC, open_chat_with_env};
-use crate::test_daemon::{config_toml, quell_exe};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_window_may_change_its_size_while_a_run_streams() {
@@ -37,14 +34,12 @@ async fn the_window_may_change_its_size_while_a_run_streams() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_poor_terminal_gets_ascii_and_no_colour() {
-    let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
+    let (model, daemon) = start_daemon("").await;
     let poor = [("LANG", "C"), ("NO_COLOR", "1")];
     let mut chat = open_chat_with_env(daemon.home(), &["--session", "s"], DEFAULT_SIZE, &poor);
     chat.wait_text("* live").await;
     model.script(ScriptedStream::new().text("- a\n- b\n").wait_for_gate("never"));
-    chat.type_keys("hello");
-    chat.type_keys(ENTER);
+    chat.type_keys("hello\r");
     chat.wait_text("* a").await;
     chat.type_keys("/");
     chat.wait_text("> /stop").await;
@@ -58,8 +53,7 @@ async fn a_poor_terminal_gets_ascii_and_no_colour() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_screen_speaks_korean_where_the_person_does() {
-    let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
+    let (_model, daemon) = start_daemon("").await;
     let chat = open_chat_with_env(daemon.home(), &["--session", "s"], DEFAULT_SIZE, &[("LANG", "ko_KR.UTF-8")]);
     chat.wait_text("준비됨").await;
 }
@@ -68,7 +62,7 @@ async fn the_screen_speaks_korean_where_the_person_does() {
 async fn hostile_text_cannot_rewrite_the_screen() {
     let mut fixture = ChatFixture::start().await;
     let hostile = "before\u{1b}[2J\u{1b}[H\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}after\r\u{8}\u{8}end";
-    fixture.model.script(ScriptedResponse::tool_call("c1", "sh\u{1b}[2Jell", &serde_json::json!({"command": hostile})));
+    fixture.model.script(ScriptedResponse::tool_call("c1", "sh\u{1b}[2Jell", &json!({"command": hostile})));
     fixture.model.script(ScriptedResponse::text(hostile));
     let shown = fixture.send_until("attack", "before[2J").await.text();
     assert!(shown.contains("› attack") && shown.contains("before[2J[H]0;owned31mafter"), "{shown}");

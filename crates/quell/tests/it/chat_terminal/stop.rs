@@ -1,11 +1,7 @@
 //! Stop and force with Esc; the countdown and the receipt line.
 
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use serde_json::json;
-
 use super::{ChatFixture, ENTER, ESC};
-use crate::test_engine::{WAIT_TIMEOUT, shell_call};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn esc_stops_a_stream_and_the_receipt_stays() {
@@ -24,14 +20,19 @@ async fn esc_stops_a_stream_and_the_receipt_stays() {
     let log = fixture.daemon.output();
     let stops = |line: &&str| line.contains("abort request handled") && line.contains("surface=Tui");
     assert!(log.lines().find(stops).is_some_and(|line| line.contains(r#"key: \"s\""#)), "{log}");
+    // A stop word is sent as a message, and the daemon takes it for a stop.
+    fixture.start_endless_run("I go on").await;
+    let active = fixture.daemon.api().get("/api/runs?state=active").await.expect_status(200);
+    fixture.send_line("Stop!");
+    let stopped = fixture.daemon.api().wait_ended(active["items"][0]["runId"].as_str().unwrap()).await;
+    assert_eq!(stopped["verdict"]["reason"], "command", "{stopped:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_countdown_names_what_is_left_and_a_second_esc_forces() {
     // Without force, the process would get SIGTERM only, for longer than this test waits.
-    let mut fixture =
-        ChatFixture::start_with("[stop]\nterm_ms = 60000\ngrace_ms = 90000\nhard_ms = 5000\n", &["--session", "s"])
-            .await;
+    let slow = "[stop]\nterm_ms = 60000\ngrace_ms = 90000\nhard_ms = 5000\n";
+    let mut fixture = ChatFixture::start_with(slow, &["--session", "s"]).await;
     let marker = ProcessMarker::new();
     fixture.model.script(shell_call(commands::ignores_signals(&marker)));
     fixture.send_line("work");
@@ -71,36 +72,6 @@ async fn esc_that_closes_a_menu_does_not_stop() {
     fixture.type_until_gone(ESC, "Sessions: Enter goes there").await;
     fixture.model.open_gate("go");
     fixture.chat.wait_text("still here and done.").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn texts_that_wait_come_back_into_the_input() {
-    let mut fixture = ChatFixture::start().await;
-    fixture.start_endless_run("working").await;
-    fixture.send_until("second thought", "queued  second thought").await;
-    fixture.send_until("third thought", "queued  third thought").await;
-    fixture.chat.type_keys("half a sen");
-    fixture.type_until(ESC, "Execution paused").await;
-    let wanted = |rows: &[String]| {
-        let at = rows.iter().position(|row| row == "› second thought");
-        at.is_some_and(|at| {
-            rows[at..].starts_with(&["› second thought".into(), "  third thought".into(), "  half a sen".into()])
-        })
-    };
-    fixture.chat.wait_until("the texts in the input", |shown| wanted(&shown.rows())).await;
-    assert_eq!(fixture.model.request_count(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_word_is_the_daemons_to_know() {
-    let mut fixture = ChatFixture::start().await;
-    fixture.start_endless_run("working").await;
-    fixture.send_until("Stop!", "Execution paused").await;
-    fixture.model.request_at(0).wait_client_left().await;
-    let list = fixture.daemon.api().get("/api/runs").await.expect_status(200);
-    assert_eq!(list["items"].as_array().unwrap().len(), 1, "a stop word became a run");
-    assert_eq!(list["items"][0]["verdict"]["reason"], "command");
-    fixture.send_until("/stop", "nothing to stop").await;
 }
 
 /// The benchmark measures the figures. Here the screen only has to react before the daemon does.

@@ -1,12 +1,9 @@
 //! SIGKILL the daemon at random moments while tools run, again and again on the same data.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
-
 use quell_testkit::mcp;
 
-use super::certain_leftovers;
-use crate::prelude::*;
+use super::*;
+use crate::test_engine::{ResponsesByMarker, shell_call};
 
 /// Daemons in parallel, and restarts of each.
 const DAEMONS: u64 = 4;
@@ -20,27 +17,19 @@ const GONE_LIMIT: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_deaths_leave_no_process_and_every_session_usable() {
-    let (model, scripts) = (Arc::new(ScriptedModel::start().await), MarkedResponses::default());
-    let responses = Arc::clone(&scripts);
-    model.respond_by_prompt(move |_, request| {
-        let scripted = request.markers.last().and_then(|marker| responses.lock().unwrap().remove(marker));
-        scripted.unwrap_or_else(|| ScriptedResponse::text("That is done."))
-    });
+    let (model, scripts) = (Arc::new(ScriptedModel::start().await), ResponsesByMarker::default());
+    scripts.install(&model);
     let daemons =
-        (0..DAEMONS).map(|index| tokio::spawn(restart_repeatedly(Arc::clone(&model), Arc::clone(&scripts), index)));
-    let mut longest = Duration::ZERO;
-    for outlived in futures_util::future::join_all(daemons).await {
-        longest = longest.max(outlived.unwrap());
+        (0..DAEMONS).map(|index| tokio::spawn(restart_repeatedly(Arc::clone(&model), scripts.clone(), index)));
+    for restarted in futures_util::future::join_all(daemons).await {
+        restarted.unwrap();
     }
     model.assert_histories_valid();
-    print_figures(longest);
 }
 
-/// Returns the longest time that a process outlived its daemon.
-async fn restart_repeatedly(model: Arc<ScriptedModel>, scripts: MarkedResponses, daemon_index: u64) -> Duration {
+async fn restart_repeatedly(model: Arc<ScriptedModel>, scripts: ResponsesByMarker, daemon_index: u64) {
     let mut random = KillTestRandom(daemon_index);
     let home = DaemonHome::new(&kill_test_config(&model));
-    let mut longest = Duration::ZERO;
     for _ in 0..RESTARTS {
         let daemon = home.start(quell_exe()).await;
         assert_all_runs_ended(&daemon).await;
@@ -48,29 +37,29 @@ async fn restart_repeatedly(model: Arc<ScriptedModel>, scripts: MarkedResponses,
         for session in 0..SESSIONS_PER_DAEMON {
             let marker = ProcessMarker::new();
             let response = RUN_ACTIONS[usize::try_from(random.next_below(RUN_ACTIONS.len() as u64)).unwrap()](&marker);
-            scripts.lock().unwrap().extend([
-                (marker.as_str().to_owned(), response),
-                (format!("below-{}", marker.as_str()), shell_call(&commands::setsid_child(&marker))),
-            ]);
-            send_message(&daemon, session, &format!("go on marker:{}", marker.as_str())).await;
+            scripts.script(marker.as_str(), [response]);
+            scripts.script(&format!("below-{}", marker.as_str()), [shell_call(commands::setsid_child(&marker))]);
+            daemon
+                .api()
+                .send_message(&format!("session {session}"), &format!("go on marker:{}", marker.as_str()))
+                .await;
             markers.push(marker);
         }
         // This test is about the moment of the kill, so it waits for no condition.
         tokio::time::sleep(Duration::from_millis(random.next_below(MAX_UPTIME_MS))).await;
         daemon.kill9().await;
         for marker in markers {
-            longest = longest.max(marker.wait_gone(GONE_LIMIT).await);
+            marker.wait_gone(GONE_LIMIT).await;
         }
     }
     let daemon = home.start(quell_exe()).await;
     assert_all_runs_ended(&daemon).await;
     for session in 0..SESSIONS_PER_DAEMON {
-        let run = send_message(&daemon, session, "and now? marker:last").await;
+        let run = daemon.api().send_message(&format!("session {session}"), "and now? marker:last").await;
         let log = daemon.api().run_events(&run, 0).await.read_to_end().await;
         assert_eq!(log.verdict(), "completed", "daemon {daemon_index}, session {session}");
     }
     assert!(daemon.stop().await.success(), "{}", daemon.output());
-    longest
 }
 
 /// No run is active in a new daemon, and every run of earlier daemons has its end and its receipt.
@@ -84,18 +73,14 @@ async fn assert_all_runs_ended(daemon: &TestDaemon) {
     }
 }
 
-async fn send_message(daemon: &TestDaemon, session: u64, text: &str) -> String {
-    daemon.api().send_message(&format!("session {session}"), text).await
-}
-
 /// What a run does when its daemon dies. A sub-agent runs the action whose marker begins with `below-`.
 const RUN_ACTIONS: &[fn(&ProcessMarker) -> ScriptedResponse] = &[
-    |marker| shell_call(&commands::obeys_signals(marker)),
-    |marker| shell_call(&commands::ignores_signals(marker)),
-    |marker| shell_call(&commands::setsid_child(marker)),
-    |marker| shell_call(&commands::signal_ignoring_setsid_child(marker)),
-    |marker| shell_call(&commands::double_fork(marker)),
-    |marker| shell_call(&commands::respawns_on_term(marker)),
+    |marker| shell_call(commands::obeys_signals(marker)),
+    |marker| shell_call(commands::ignores_signals(marker)),
+    |marker| shell_call(commands::setsid_child(marker)),
+    |marker| shell_call(commands::signal_ignoring_setsid_child(marker)),
+    |marker| shell_call(commands::double_fork(marker)),
+    |marker| shell_call(commands::respawns_on_term(marker)),
     |marker| {
         let start = json!({"command": commands::detached_server(marker), "background": true});
         let wait = json!({"action": "wait", "timeout_s": 600});
@@ -109,13 +94,6 @@ const RUN_ACTIONS: &[fn(&ProcessMarker) -> ScriptedResponse] = &[
     |_| ScriptedResponse::silent_mid_stream("I think"),
     |_| ScriptedResponse::tokens_forever(Duration::from_millis(1)),
 ];
-
-fn shell_call(command: &str) -> ScriptedResponse {
-    ScriptedResponse::tool_call("c1", "shell", &json!({"command": command}))
-}
-
-/// Responses of the model by the last marker of the request.
-type MarkedResponses = Arc<Mutex<HashMap<String, ScriptedResponse>>>;
 
 fn kill_test_config(model: &ScriptedModel) -> String {
     let script: Value = json!(mcp::SERVER_SCRIPT);
@@ -136,9 +114,4 @@ impl KillTestRandom {
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ (mixed >> 31)) % limit
     }
-}
-
-#[expect(clippy::print_stdout, reason = "prints the measured figure")]
-fn print_figures(longest: Duration) {
-    println!("{} deaths: the last process was gone {} ms after its daemon", DAEMONS * RESTARTS, longest.as_millis());
 }

@@ -1,10 +1,8 @@
 //! Hooks of the real daemon: start, shutdown, kill, and a shutdown with hanging hooks.
 
-use std::time::Instant;
+use quell_testkit::commands;
 
-use super::receiver::{HookReceiver, HookReceiverReply, SECRET};
-use super::{append_stdin_command, wait_bodies};
-use crate::prelude::*;
+use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_daemon_tells_that_it_is_there_and_that_it_goes() {
@@ -40,10 +38,9 @@ async fn hooks_that_hang_do_not_keep_a_shutdown_from_its_deadline_and_leave_no_p
     let begun = Instant::now();
     let status = daemon.stop().await;
     let took = begun.elapsed();
-    println!("ended {took:?} after SIGTERM");
     assert!(took < Duration::from_secs(5), "{took:?}\n{}", daemon.output());
     assert!(status.success(), "{status:?}\n{}", daemon.output());
-    assert_eq!(marker.marked_processes().len(), 0, "{:#?}", marker.marked_processes());
+    assert_eq!(marker.marked_processes(), []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,19 +76,13 @@ async fn a_webhook_survives_the_death_of_the_daemon() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_secret_that_is_not_there_is_said_at_the_start() {
-    let _process_lock = ProcessLock::shared().await;
-    let home = DaemonHome::new("[hooks]\non_start = \"http://127.0.0.1:9/\"\nsecret_env = \"NO_SUCH_SECRET\"\n");
-    let ran = run_to_exit(home.command(quell_exe()).args(["serve", "--config"]).arg(home.config_file()));
+async fn a_secret_that_is_not_there_is_said_at_the_start_and_one_that_is_is_never_shown() {
+    let home = DaemonHome::new("[hooks]\non_start = \"http://127.0.0.1:9/\"\nsecret_env = \"HOOK_SECRET\"\n");
+    let config = format!("--config={}", home.config_file().display());
+    let ran = run_cli(&home, &["serve", &config]);
     assert_ne!(ran.code, 0, "{ran:?}");
-    assert!(ran.err.contains("[hooks] secret_env") && ran.err.contains("NO_SUCH_SECRET"), "{ran:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_secret_of_webhooks_is_never_shown() {
-    let home = DaemonHome::new("[hooks]\non_start = \"http://127.0.0.1:9/\"\nsecret_env = \"HOOK_SECRET\"\n")
-        .with_env("HOOK_SECRET", SECRET);
-    let ran = run_to_exit(home.command(quell_exe()).args(["config", "show", "--config"]).arg(home.config_file()));
+    assert!(ran.err.contains("[hooks] secret_env") && ran.err.contains("HOOK_SECRET"), "{ran:?}");
+    let ran = run_cli(&home.with_env("HOOK_SECRET", SECRET), &["config", "show", &config]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.out.contains("secret_env = \"HOOK_SECRET\""), "{ran:?}");
     assert!(!ran.out.contains(SECRET) && !ran.err.contains(SECRET), "{ran:?}");

@@ -3,12 +3,9 @@
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
-use quell_engine::hooks::{HookTrigger, MessageAnswer};
-
 use super::messages::channel_message;
-use super::receiver::SECRET;
+use super::*;
 use crate::doc_examples::{PythonProgram, code_blocks, skips_python};
-use crate::prelude::*;
 
 const DOC_PAGE: &str = include_str!("../../../../../docs/hooks.md");
 
@@ -78,13 +75,13 @@ async fn the_command_that_is_asked_about_messages_does_what_the_page_says() {
     let script = file.path().join("discreet");
     std::fs::write(&script, code_blocks(DOC_PAGE, "python")[1]).unwrap();
     let command = format!("python3 '{}'", script.display());
-    let test = super::start_engine(|hooks| {
+    let test = start_engine(|hooks| {
         hooks.on_message_received = command.as_str().into();
         hooks.on_message_sending = command.as_str().into();
         hooks.timeout_ms = 20_000;
     })
     .await;
-    let scope = super::new_scope();
+    let scope = new_scope();
     let card = "Card 4000 1234 5678 9010, or 4000123456789010.";
     let hidden = MessageAnswer::Content("Card [card], or [card].".to_owned());
     let cancelled = MessageAnswer::Cancel { reason: "a remark among people".to_owned() };
@@ -93,14 +90,11 @@ async fn the_command_that_is_asked_about_messages_does_what_the_page_says() {
         (card, hidden.clone(), hidden),
         ("// lunch?", cancelled, MessageAnswer::Unchanged),
     ] {
-        let hooks = test.engine.hooks();
-        assert_eq!(
-            hooks.filter_message(HookTrigger::for_received_message(channel_message(text)), &scope).await,
-            Ok(received),
-            "{text}"
-        );
+        let message = HookTrigger::for_received_message(channel_message(text));
         let answer = HookTrigger::for_outgoing_message(channel_message("What did I pay?"), text.to_owned());
-        assert_eq!(hooks.filter_message(answer, &scope).await, Ok(sending), "{text}");
+        for (trigger, expected) in [(message, received), (answer, sending)] {
+            assert_eq!(test.engine.hooks().filter_message(trigger, &scope).await, Ok(expected), "{text}");
+        }
     }
     test.close().await;
 }

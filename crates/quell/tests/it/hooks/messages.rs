@@ -1,16 +1,8 @@
 //! Hooks that inspect, change or cancel messages of chat networks, and what becomes of a message when they fail.
 
-use quell_engine::hooks::{HookTrigger, MessageAnswer};
 use quell_protocol::channel::ChannelMessage;
-use quell_protocol::hook::{HookBody, HookEvent};
-use quell_scope::Cancelled;
 
-use super::receiver::{HookReceiver, HookReceiverReply, SECRET};
-use super::{
-    assert_cancel_kills, assert_leaver_leaves_nothing, new_scope, signal_ignoring_command, start_engine,
-    start_engine_with_long_grace, wait_lines,
-};
-use crate::prelude::*;
+use super::*;
 
 pub(super) fn channel_message(content: &str) -> ChannelMessage {
     ChannelMessage {
@@ -28,7 +20,7 @@ pub(super) fn channel_message(content: &str) -> ChannelMessage {
 }
 
 /// Passes an incoming message through the hooks, as the message flow does.
-async fn ask_message_hook(test: &TestEngine, content: &str) -> MessageAnswer {
+pub(super) async fn ask_message_hook(test: &TestEngine, content: &str) -> MessageAnswer {
     let scope = new_scope();
     let asked = test.engine.hooks().filter_message(HookTrigger::for_received_message(channel_message(content)), &scope);
     let answer = tokio::time::timeout(WAIT_TIMEOUT, asked).await.expect("a hook delays the message").unwrap();
@@ -47,17 +39,11 @@ fn cancelled_because(reason: &str) -> MessageAnswer {
 /// Answers that commands and webhooks may give.
 #[rstest]
 #[case::nothing("", MessageAnswer::Unchanged)]
-#[case::blanks(" \n", MessageAnswer::Unchanged)]
-#[case::an_empty_object("{}", MessageAnswer::Unchanged)]
 #[case::another_text(r#"{"content": "guten Tag ü"}"#, changed_content("guten Tag ü"))]
-#[case::lines("{\n \"content\": \"a\\nb\"\n}\n", changed_content("a\nb"))]
 #[case::no_more(r#"{"cancel": "not here"}"#, cancelled_because("not here"))]
 #[case::another_place(r#"{"content": "psst", "replyTarget": "eve", "channel": "matrix"}"#, changed_content("psst"))]
-#[case::only_another_place(r#"{"message": {"replyTarget": "eve"}}"#, MessageAnswer::Unchanged)]
 #[case::both(r#"{"content": "x", "cancel": "y"}"#, MessageAnswer::Unchanged)]
 #[case::no_json("hello", MessageAnswer::Unchanged)]
-#[case::another_type(r#"{"content": 7}"#, MessageAnswer::Unchanged)]
-#[case::more_than_one(r#"{"content": "x"} {"content": "y"}"#, MessageAnswer::Unchanged)]
 #[case::blank(r#"{"content": " "}"#, MessageAnswer::Unchanged)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_means_the_same_from_a_command_and_from_a_webhook(
@@ -136,83 +122,30 @@ async fn a_long_message_goes_through_a_command_whole() {
 }
 
 #[rstest]
-#[case::refusing(HookReceiverReply::Status(403, r#"{"cancel": "x"}"#))]
-#[case::elsewhere(HookReceiverReply::Redirect)]
-#[case::silent(HookReceiverReply::Hang)]
+#[case::refusing(vec![HookReceiverReply::Status(403, r#"{"cancel": "x"}"#)], MessageAnswer::Unchanged)]
+#[case::elsewhere(vec![HookReceiverReply::Redirect], MessageAnswer::Unchanged)]
+#[case::silent(vec![HookReceiverReply::Hang], MessageAnswer::Unchanged)]
+#[case::in_trouble(
+    vec![HookReceiverReply::Status(502, ""), HookReceiverReply::Status(200, r#"{"content": "better"}"#)],
+    changed_content("better")
+)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receiver_that_fails_changes_nothing(#[case] reply: HookReceiverReply) {
+async fn a_receiver_that_fails_changes_nothing_and_one_in_trouble_is_asked_again(
+    #[case] replies: Vec<HookReceiverReply>,
+    #[case] expected: MessageAnswer,
+) {
     let receiver = HookReceiver::start().await;
-    receiver.queue_replies([reply]);
+    let count = replies.len();
+    receiver.queue_replies(replies);
     let test = start_engine(|hooks| {
         hooks.on_message_received = receiver.url("").as_str().into();
         hooks.secret = Some(SECRET.to_owned().into());
-        hooks.timeout_ms = 500;
+        hooks.timeout_ms = if expected == MessageAnswer::Unchanged { 500 } else { 20_000 };
     })
     .await;
-    assert_eq!(ask_message_hook(&test, "hello").await, MessageAnswer::Unchanged);
-    assert_eq!(receiver.wait_received(1).await.len(), 1);
-    test.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receiver_in_trouble_is_asked_about_the_message_again() {
-    let receiver = HookReceiver::start().await;
-    receiver.queue_replies([
-        HookReceiverReply::Status(502, ""),
-        HookReceiverReply::Status(200, r#"{"content": "better"}"#),
-    ]);
-    let test = start_engine(|hooks| {
-        hooks.on_message_received = receiver.url("").as_str().into();
-        hooks.secret = Some(SECRET.to_owned().into());
-        hooks.timeout_ms = 20_000;
-    })
-    .await;
-    assert_eq!(ask_message_hook(&test, "hello").await, changed_content("better"));
-    let requests = receiver.wait_received(2).await;
-    assert_eq!(requests[0].verified_body(), requests[1].verified_body());
-    test.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_kills_what_is_asked_about_a_message_with_all_that_it_has_started() {
-    let marker = ProcessMarker::new();
-    let test = start_engine_with_long_grace(|hooks| {
-        hooks.on_message_sending = signal_ignoring_command(&marker).as_str().into();
-        hooks.timeout_ms = 60_000;
-    })
-    .await;
-    let scope = new_scope();
-    let (hooks, own) = (test.engine.hooks().clone(), scope.clone());
-    let sending = HookTrigger::for_outgoing_message(channel_message("question"), "answer".to_owned());
-    let asking = tokio::spawn(async move { hooks.filter_message(sending, &own).await });
-    assert_cancel_kills(&test, &marker, scope, asking, Err(Cancelled)).await;
-    test.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_that_leaves_a_message_hook_leaves_no_process() {
-    let marker = ProcessMarker::new();
-    let test =
-        start_engine(|hooks| hooks.on_message_received = commands::ignores_signals(&marker).as_str().into()).await;
-    let scope = new_scope();
-    let trigger = HookTrigger::for_received_message(channel_message("x"));
-    assert_leaver_leaves_nothing(test.engine.hooks().filter_message(trigger, &scope), &marker, &scope).await;
-    test.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_knows_which_event_it_is_asked_at() {
-    let test = start_engine(|hooks| {
-        let note = "printf '%s\\n' \"$QUELL_HOOK\" \"$QUELL_RUN_ID\" >> env.txt";
-        hooks.on_message_received = note.into();
-        hooks.on_message_sending = note.into();
-    })
-    .await;
-    ask_message_hook(&test, "question").await;
-    let sending = HookTrigger::for_outgoing_message(channel_message("question"), "answer".to_owned());
-    assert_eq!(test.engine.hooks().filter_message(sending, &new_scope()).await, Ok(MessageAnswer::Unchanged));
-    let env = wait_lines(&test.test_dir.path().join("env.txt"), 4).await;
-    assert_eq!((env[0].as_str(), env[2].as_str()), ("on_message_received", "on_message_sending"));
-    assert!(env[1].starts_with("hook-") && env[3].starts_with("hook-"), "the hook must have an id of its own: {env:?}");
+    assert_eq!(ask_message_hook(&test, "hello").await, expected);
+    let requests = receiver.wait_received(count).await;
+    assert_eq!(requests.len(), count);
+    assert!(requests.iter().all(|request| request.verified_body() == requests[0].verified_body()), "{requests:#?}");
     test.close().await;
 }

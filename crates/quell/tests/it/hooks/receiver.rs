@@ -9,12 +9,11 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use quell_protocol::hook::HookBody;
 use ring::hmac;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::prelude::*;
+use super::*;
 
 pub(super) const SECRET: &str = "correct horse battery staple";
 
@@ -23,7 +22,6 @@ pub(super) enum HookReceiverReply {
     Status(u16, &'static str),
     /// A redirect to another path of the same receiver.
     Redirect,
-    /// Never replies.
     Hang,
 }
 
@@ -77,17 +75,11 @@ impl HookReceiver {
 
     /// Waits until `count` requests have arrived, and returns all requests.
     pub(super) async fn wait_received(&self, count: usize) -> Vec<ReceivedHookRequest> {
-        let state = Arc::clone(&self.state);
-        leaks::wait_until(WAIT_TIMEOUT, move || {
-            let received = &state.lock().unwrap().received;
-            if received.len() >= count {
-                Ok(())
-            } else {
-                Err(format!("{} came, not {count}: {received:#?}", received.len()))
-            }
+        poll_until(&format!("{count} requests"), async || {
+            let received = self.state.lock().unwrap().received.clone();
+            (received.len() >= count).then_some(received)
         })
-        .await;
-        self.state.lock().unwrap().received.clone()
+        .await
     }
 
     /// Aborts the server, also in the middle of a request.
@@ -125,11 +117,8 @@ impl ReceivedHookRequest {
     /// The body, after the checks that a careful receiver makes: headers, timestamp and signature.
     pub(super) fn verified_body(&self) -> HookBody {
         let body: HookBody = serde_json::from_str(&self.text).unwrap();
-        assert_eq!(
-            (self.header("quell-event"), self.header("quell-delivery")),
-            (body.event.as_str(), body.id.as_str())
-        );
-        assert_eq!(self.header("content-type"), "application/json");
+        let headers = ["quell-event", "quell-delivery", "content-type"].map(|name| self.header(name));
+        assert_eq!(headers, [body.event.as_str(), &body.id, "application/json"]);
         let timestamp = self.header("quell-timestamp");
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         assert!(now.abs_diff(timestamp.parse::<u64>().unwrap()) < 60, "{timestamp}");

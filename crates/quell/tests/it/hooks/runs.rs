@@ -1,14 +1,8 @@
 //! Hooks at the start and the end of runs.
 
-use std::time::Instant;
+use quell_testkit::commands;
 
-use quell_protocol::HookEvent;
-
-use super::{
-    SOON_LIMIT, append_stdin_command, signal_ignoring_command, start_engine, start_engine_with_long_grace, wait_bodies,
-    wait_lines, wait_signals_ignored,
-};
-use crate::prelude::*;
+use super::*;
 use crate::sessions::session_request;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -16,10 +10,9 @@ async fn a_run_tells_its_hooks_that_it_starts_and_how_it_ended_and_never_what_wa
     let dir = tempfile::tempdir().unwrap();
     let (starts, ends) = (dir.path().join("starts"), dir.path().join("ends"));
     let test = start_engine(|hooks| {
-        hooks.on_run_start =
-            format!("printf '%s ' \"$QUELL_RUN_ID\" >> ids; {}", append_stdin_command(&starts)).as_str().into();
-        hooks.on_run_end =
-            format!("printf '%s ' \"$QUELL_RUN_ID\" >> ids; {}", append_stdin_command(&ends)).as_str().into();
+        let keep = |file| format!("printf '%s ' \"$QUELL_RUN_ID\" >> ids; {}", append_stdin_command(file));
+        hooks.on_run_start = keep(&starts).as_str().into();
+        hooks.on_run_end = keep(&ends).as_str().into();
     })
     .await;
     test.model.script(ScriptedResponse::text("the secret answer"));
@@ -29,12 +22,7 @@ async fn a_run_tells_its_hooks_that_it_starts_and_how_it_ended_and_never_what_wa
     for (body, event) in [(&start, HookEvent::RunStart), (&end, HookEvent::RunEnd)] {
         assert_eq!(body["event"], event.as_str(), "{body:#}");
         assert_eq!(body["session"], json!({"key": "s", "agent": "main"}), "{body:#}");
-        let run = &body["run"];
-        assert_eq!(
-            (&run["runId"], &run["principal"], &run["surface"]),
-            (&json!(view.run_id), &json!("alice"), &json!("http")),
-            "{body:#}"
-        );
+        assert_fields(&body["run"], &json!({"runId": view.run_id, "principal": "alice", "surface": "http"}));
         assert!(!body.to_string().contains("secret"), "{body:#}");
     }
     assert!(start["run"].get("verdict").is_none() && start["run"].get("receipt").is_none(), "{start:#}");
@@ -61,28 +49,24 @@ async fn a_run_tells_whose_session_it_works_in_also_when_its_daemon_dies() {
         config.hooks.on_run_start = append_stdin_command(&file).as_str().into();
         config.hooks.on_run_end = append_stdin_command(&file).as_str().into();
     };
-    let whose = |body: &Value| ["userId", "chatId", "provider"].map(|name| body["session"][name].clone());
+    let session = json!({"userId": "ann", "chatId": "7", "provider": "scripted"});
     let data_dir = dir.path().join("house");
     std::fs::create_dir(&data_dir).unwrap();
     let test = TestEngine::start_on(&data_dir, with_hooks).await;
     test.answer_by_marker();
-    let (session, _) = test.engine.open_session(&alice(), session_request("ann", "7")).await.unwrap();
-    test.run_message(session.as_str(), "hello").await;
+    let (key, _) = test.engine.open_session(&alice(), session_request("ann", "7")).await.unwrap();
+    test.run_message(key.as_str(), "hello").await;
     for body in wait_bodies(&file, 3).await {
-        assert_eq!(whose(&body), ["ann", "7", "scripted"].map(Value::from), "{body:#}");
+        assert_fields(&body["session"], &session);
     }
-    let view = test.run_message(session.as_str(), "again").await;
+    let view = test.run_message(key.as_str(), "again").await;
     assert_eq!(wait_bodies(&file, 6).await.len(), 6);
     test.close().await;
     // The state that a daemon leaves when it dies during the run.
     OtherProgram::connect(&data_dir).undo_end(&view.run_id);
     let test = TestEngine::start_on(&data_dir, with_hooks).await;
     let last = wait_bodies(&file, 7).await.remove(6);
-    assert_eq!(
-        (last["event"].as_str(), last["run"]["runId"].as_str()),
-        (Some("on_run_end"), Some(view.run_id.as_str()))
-    );
-    assert_eq!(whose(&last), ["ann", "7", "scripted"].map(Value::from), "{last:#}");
+    assert_fields(&last, &json!({"event": "on_run_end", "run": {"runId": view.run_id}, "session": session}));
     test.close().await;
 }
 
@@ -134,7 +118,7 @@ async fn a_stop_while_the_hook_of_a_starting_run_hangs_settles_at_once_and_its_r
     let process = receipt.resources.iter().find(|row| row.kind == ResourceKind::Process).unwrap();
     assert_eq!(process.how, "kill");
     assert!(process.process.as_ref().unwrap().swept >= 1, "{process:#?}");
-    assert_eq!(marker.marked_processes().len(), 0, "{:#?}", marker.marked_processes());
+    assert_eq!(marker.marked_processes(), []);
     assert!(test.model.recorded_requests().is_empty(), "the model was called before its hook answered");
     test.close().await;
 }
@@ -153,7 +137,7 @@ async fn a_hook_that_hangs_at_the_end_delays_neither_the_end_nor_the_next_run() 
     }
     marker.wait_for_count(1).await;
     test.close().await;
-    assert_eq!(marker.marked_processes().len(), 0, "{:#?}", marker.marked_processes());
+    assert_eq!(marker.marked_processes(), []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

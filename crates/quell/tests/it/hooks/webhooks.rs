@@ -1,44 +1,21 @@
 //! Webhooks: vetoes, retries, at-least-once delivery in order.
 
-use std::time::Instant;
-
-use quell_engine::hooks::{HookSettings, HookTargets, HookTrigger};
-use quell_protocol::hook::HookEvent;
-use quell_scope::Interrupted;
 use quell_store::sqlite::test_support::CountedRows;
 use tokio::net::TcpListener;
 
-use super::receiver::{HookReceiver, HookReceiverReply, SECRET};
-use super::{SOON_LIMIT, ask_create_hook, new_scope, session_facts, start_engine};
-use crate::prelude::*;
+use super::*;
 
 fn set_secret(hooks: &mut HookSettings) {
     hooks.secret = Some(SECRET.to_owned().into());
 }
 
-fn targets(url: &str) -> HookTargets {
-    url.into()
-}
-
 async fn start_with_create_hook(url: &str, timeout_ms: u64) -> TestEngine {
     start_engine(|hooks| {
         set_secret(hooks);
-        hooks.on_create = targets(url);
+        hooks.on_create = url.into();
         hooks.timeout_ms = timeout_ms;
     })
     .await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receiver_that_is_asked_gets_a_signed_body_and_agrees() {
-    let receiver = HookReceiver::start().await;
-    let test = start_with_create_hook(&receiver.url("hooks?team=red"), 5000).await;
-    assert_eq!(ask_create_hook(&test, "s").await, Ok(()));
-    let requests = receiver.wait_received(1).await;
-    let body = requests[0].verified_body();
-    assert_eq!((requests.len(), requests[0].path.as_str()), (1, "/hooks"));
-    assert_eq!((body.event, body.session), (HookEvent::Create, Some(session_facts("s"))));
-    test.close().await;
 }
 
 #[rstest]
@@ -46,13 +23,16 @@ async fn a_receiver_that_is_asked_gets_a_signed_body_and_agrees() {
 #[case::without_one(HookReceiverReply::Status(403, "go away"), "its receiver answered 403 Forbidden")]
 #[case::unauthorized(HookReceiverReply::Status(401, "{}"), "its receiver answered 401 Unauthorized")]
 #[case::elsewhere(HookReceiverReply::Redirect, "its receiver answered 307 Temporary Redirect, which is no answer")]
+#[case::hanging(HookReceiverReply::Hang, "its receiver did not answer within 300 ms")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_receiver_that_does_not_agree_refuses_the_session(#[case] reply: HookReceiverReply, #[case] reason: &str) {
     let receiver = HookReceiver::start().await;
+    let timeout_ms = if matches!(reply, HookReceiverReply::Hang) { 300 } else { 5000 };
     receiver.queue_replies([reply]);
-    let test = start_with_create_hook(&receiver.url(""), 5000).await;
-    let veto = ask_create_hook(&test, "s").await.unwrap_err();
-    assert_eq!(veto.reason, reason);
+    let test = start_with_create_hook(&receiver.url(""), timeout_ms).await;
+    let begun = Instant::now();
+    assert_eq!(ask_create_hook(&test, "s").await.unwrap_err().reason, reason);
+    assert!(begun.elapsed() < SOON_LIMIT, "{:?}", begun.elapsed());
     // A redirect is not followed: the event goes to no other receiver.
     assert_eq!(receiver.wait_received(1).await.len(), 1);
     test.close().await;
@@ -62,22 +42,13 @@ async fn a_receiver_that_does_not_agree_refuses_the_session(#[case] reply: HookR
 async fn a_receiver_in_trouble_is_asked_again_with_the_same_id() {
     let receiver = HookReceiver::start().await;
     receiver.queue_replies([HookReceiverReply::Status(500, ""), HookReceiverReply::Status(503, "")]);
-    let test = start_with_create_hook(&receiver.url(""), 10_000).await;
+    let test = start_with_create_hook(&receiver.url("hooks?team=red"), 10_000).await;
     assert_eq!(ask_create_hook(&test, "s").await, Ok(()));
     let requests = receiver.wait_received(3).await;
+    assert!(requests.iter().all(|request| request.path == "/hooks"), "{requests:#?}");
     let bodies: Vec<_> = requests.iter().map(|request| request.verified_body()).collect();
     assert!(bodies.iter().all(|body| *body == bodies[0]), "{bodies:#?}");
-    test.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receiver_that_hangs_refuses_when_its_time_is_up() {
-    let receiver = HookReceiver::start().await;
-    receiver.queue_replies([HookReceiverReply::Hang]);
-    let test = start_with_create_hook(&receiver.url(""), 300).await;
-    let begun = Instant::now();
-    assert_eq!(ask_create_hook(&test, "s").await.unwrap_err().reason, "its receiver did not answer within 300 ms");
-    assert!(begun.elapsed() < SOON_LIMIT, "{:?}", begun.elapsed());
+    assert_eq!((bodies[0].event, bodies[0].session.as_ref()), (HookEvent::Create, Some(&session_facts("s"))));
     test.close().await;
 }
 
@@ -119,9 +90,7 @@ async fn a_cancel_closes_the_question_at_once() {
     let test = start_with_create_hook(&receiver.url(""), 60_000).await;
     let scope = new_scope();
     let (hooks, own) = (test.engine.hooks().clone(), scope.clone());
-    let asking = tokio::spawn(async move {
-        hooks.ask_hooks(HookTrigger::for_session(HookEvent::Create, session_facts("s")), &own).await
-    });
+    let asking = tokio::spawn(async move { hooks.ask_hooks(session_trigger(HookEvent::Create, "s"), &own).await });
     receiver.wait_received(1).await;
     scope.cancel();
     assert_eq!(tokio::time::timeout(SOON_LIMIT, asking).await.unwrap().unwrap(), Err(Interrupted::Cancelled));
@@ -134,36 +103,33 @@ async fn a_cancel_closes_the_question_at_once() {
 /// Sends the terminate event of each session, one after the other.
 fn send_terminate_events(test: &TestEngine, names: &[&str]) {
     for name in names {
-        test.engine.hooks().notify(HookTrigger::for_session(HookEvent::Terminate, session_facts(name)));
+        test.engine.hooks().notify(session_trigger(HookEvent::Terminate, name));
     }
 }
 
-async fn start_with_terminate_hook(test_dir: TestDir, url: &str) -> TestEngine {
-    TestEngine::start_in(test_dir, ProcessLock::shared().await, |config| {
+async fn start_with_terminate_hook(dir: &TestDataDir, url: &str) -> TestEngine {
+    TestEngine::start_on(dir.path(), |config| {
         set_secret(&mut config.hooks);
-        config.hooks.on_terminate = targets(url);
-        config.hooks.on_shutdown = targets(url);
+        config.hooks.on_terminate = url.into();
+        config.hooks.on_shutdown = url.into();
         config.hooks.timeout_ms = 1000;
     })
     .await
 }
 
-fn temporary_dir() -> TestDir {
-    TestDir::Temporary(TestDataDir::new())
-}
-
+/// Repeated as long as the receiver does not say that it is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_deliveries_are_repeated_in_order_with_the_same_id() {
-    let receiver = HookReceiver::start().await;
-    receiver.queue_replies([HookReceiverReply::Status(500, ""), HookReceiverReply::Hang]);
-    let test = start_with_terminate_hook(temporary_dir(), &receiver.url("")).await;
-    let one = HookTrigger::for_session(HookEvent::Terminate, session_facts("one"));
-    test.engine.hooks().notify_and_wait(one, WAIT_TIMEOUT).await;
-    send_terminate_events(&test, &["two"]);
-    let requests = receiver.wait_received(4).await;
+    let (dir, receiver) = (TestDataDir::new(), HookReceiver::start().await);
+    let (done, gone) = (HookReceiverReply::Status(204, ""), HookReceiverReply::Status(410, ""));
+    receiver.queue_replies([HookReceiverReply::Status(500, ""), HookReceiverReply::Hang, done, gone]);
+    let test = start_with_terminate_hook(&dir, &receiver.url("")).await;
+    test.engine.hooks().notify_and_wait(session_trigger(HookEvent::Terminate, "one"), WAIT_TIMEOUT).await;
+    send_terminate_events(&test, &["two", "three"]);
+    let requests = receiver.wait_received(5).await;
     let bodies: Vec<_> = requests.iter().map(|request| request.verified_body()).collect();
     let names: Vec<_> = bodies.iter().map(|body| body.session.as_ref().unwrap().key.to_string()).collect();
-    assert_eq!(names, ["one", "one", "one", "two"]);
+    assert_eq!(names, ["one", "one", "one", "two", "three"]);
     assert!(bodies[0] == bodies[1] && bodies[1] == bodies[2] && bodies[0].id != bodies[3].id, "{bodies:#?}");
     test.close().await;
 }
@@ -174,7 +140,7 @@ async fn the_next_engine_delivers_pending_events_and_the_shutdown() {
     let (address, url) = (first.address(), first.url("hooks"));
     first.queue_replies([HookReceiverReply::Hang]);
     let dir = TestDataDir::new();
-    let test = start_with_terminate_hook(TestDir::Borrowed(dir.path().to_owned()), &url).await;
+    let test = start_with_terminate_hook(&dir, &url).await;
     send_terminate_events(&test, &["one"]);
     let before = first.wait_received(1).await.remove(0).verified_body();
     first.abort().await;
@@ -182,24 +148,11 @@ async fn the_next_engine_delivers_pending_events_and_the_shutdown() {
     test.close().await;
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let second = HookReceiver::start_at(address).await;
-    let test = start_with_terminate_hook(TestDir::Borrowed(dir.path().to_owned()), &url).await;
+    let test = start_with_terminate_hook(&dir, &url).await;
     let requests = second.wait_received(2).await;
     let after: Vec<_> = requests.iter().map(|request| request.verified_body()).collect();
     assert_eq!(after[0], before);
     assert_eq!(after[1].event, HookEvent::Shutdown);
-    test.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receiver_that_says_it_is_gone_does_not_get_that_one_again() {
-    let receiver = HookReceiver::start().await;
-    receiver.queue_replies([HookReceiverReply::Status(410, "")]);
-    let test = start_with_terminate_hook(temporary_dir(), &receiver.url("")).await;
-    send_terminate_events(&test, &["one"]);
-    receiver.wait_received(1).await;
-    send_terminate_events(&test, &["two"]);
-    let requests = receiver.wait_received(2).await;
-    assert_eq!(requests[1].verified_body().session.unwrap().key.as_str(), "two");
     test.close().await;
 }
 
@@ -209,13 +162,13 @@ async fn events_for_a_url_no_longer_configured_are_dropped() {
     let url = old.url("old");
     old.abort().await;
     let dir = TestDataDir::new();
-    let test = start_with_terminate_hook(TestDir::Borrowed(dir.path().to_owned()), &url).await;
+    let test = start_with_terminate_hook(&dir, &url).await;
     send_terminate_events(&test, &["one"]);
     test.close().await;
     let waiting = || OtherProgram::connect(dir.path()).count(CountedRows::Webhooks);
     // The terminate event and the shutdown event.
     assert_eq!(waiting(), 2);
-    let test = start_with_terminate_hook(TestDir::Borrowed(dir.path().to_owned()), &new.url("new")).await;
+    let test = start_with_terminate_hook(&dir, &new.url("new")).await;
     test.close().await;
     assert_eq!(waiting(), 0);
     assert_eq!(new.wait_received(1).await.len(), 1, "the shutdown event of the second engine");
@@ -227,8 +180,8 @@ async fn runs_are_told_by_webhook_and_wait_for_nobody() {
     receiver.queue_replies([HookReceiverReply::Hang]);
     let test = start_engine(|hooks| {
         set_secret(hooks);
-        hooks.on_run_start = targets(&receiver.url("start"));
-        hooks.on_run_end = targets(&receiver.url("end"));
+        hooks.on_run_start = receiver.url("start").as_str().into();
+        hooks.on_run_end = receiver.url("end").as_str().into();
         hooks.timeout_ms = 2000;
     })
     .await;

@@ -1,17 +1,12 @@
 //! Authentication: tokens, scopes and origins.
 
-use reqwest::Method;
-use rstest::rstest;
-use serde_json::json;
-
-use crate::test_server::{TestServer, assert_fields, assert_problem};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_but_health_and_readiness_needs_a_token() {
     let server = TestServer::start().await;
     let stranger = server.http.with_token("");
-    assert_eq!(stranger.get("/healthz").await.status, 200);
-    assert_eq!(stranger.get("/readyz").await.status, 200);
+    assert_eq!((stranger.get("/healthz").await.status, stranger.get("/readyz").await.status), (200, 200));
     let document = server.http.get("/openapi.json").await.expect_status(200);
     let mut asked = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -24,8 +19,7 @@ async fn every_route_but_health_and_readiness_needs_a_token() {
             let method: Method = method.to_uppercase().parse().unwrap();
             let path = path.replace(['{', '}'], "");
             for client in [&stranger, &server.http.with_token("wrong")] {
-                let answer = client.send(client.request(method.clone(), &path)).await;
-                assert_problem(&answer, 401, "unauthorized");
+                assert_problem(&client.send(client.request(method.clone(), &path)).await, 401, "unauthorized");
                 asked += 1;
             }
         }
@@ -76,20 +70,20 @@ async fn a_reader_looks_and_does_nothing_else() {
     for path in ["/api/runs", "/api/agents", "/api/sessions", "/api/hold", "/metrics", &format!("/api/runs/{run}")] {
         assert_ne!(reader.get(path).await.status, 403, "{path}");
     }
-    for (path, body) in [
-        ("/api/sessions/s/runs", json!({"text": "x"})),
-        ("/api/sessions/s/stop", json!({})),
-        ("/api/sessions/s/reset", json!({})),
-        (&format!("/api/runs/{run}/stop"), json!({})),
-        ("/api/agent/main/abort", json!({})),
-        ("/api/stop", json!({})),
-        ("/api/tokens", json!({"name": "n", "scope": "read"})),
+    for refused in [
+        reader.post_run("s", &json!({"text": "x"})).await,
+        reader.post("/api/sessions/s/stop", &json!({})).await,
+        reader.post("/api/sessions/s/reset", &json!({})).await,
+        reader.post(&format!("/api/runs/{run}/stop"), &json!({})).await,
+        reader.post("/api/agent/main/abort", &json!({})).await,
+        reader.post("/api/stop", &json!({})).await,
+        reader.post("/api/tokens", &json!({"name": "n", "scope": "read"})).await,
+        reader.put("/api/hold", &json!({})).await,
+        reader.delete("/api/hold").await,
+        reader.delete("/api/sessions/s").await,
     ] {
-        assert_problem(&reader.post(path, &body).await, 403, "forbidden");
+        assert_problem(&refused, 403, "forbidden");
     }
-    assert_problem(&reader.put("/api/hold", &json!({})).await, 403, "forbidden");
-    assert_problem(&reader.delete("/api/hold").await, 403, "forbidden");
-    assert_problem(&reader.delete("/api/sessions/s").await, 403, "forbidden");
     server.assert_running(&run).await;
 }
 
@@ -98,13 +92,12 @@ async fn a_writer_stops_its_own_runs_and_no_others() {
     let (server, run) = TestServer::start_streaming().await;
     let writer = server.api_with_new_token("anna", "write").await;
     let path = format!("/api/runs/{run}/stop");
-    assert_problem(&writer.post(&path, &json!({})).await, 403, "forbidden");
     let session = writer.post("/api/sessions/s/stop", &json!({})).await.expect_status(200);
     assert_fields(&session, &json!({"aborted": false, "runIds": []}));
-    let token = json!({"name": "n", "scope": "admin"});
     for refused in [
+        writer.post(&path, &json!({})).await,
         writer.post("/api/stop", &json!({})).await,
-        writer.post("/api/tokens", &token).await,
+        writer.post("/api/tokens", &json!({"name": "n", "scope": "admin"})).await,
         writer.put("/api/hold", &json!({})).await,
         writer.send(writer.request(Method::POST, "/api/sessions/s/reset")).await,
         writer.delete("/api/sessions/s").await,
@@ -112,33 +105,26 @@ async fn a_writer_stops_its_own_runs_and_no_others() {
         assert_problem(&refused, 403, "forbidden");
     }
     server.assert_running(&run).await;
-    let stopped = server.http.post(&format!("{path}?wait=1"), &json!({})).await.expect_status(200);
-    assert_eq!(stopped["verdict"]["by"], json!({"principal": "admin", "surface": "http"}));
+    assert_eq!(server.http.stop_run(&run).await["verdict"]["by"], json!({"principal": "admin", "surface": "http"}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_token_is_worthless_at_once_and_for_good() {
+async fn tokens_are_named_once_listed_without_their_secrets_and_revoked_for_good() {
     let server = TestServer::start().await;
     let anna = server.api_with_new_token("anna", "write").await;
     assert_eq!(anna.get("/api/runs").await.status, 200);
     let listed = server.http.get("/api/tokens").await.expect_status(200);
     assert_eq!(listed["items"][0]["name"], "anna");
     assert!(!listed.to_string().contains(&server.token), "the list shows a secret");
+    let create =
+        async |name: &str, scope| server.http.post("/api/tokens", &json!({"name": name, "scope": scope})).await;
+    assert_problem(&create("anna", "admin").await, 409, "conflict");
+    for (name, scope) in [("", "read"), ("admin", "read"), ("a b", "read"), ("telegram:anna", "read"), ("x", "root")] {
+        assert_problem(&create(name, scope).await, 400, "invalid_request");
+    }
     assert_eq!(server.http.delete("/api/tokens/anna").await.status, 204);
     assert_problem(&anna.get("/api/runs").await, 401, "unauthorized");
     assert_problem(&server.http.delete("/api/tokens/anna").await, 404, "not_found");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn token_names_are_checked_and_taken_once() {
-    let server = TestServer::start().await;
-    server.create_token("anna", "read").await;
-    let again = server.http.post("/api/tokens", &json!({"name": "anna", "scope": "admin"})).await;
-    assert_problem(&again, 409, "conflict");
-    for (name, scope) in [("", "read"), ("admin", "read"), ("a b", "read"), ("telegram:anna", "read"), ("x", "root")] {
-        let answer = server.http.post("/api/tokens", &json!({"name": name, "scope": scope})).await;
-        assert_problem(&answer, 400, "invalid_request");
-    }
 }
 
 #[rstest]
@@ -158,12 +144,4 @@ async fn browsers_are_checked_for_their_origin(#[case] origin: &str, #[case] sta
     if status == 403 {
         assert_problem(&answer, 403, "bad_origin");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn first_party_clients_name_their_surface() {
-    let (server, run) = TestServer::start_streaming().await;
-    let request = server.http.request(Method::POST, &format!("/api/runs/{run}/stop?wait=1"));
-    let answer = server.http.send(request.header("x-quell-surface", "cli")).await.expect_status(200);
-    assert_eq!(answer["verdict"]["by"]["surface"], "cli");
 }

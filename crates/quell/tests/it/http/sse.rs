@@ -1,13 +1,9 @@
 //! Stream the events of a run: from the start, resumed, after the end, to a slow reader.
 
-use std::time::Duration;
-
-use quell_testkit::model::{ScriptedStream, StreamStep};
-use reqwest::Method;
-use serde_json::json;
+use quell_testkit::model::StreamStep;
 use tokio::io::AsyncReadExt;
 
-use crate::test_server::{TestServer, assert_problem, gated_response};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_is_told_from_its_beginning_to_its_end() {
@@ -21,8 +17,7 @@ async fn a_run_is_told_from_its_beginning_to_its_end() {
     let kinds = log.kinds();
     assert_eq!(kinds[..3], ["run.queued", "run.started", "step.started"]);
     assert_eq!(kinds[kinds.len() - 2..], ["run.ending", "run.ended"]);
-    assert_eq!(log.text(), "one two");
-    assert_eq!(log.verdict(), "completed");
+    assert_eq!((log.text().as_str(), log.verdict()), ("one two", "completed"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,9 +80,8 @@ async fn a_run_that_ended_long_ago_is_told_without_an_unexplained_hole() {
     server.wait_forgotten(&run).await;
     let log = server.http.run_events(&run, 0).await.read_to_end().await;
     log.assert_valid();
-    assert_eq!(log.kinds(), ["run.snapshot", "run.ended"]);
+    assert_eq!((log.kinds(), log.verdict()), (vec!["run.snapshot", "run.ended"], "completed"));
     assert_eq!(log.events[0].data["text"], "done");
-    assert_eq!(log.verdict(), "completed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,9 +105,7 @@ async fn a_reader_that_does_not_read_gets_a_snapshot_and_the_end() {
     server.model.script(begun.step(StreamStep::HugeOutput { bytes: LARGE_TEXT_BYTES }));
     let run = server.send_message("s", "x").await;
     server.model.request_at(0).wait_paused().await;
-    let slow = tokio::net::TcpSocket::new_v4().unwrap();
-    slow.set_recv_buffer_size(32 * 1024).unwrap();
-    let mut slow = slow.connect(server.address).await.unwrap();
+    let mut slow = crate::ws::connect_with_small_buffer(&server.address.to_string()).await;
     server.write_head(&mut slow, "GET", &format!("/api/runs/{run}/events"), "connection: close").await;
     let mut first = [0; 12];
     slow.read_exact(&mut first).await.unwrap();
@@ -142,4 +134,15 @@ async fn many_readers_see_the_same() {
         seen.push(log.events.iter().map(|event| event.data.clone()).collect::<Vec<_>>());
     }
     assert_eq!(seen[0], seen[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_told_the_end_before_the_daemon_goes() {
+    let (server, run) = TestServer::start_streaming().await;
+    let events = server.http.run_events(&run, 0).await;
+    server.engine.shut_down().await;
+    let log = events.read_to_end().await;
+    log.assert_valid();
+    assert_eq!(log.events.last().unwrap().data["verdict"]["reason"], "shutdown");
+    assert_eq!(log.receipt()["leftovers"], json!([]));
 }

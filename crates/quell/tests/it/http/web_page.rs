@@ -1,14 +1,11 @@
 //! Static files of the web page, browser sign-in and sign-out, and the model of a session.
 
-use quell_engine::agent::AgentConfig;
 use reqwest::header::{ACCEPT_ENCODING, COOKIE, ETAG, HeaderMap, IF_NONE_MATCH, LOCATION, SET_COOKIE};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Method, StatusCode};
+use reqwest::{Client, StatusCode};
 use secrecy::ExposeSecret;
-use serde_json::json;
 
-use crate::test_engine::parse_agent_id;
-use crate::test_server::{TestServer, assert_fields, assert_problem};
+use crate::prelude::*;
 
 /// A browser without scripts: it follows no redirects.
 fn browser_client() -> Client {
@@ -93,8 +90,7 @@ async fn a_token_signs_in_as_itself_until_it_signs_out() {
     let server = TestServer::start().await;
     let token = server.create_token("anna", "write").await;
     let stranger = server.http.with_token("");
-    let wrong = stranger.post("/api/sign-in", &json!({"token": "quell_no"})).await;
-    assert_problem(&wrong, 401, "unauthorized");
+    assert_problem(&stranger.post("/api/sign-in", &json!({"token": "quell_no"})).await, 401, "unauthorized");
     let request = stranger.request(Method::POST, "/api/sign-in").json(&json!({"token": token}));
     let answer = request.send().await.unwrap();
     let cookie = session_cookie(answer.headers());
@@ -120,48 +116,41 @@ async fn a_cookie_behind_a_proxy_with_tls_never_travels_without_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_works_with_another_model_from_its_next_run_on() {
     let server = TestServer::start().await;
-    let models = server.http.get("/api/models").await.expect_status(200);
-    let first = models["items"][0]["model"].as_str().unwrap().to_owned();
-    let (provider, _) = first.split_once('/').unwrap();
+    assert_eq!(server.http.get("/api/models").await.expect_status(200)["items"][0]["model"], "scripted/model");
     server.run_to_end("s").await;
-    let other = format!("{provider}/other-model");
+    let other = "scripted/other-model";
     let changed = server.http.patch("/api/sessions/s", &json!({"model": other})).await.expect_status(200);
     assert_eq!(changed["config"]["model"], json!({"value": other, "from": "session"}));
     assert_eq!(changed["config"].get("temperature"), None, "a session created by a message has no temperature");
     server.run_to_end("s").await;
-    assert_eq!(requested_models(&server), [first.split_once('/').unwrap().1, "other-model"]);
+    assert_eq!(requested_models(&server), ["model", "other-model"]);
     // An unusable model changes nothing. A session that nobody has used yet can be configured.
     let refused = server.http.patch("/api/sessions/s", &json!({"model": "nobody/x"})).await;
     assert_problem(&refused, 422, "agent_configuration_error");
-    let kept = server.http.get("/api/sessions/s").await.expect_status(200);
-    assert_eq!(kept["config"]["model"]["value"], other);
+    assert_eq!(server.http.get("/api/sessions/s").await.expect_status(200)["config"]["model"]["value"], other);
     let _ = server.http.patch("/api/sessions/fresh", &json!({"model": other})).await.expect_status(200);
     server.run_to_end("fresh").await;
     assert_eq!(requested_models(&server)[2], "other-model");
-    let bound = json!({"userId": "u", "chatId": "c", "provider": provider, "temperature": 0.3});
-    let key = server.http.post("/api/sessions", &bound).await.expect_status(201)["key"].clone();
-    let path = format!("/api/sessions/{}", key.as_str().unwrap());
-    let moved = server.http.patch(&path, &json!({"model": other})).await.expect_status(200);
+    let bound = json!({"userId": "u", "chatId": "c", "provider": "scripted", "temperature": 0.3});
+    let _ = server.http.post("/api/sessions", &bound).await.expect_status(201);
+    let path = "/api/sessions/u:c:scripted";
+    let moved = server.http.patch(path, &json!({"model": other})).await.expect_status(200);
     assert_fields(&moved["config"], &json!({"userId": "u", "temperature": {"value": 0.3}}));
-    assert_problem(&server.http.patch(&path, &json!({"model": "demo/x"})).await, 422, "agent_configuration_error");
+    assert_problem(&server.http.patch(path, &json!({"model": "demo/x"})).await, 422, "agent_configuration_error");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_agent_brings_its_own_model() {
-    let server = TestServer::start_with(|plan| {
-        let main = plan.engine.agents[&parse_agent_id("main")].clone();
-        let scout = AgentConfig { model: "scripted/scout-model".to_owned(), ..main };
-        plan.engine.agents.insert(parse_agent_id("scout"), scout);
-    })
-    .await;
-    server.run_to_end("s").await;
+    let server = TestServer::start().await;
+    let scout = json!({"id": "scout", "model": "scripted/scout-model"});
+    let _ = server.http.post("/api/agents", &scout).await.expect_status(201);
     let own = json!({"model": "scripted/own-model"});
     let _ = server.http.patch("/api/sessions/s", &own).await.expect_status(200);
     server.run_to_end("s").await;
     let moved = server.http.patch("/api/sessions/s", &json!({"agent": "scout"})).await.expect_status(200);
     assert_fields(&moved["config"], &json!({"agent": "scout", "model": {"value": "scripted/scout-model"}}));
     server.run_to_end("s").await;
-    assert_eq!(requested_models(&server)[1..], ["own-model", "scout-model"]);
+    assert_eq!(requested_models(&server), ["own-model", "scout-model"]);
 }
 
 fn requested_models(server: &TestServer) -> Vec<String> {

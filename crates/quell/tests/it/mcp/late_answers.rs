@@ -1,16 +1,11 @@
-//! Answers that arrive after a stop amend the receipt. The stop settles as soon as the server reads.
+//! Answers that arrive after a stop amend the receipt.
 
-use quell_mcp::McpConfig;
 use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};
-use quell_testkit::mcp;
 
-use super::{McpFixture, call_row, config_section};
-use crate::prelude::*;
+use super::*;
 
-/// A server that would be ended for its silence after a minute, for which no test waits.
-fn set_long_grace(server: &mut McpConfig) {
-    server.grace_ms = Some(60_000);
-}
+/// A grace for which no test waits: the server would be ended for its silence after it.
+const LONG_GRACE_MS: Option<u64> = Some(60_000);
 
 /// A file that does not exist yet.
 fn gate_path(fixture: &McpFixture) -> PathBuf {
@@ -22,14 +17,10 @@ impl McpFixture {
     async fn stop_pending_call(&self, tool: &str) -> (RunId, PathBuf) {
         let gate = gate_path(self);
         let calls_before = mcp::received_messages_of(&self.log, "tools/call").len();
-        let run = self.start_call("s", tool, json!({"text": gate.display().to_string()})).await;
-        self.wait_resource_held(&run, ResourceKind::McpCall).await;
-        self.wait_messages("tools/call", calls_before + 1).await;
-        assert_eq!(self.stop(&run).aborted.len(), 1);
-        let view = self.wait_ended(&run).await;
-        let row = call_row(&view);
-        assert_eq!(row.how, "unconfirmed", "{row:#?}");
-        assert!(receipt_of(&view).leftovers.is_empty() && receipt_of(&view).rung == Rung::Cancel, "{view:#?}");
+        let text = json!({"text": gate.display().to_string()});
+        let run = self.start_held_call("s", tool, text, calls_before + 1).await;
+        let view = self.stop_to_end(&run).await;
+        assert_eq!((call_row(&view).how.as_str(), receipt_of(&view).rung), ("unconfirmed", Rung::Cancel), "{view:#?}");
         assert_eq!(read_amendments(self, &run).await, Vec::<Value>::new());
         (run, gate)
     }
@@ -50,127 +41,60 @@ async fn read_amendments(test: &TestEngine, run: &RunId) -> Vec<Value> {
     receipt["amendments"].as_array().cloned().unwrap_or_default()
 }
 
-fn open_gate(gate: &Path) {
-    std::fs::write(gate, "").unwrap();
-}
-
+/// A grace of 2 s is long enough for the ping on a busy machine; progress counts as late after half of it.
+#[rstest]
+#[case::a_result("late", 60_000, &["late_result"], "MCP server test finished the call")]
+#[case::progress("drip", 2000, &["late_progress", "server_ended"], "went on with the call after its cancel")]
+#[case::a_refusal("sorry", 60_000, &["confirmed"], "")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_settles_as_soon_as_the_server_reads_on() {
-    let fixture = McpFixture::start_with(set_long_grace).await;
+async fn what_comes_late_amends_the_receipt_and_may_cost_the_server(
+    #[case] tool: &str,
+    #[case] grace_ms: u64,
+    #[case] kinds: &[&str],
+    #[case] says: &str,
+) {
+    let fixture = McpFixture::start_with(|server| server.grace_ms = Some(grace_ms)).await;
     let before = fixture.call_and_answer("s", "pid").await;
-    let ends = [("wait", "unconfirmed"), ("decline", "cancelled"), ("finish", "finished")];
-    for (calls, (tool, how)) in (2..).zip(ends) {
-        let run = fixture.start_call("s", tool, json!({})).await;
-        fixture.wait_resource_held(&run, ResourceKind::McpCall).await;
-        fixture.wait_messages("tools/call", calls).await;
-        fixture.stop(&run);
-        let view = fixture.wait_ended(&run).await;
-        // If the stop waited for the grace, the forced stop would have ended the server first.
-        assert_eq!(call_row(&view).how, how, "{tool}: {view:#?}");
-        assert!(receipt_of(&view).leftovers.is_empty() && receipt_of(&view).rung <= Rung::Cancel, "{view:#?}");
-    }
-    assert_eq!(fixture.call_and_answer("s", "pid").await, before, "the server was restarted");
-    fixture.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_refuses_pings_reads_all_the_same() {
-    let fixture = McpFixture::start_with(|server| {
-        set_long_grace(server);
-        server.env.insert("MCP_NO_PING".to_owned(), "1".to_owned());
-    })
-    .await;
-    let before = fixture.call_and_answer("s", "pid").await;
-    let run = fixture.start_call("s", "wait", json!({})).await;
-    fixture.wait_messages("tools/call", 2).await;
-    fixture.stop(&run);
-    let view = fixture.wait_ended(&run).await;
-    assert_eq!(call_row(&view).how, "unconfirmed", "{view:#?}");
-    assert_eq!(fixture.call_and_answer("s", "pid").await, before, "the server was restarted");
-    fixture.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_result_that_comes_late_amends_the_receipt_and_costs_the_server() {
-    let fixture = McpFixture::start_with(set_long_grace).await;
-    let (run, gate) = fixture.stop_pending_call("late").await;
+    let (run, gate) = fixture.stop_pending_call(tool).await;
     // The message after the stop did not wait, and uses the same server.
-    let before = fixture.call_and_answer("s", "pid").await;
+    assert_eq!(fixture.call_and_answer("s", "pid").await, before);
     assert_eq!(read_amendments(&fixture, &run).await, Vec::<Value>::new());
-    open_gate(&gate);
-    let found = wait_amendments(&fixture, &run, 1).await;
-    assert_eq!(
-        (&found[0]["kind"], &found[0]["resource"]),
-        (&json!("late_result"), &json!(call_row_id(&fixture, &run).await))
-    );
-    assert!(found[0]["text"].as_str().unwrap().contains("MCP server test finished the call"), "{found:#?}");
-    assert!(found[0]["at"]["ms"].as_f64().unwrap() > 0.0, "{found:#?}");
-    assert_ne!(fixture.call_and_answer("s", "pid").await, before, "the server was not restarted");
-    assert!(!super::last_request_text(&fixture).contains("finished in secret"), "a late result reached the model");
-    fixture.close().await;
-}
-
-async fn call_row_id(fixture: &McpFixture, run: &RunId) -> u64 {
-    let view = fixture.engine.find_run(run).await.unwrap().unwrap();
-    call_row(&view).id
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn progress_that_comes_late_amends_the_receipt_and_ends_the_server() {
-    // Long enough for the ping on a busy machine; progress counts as late after half of it.
-    let fixture = McpFixture::start_with(|server| server.grace_ms = Some(2000)).await;
-    let before = fixture.call_and_answer("s", "pid").await;
-    let (run, gate) = fixture.stop_pending_call("drip").await;
-    open_gate(&gate);
-    let found = wait_amendments(&fixture, &run, 2).await;
-    let kinds: Vec<&Value> = found.iter().map(|amendment| &amendment["kind"]).collect();
-    assert_eq!(kinds, ["late_progress", "server_ended"], "{found:#?}");
-    assert!(found[0]["text"].as_str().unwrap().contains("went on with the call after its cancel"), "{found:#?}");
-    fixture.marker.wait_gone(WAIT_TIMEOUT).await;
-    assert_ne!(fixture.call_and_answer("s", "pid").await, before);
-    fixture.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_that_comes_late_confirms_the_cancel() {
-    let fixture = McpFixture::start_with(set_long_grace).await;
-    let before = fixture.call_and_answer("s", "pid").await;
-    let (run, gate) = fixture.stop_pending_call("sorry").await;
     let mut watcher = NoticeRecorder::subscribe(&fixture.engine);
-    open_gate(&gate);
-    let found = wait_amendments(&fixture, &run, 1).await;
-    assert_eq!(found[0]["kind"], "confirmed", "{found:#?}");
+    std::fs::write(&gate, "").unwrap();
+    let found = wait_amendments(&fixture, &run, kinds.len()).await;
+    assert_eq!(found.iter().map(|amendment| &amendment["kind"]).collect::<Vec<_>>(), kinds, "{found:#?}");
+    let call = call_row(&fixture.engine.find_run(&run).await.unwrap().unwrap()).id;
+    assert_eq!(found[0]["resource"], call, "{found:#?}");
+    assert!(found[0]["text"].as_str().unwrap().contains(says), "{found:#?}");
+    assert!(found[0]["at"]["ms"].as_f64().unwrap() > 0.0, "{found:#?}");
     assert!(watcher.run_events(&run).is_empty(), "an event followed the end of the run");
-    assert_eq!(fixture.call_and_answer("s", "pid").await, before, "a server that obeyed was ended");
+    if kinds.contains(&"server_ended") {
+        fixture.marker.wait_gone(WAIT_TIMEOUT).await;
+    }
+    // Only a server that obeyed is kept.
+    assert_eq!(fixture.call_and_answer("s", "pid").await == before, kinds == ["confirmed"]);
+    assert!(!last_request_text(&fixture).contains("finished in secret"), "a late result reached the model");
     fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_call_does_not_cost_the_call_of_another_session() {
     let fixture = McpFixture::start_with(|server| {
-        set_long_grace(server);
+        server.grace_ms = LONG_GRACE_MS;
         server.shared = true;
     })
     .await;
     let before = fixture.call_and_answer("two", "pid").await;
     let (run, gate) = fixture.stop_pending_call("late").await;
     let other = fixture.start_held_call("two", "finish", json!({}), 3).await;
-    open_gate(&gate);
+    std::fs::write(&gate, "").unwrap();
     wait_amendments(&fixture, &run, 1).await;
     // New calls go to another server; the other session's call continues on the old one.
     assert_ne!(fixture.call_and_answer("one", "pid").await, before);
     fixture.wait_servers(2).await;
     assert!(fixture.holds_call(&other));
-    fixture.stop(&other);
-    assert_eq!(call_row(&fixture.wait_ended(&other).await).how, "finished");
+    assert_eq!(call_row(&fixture.stop_and_wait(&other).await).how, "finished");
     fixture.wait_servers(1).await;
-    fixture.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn text_is_not_told_twice_when_it_comes_with_its_structure() {
-    let fixture = McpFixture::start().await;
-    assert_eq!(fixture.call_and_answer("s", "twice").await, "hello");
     fixture.close().await;
 }
 
@@ -178,7 +102,7 @@ async fn text_is_not_told_twice_when_it_comes_with_its_structure() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_answer_during_the_run_is_in_its_receipt() {
     let fixture = McpFixture::start_with(|server| {
-        set_long_grace(server);
+        server.grace_ms = LONG_GRACE_MS;
         server.call_timeout_s = Some(1);
     })
     .await;
@@ -188,10 +112,9 @@ async fn a_late_answer_during_the_run_is_in_its_receipt() {
     let run = fixture.send(submission("s", "do it")).await;
     fixture.wait_messages("notifications/cancelled", 1).await;
     fixture.wait_text(&run).await;
-    open_gate(&gate);
+    std::fs::write(&gate, "").unwrap();
     fixture.wait_servers(0).await;
-    fixture.stop(&run);
-    let view = fixture.wait_ended(&run).await;
+    let view = fixture.stop_and_wait(&run).await;
     let found = serde_json::to_value(receipt_of(&view)).unwrap();
     assert_eq!(found["amendments"][0]["kind"], "late_result", "{found:#}");
     assert_eq!(call_row(&view).how, "unconfirmed");
@@ -215,7 +138,7 @@ async fn an_amendment_is_told_and_outlives_the_daemon() {
     let (_, ended) = gateway.wait_for_frame(is_run_ended).await;
     let receipt = ended["payload"]["receipt"].clone();
     assert_eq!((&receipt["amendments"], &receipt["leftovers"]), (&json!([]), &json!([])), "{receipt:#}");
-    open_gate(&gate);
+    std::fs::write(&gate, "").unwrap();
     let (_, frame) = gateway.wait_for_frame(|frame| frame["event"] == "run.amended").await;
     assert_eq!(frame["payload"]["runId"], "late-1");
     assert_eq!(frame["payload"]["amendment"]["kind"], "late_result", "{frame:#}");

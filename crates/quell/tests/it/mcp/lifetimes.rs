@@ -1,29 +1,17 @@
 //! How long servers live: idle timeout, session end, shutdown, kill.
 
-use std::time::Instant;
-
-use super::{McpFixture, config_section};
-use crate::prelude::*;
+use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unused_server_is_closed_and_comes_back() {
-    let fixture = McpFixture::start_with(|server| server.idle_s = Some(0)).await;
-    let first = fixture.call_and_answer("s", "pid").await;
-    fixture.wait_servers(0).await;
-    fixture.marker.wait_gone(WAIT_TIMEOUT).await;
-    assert_ne!(fixture.call_and_answer("s", "pid").await, first);
-    fixture.wait_servers(0).await;
-    fixture.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_in_use_is_kept_for_its_time() {
     let fixture = McpFixture::start_with(|server| server.idle_s = Some(1)).await;
     let first = fixture.call_and_answer("s", "pid").await;
     assert_eq!(fixture.call_and_answer("s", "pid").await, first);
     let since = Instant::now();
     fixture.wait_servers(0).await;
     assert!(since.elapsed() > Duration::from_millis(700), "closed after {:?}", since.elapsed());
+    fixture.marker.wait_gone(WAIT_TIMEOUT).await;
+    assert_ne!(fixture.call_and_answer("s", "pid").await, first);
     fixture.close().await;
 }
 
@@ -33,13 +21,10 @@ async fn a_session_takes_its_servers_with_it() {
     fixture.call_and_answer("one", "pid").await;
     fixture.call_and_answer("two", "pid").await;
     fixture.wait_servers(2).await;
-    assert!(
-        fixture.engine.delete_session(&root(), &parse_session_key("one"), &stop_ask(StopLevel::Gentle)).await.unwrap()
-    );
+    assert!(fixture.delete_session("one").await);
     fixture.wait_servers(1).await;
-    assert!(
-        fixture.engine.reset_session(&root(), &parse_session_key("two"), &stop_ask(StopLevel::Gentle)).await.unwrap()
-    );
+    let (two, ask) = (parse_session_key("two"), stop_ask(StopLevel::Gentle));
+    assert!(fixture.engine.reset_session(&root(), &two, &ask).await.unwrap());
     fixture.wait_servers(0).await;
     fixture.marker.wait_gone(WAIT_TIMEOUT).await;
     fixture.close().await;
@@ -47,10 +32,7 @@ async fn a_session_takes_its_servers_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_ends_stuck_servers_and_calls_within_its_time() {
-    let fixture = McpFixture::start_with(|server| {
-        server.env.insert("MCP_STUCK".to_owned(), "1".to_owned());
-    })
-    .await;
+    let fixture = McpFixture::start_with(|server| set_env(server, &["MCP_STUCK"])).await;
     fixture.call_and_answer("idle", "pid").await;
     let run = fixture.start_call("busy", "deaf", json!({})).await;
     fixture.wait_printed(&run, "progress").await;
@@ -60,7 +42,7 @@ async fn a_shutdown_ends_stuck_servers_and_calls_within_its_time() {
     let took = begun.elapsed();
     assert!(left.is_empty(), "{left:?}");
     assert!(took < Duration::from_secs(5), "{took:?}");
-    assert_eq!(fixture.marker.marked_processes().len(), 0, "{:#?}", fixture.marker.marked_processes());
+    assert_eq!(fixture.marker.marked_processes(), []);
     assert_eq!(fixture.engine.mcp().count_live(), 0);
 }
 
@@ -72,7 +54,7 @@ async fn an_idle_server_sees_the_end_of_its_input_at_shutdown() {
     assert!(fixture.engine.shut_down().await.is_empty());
     let took = begun.elapsed();
     assert!(took < scaled_limit(Duration::from_secs(2)), "{took:?}");
-    assert_eq!(fixture.marker.marked_processes().len(), 0);
+    assert_eq!(fixture.marker.marked_processes(), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,8 +71,6 @@ async fn no_server_outlives_a_daemon_that_is_killed() {
     marker.wait_gone(WAIT_TIMEOUT).await;
     // The MCP library logs whole messages at info; the daemon's log must not contain them.
     let log = daemon.output();
-    assert!(
-        log.contains("MCP server started") && !log.contains("jsonrpc") && !log.contains("protocol_version"),
-        "{log}"
-    );
+    assert!(log.contains("MCP server started"), "{log}");
+    assert!(!log.contains("jsonrpc") && !log.contains("protocol_version"), "{log}");
 }

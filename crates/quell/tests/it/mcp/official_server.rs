@@ -2,15 +2,12 @@
 
 use std::process::Stdio;
 
-use quell_mcp::McpConfig;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::TcpListener;
-use tokio::process::{Child, ChildStdout};
+use tokio::process::Child;
 
-use super::call_row;
 use super::late_answers::wait_amendments;
+use super::*;
 use crate::npm_packages::{self, NpmPackages};
-use crate::prelude::*;
 
 const SERVER_PACKAGES: NpmPackages = NpmPackages {
     name: "mcp-everything",
@@ -49,9 +46,7 @@ async fn call_tool(test: &TestEngine, tool: &str, arguments: Value) -> String {
     test.model.script(ScriptedResponse::tool_call(format!("call-{tool}"), format!("all__{tool}"), &arguments));
     test.model.script(ScriptedResponse::text("fine"));
     assert_eq!(test.run_message("s", "do it").await.output.as_deref(), Some("fine"));
-    let messages = test.last_messages();
-    let result = messages.iter().rfind(|message| message["role"] == "tool");
-    result.and_then(|message| message["content"].as_str()).unwrap_or_default().to_owned()
+    last_result(test)
 }
 
 async fn start_long_operation(test: &TestEngine, steps: u32) -> RunId {
@@ -88,26 +83,17 @@ async fn its_tools_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn its_long_operation_is_cancelled_and_the_connection_kept() {
+async fn its_long_operation_is_cancelled_and_it_is_restarted_if_it_goes_on() {
     let Some(test) = start_over_pipes().await else { return };
     let before = server_instance(&test).await;
     let run = start_long_operation(&test, 1).await;
-    test.stop(&run);
-    let view = test.wait_ended(&run).await;
+    let view = test.stop_and_wait(&run).await;
     // A stop before the call is sent certainly cancels it.
     assert!(matches!(call_row(&view).how.as_str(), "unconfirmed" | "cancelled"), "{view:#?}");
-    assert_eq!(server_instance(&test).await, before);
-    test.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn its_long_operation_goes_on_after_the_cancel_so_it_is_restarted() {
-    let Some(test) = start_over_pipes().await else { return };
-    let before = server_instance(&test).await;
+    assert_eq!(server_instance(&test).await, before, "the connection was not kept");
     let run = start_long_operation(&test, 600).await;
     test.wait_printed(&run, "progress: 3 of 600").await;
-    test.stop(&run);
-    let view = test.wait_ended(&run).await;
+    let view = test.stop_and_wait(&run).await;
     assert_eq!(call_row(&view).how, "unconfirmed", "{view:#?}");
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     let kinds: Vec<Value> = wait_amendments(&test, &run, 2).await.iter().map(|found| found["kind"].clone()).collect();
@@ -116,42 +102,17 @@ async fn its_long_operation_goes_on_after_the_cancel_so_it_is_restarted() {
     test.close().await;
 }
 
-/// The server in its HTTP mode.
-struct OfficialHttpServer {
-    url: String,
-    lines: Lines<BufReader<ChildStdout>>,
-    _child: Child,
-}
-
-impl OfficialHttpServer {
-    async fn start() -> Self {
-        let folder = npm_packages::install_packages(&SERVER_PACKAGES).await;
-        let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-        let mut server = npm_packages::program_command("node");
-        server.arg(server_program(&folder)).arg("streamableHttp").env("PORT", port.to_string()).stdout(Stdio::piped());
-        let mut child = server.stderr(Stdio::null()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let listens =
-            move || std::net::TcpStream::connect(("127.0.0.1", port)).map(drop).map_err(|error| error.to_string());
-        leaks::wait_until(WAIT_TIMEOUT, listens).await;
-        Self { url: format!("http://127.0.0.1:{port}/mcp"), lines, _child: child }
-    }
-
-    /// Waits until the server has printed this.
-    async fn wait_output(&mut self, text: &str) {
-        let mut seen = Vec::new();
-        let reading = async {
-            while let Some(line) = self.lines.next_line().await.unwrap() {
-                seen.push(line);
-                if seen.last().unwrap().contains(text) {
-                    return true;
-                }
-            }
-            false
-        };
-        let found = tokio::time::timeout(WAIT_TIMEOUT, reading).await;
-        assert_eq!(found, Ok(true), "the server did not print {text:?}: {seen:#?}");
-    }
+/// Starts the server in its HTTP mode, which prints to this file; returns its URL and its process.
+async fn start_over_http(output: &Path) -> (String, Child) {
+    let folder = npm_packages::install_packages(&SERVER_PACKAGES).await;
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let mut server = npm_packages::program_command("node");
+    server.arg(server_program(&folder)).arg("streamableHttp").env("PORT", port.to_string());
+    server.stdout(std::fs::File::create(output).unwrap()).stderr(Stdio::null());
+    let child = server.spawn().unwrap();
+    let listens = async || std::net::TcpStream::connect(("127.0.0.1", port)).ok();
+    poll_until("the server's port", listens).await;
+    (format!("http://127.0.0.1:{port}/mcp"), child)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,15 +120,19 @@ async fn over_http_it_is_called_cancelled_and_its_session_closed() {
     if npm_packages::is_skipped() {
         return;
     }
-    let mut server = OfficialHttpServer::start().await;
-    let test = start_engine(McpConfig { url: Some(server.url.clone()), ..McpConfig::default() }).await;
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("output");
+    let (url, _server) = start_over_http(&output).await;
+    let test = start_engine(McpConfig { url: Some(url), ..McpConfig::default() }).await;
     assert_eq!(call_tool(&test, "get-sum", json!({"a": 2, "b": 3})).await, "The sum of 2 and 3 is 5.");
     let run = start_long_operation(&test, 600).await;
     test.wait_printed(&run, "progress: 3 of 600").await;
-    test.stop(&run);
-    let view = test.wait_ended(&run).await;
+    let view = test.stop_and_wait(&run).await;
     assert_eq!(call_row(&view).how, "unconfirmed", "{view:#?}");
     assert_eq!(call_tool(&test, "echo", json!({"message": "hello"})).await, "Echo: hello");
     test.close().await;
-    server.wait_output("Received session termination request").await;
+    let is_closed = async || {
+        std::fs::read_to_string(&output).unwrap().contains("Received session termination request").then_some(())
+    };
+    poll_until("the end of the session", is_closed).await;
 }

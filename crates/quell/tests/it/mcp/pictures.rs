@@ -1,9 +1,8 @@
 //! Pictures returned by tools: stored for the session, shown to models with vision in both dialects, described to
 //! others, kept across restarts.
 
-use super::test_server_config;
+use super::*;
 use crate::pictures::{ANTHROPIC_AGENT, OPENAI_AGENT, TEXT_ONLY_AGENT, add_seeing_agents, run_message};
-use crate::prelude::*;
 
 /// The text that the server's tool `picture` returns besides its picture.
 const TOOL_TEXT: &str = "look\n[an image, image/png, ";
@@ -32,13 +31,6 @@ fn kept_pictures(test: &TestEngine) -> Vec<PathBuf> {
     tools.flatten().flatten().map(|file| file.path()).collect()
 }
 
-/// The parts of the message that shows the pictures of tools to an OpenAI model.
-fn picture_message_parts(messages: &[Value]) -> Vec<Value> {
-    let at = messages.iter().position(|message| message["role"] == "tool").unwrap();
-    assert_eq!(messages[at + 1]["role"], "user", "{messages:#?}");
-    messages[at + 1]["content"].as_array().unwrap().clone()
-}
-
 /// The content of the one tool result in a request to an Anthropic model.
 fn result_content(messages: &[Value]) -> Value {
     let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
@@ -58,20 +50,19 @@ async fn a_picture_of_a_tool_reaches_models_that_see_in_both_dialects() {
     let test = start_engine(dir.path()).await;
     let view = request_picture(&test, OPENAI_AGENT).await;
     assert_eq!(view.output.as_deref(), Some("A dot."), "{view:#?}");
-    let held = &receipt_of(&view).resources;
-    assert!(
-        held.iter().any(|row| row.kind == ResourceKind::Task && row.label == "pictures of a result (1)"),
-        "{held:#?}"
-    );
+    let is_picture_task = |row: &Resource| row.kind == ResourceKind::Task && row.label == "pictures of a result (1)";
+    assert!(receipt_of(&view).resources.iter().any(is_picture_task), "{view:#?}");
     let files = kept_pictures(&test);
     assert_eq!(files.len(), 1, "{files:?}");
 
     let messages = test.last_messages();
-    let parts = picture_message_parts(&messages);
+    let result_at = messages.iter().position(|message| message["role"] == "tool").unwrap();
+    assert_eq!(messages[result_at + 1]["role"], "user", "{messages:#?}");
+    let parts = messages[result_at + 1]["content"].as_array().unwrap();
     assert_eq!(parts.len(), 2, "{parts:#?}");
     let url = parts[1]["image_url"]["url"].as_str().unwrap();
     let data = url.strip_prefix("data:image/png;base64,").unwrap().to_owned();
-    let result = messages.iter().find(|message| message["role"] == "tool").unwrap();
+    let result = &messages[result_at];
     assert!(result["content"].as_str().unwrap().starts_with(TOOL_TEXT), "{result:#}");
 
     run_message(&test, OPENAI_AGENT, "are you sure?").await;
@@ -80,10 +71,8 @@ async fn a_picture_of_a_tool_reaches_models_that_see_in_both_dialects() {
     run_message(&test, ANTHROPIC_AGENT, "and you?").await;
     let content = result_content(&test.last_messages());
     assert!(content[0]["text"].as_str().unwrap().starts_with(TOOL_TEXT), "{content:#}");
-    assert_eq!(
-        content[1],
-        json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}})
-    );
+    let source = json!({"type": "base64", "media_type": "image/png", "data": data});
+    assert_eq!(content[1], json!({"type": "image", "source": source}));
     test.close().await;
 }
 
@@ -118,7 +107,7 @@ async fn a_picture_of_a_tool_is_the_same_after_a_restart_and_goes_with_its_sessi
     assert_eq!(content[1], json!({"type": "text", "text": "(a picture stood here; it cannot be read any more)"}));
     request_picture(&second, ANTHROPIC_AGENT).await;
     assert_eq!(kept_pictures(&second).len(), 1);
-    second.engine.delete_session(&alice(), &parse_session_key("s"), &stop_ask(StopLevel::Gentle)).await.unwrap();
+    assert!(second.delete_session("s").await);
     assert!(kept_pictures(&second).is_empty(), "{:?}", kept_pictures(&second));
     second.close().await;
 }

@@ -1,7 +1,6 @@
 //! One server shared by all sessions: other sessions learn what one session's stop costs them.
 
-use super::{McpFixture, call_row};
-use crate::prelude::*;
+use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_have_servers_of_their_own_unless_one_is_shared() {
@@ -34,7 +33,7 @@ async fn a_restart_of_a_shared_server_fails_no_call_silently() {
     let lost = fixture.wait_ended(&other).await;
     assert_eq!((lost.verdict.clone(), lost.output.as_deref()), (Some(Verdict::Completed), Some("I see")));
     assert_eq!(call_row(&lost).how, "failed");
-    let result = fixture.last_result();
+    let result = last_result(&fixture);
     assert!(result.contains("was lost with the MCP server test: it was restarted because"), "{result}");
     assert!(result.contains("may have had effects"), "{result}");
     assert!(receipt_of(&lost).leftovers.is_empty());
@@ -48,11 +47,9 @@ async fn a_stop_of_one_call_leaves_the_other_calls_alone() {
     let other = fixture.start_held_call("two", "wait", json!({}), 1).await;
     let stopped = fixture.start_call("one", "wait", json!({})).await;
     fixture.wait_messages("tools/call", 2).await;
-    assert_eq!(fixture.stop(&stopped).aborted.len(), 1);
-    assert_eq!(call_row(&fixture.wait_ended(&stopped).await).how, "unconfirmed");
+    assert_eq!(call_row(&fixture.stop_to_end(&stopped).await).how, "unconfirmed");
     assert!(fixture.holds_call(&other));
-    fixture.stop(&other);
-    fixture.wait_ended(&other).await;
+    fixture.stop_and_wait(&other).await;
     fixture.close().await;
 }
 
@@ -69,12 +66,9 @@ async fn a_stop_of_one_that_waits_for_a_server_leaves_its_start_to_the_other() {
     fixture.wait_resource_held(&stopped, ResourceKind::McpCall).await;
     let other = fixture.send(submission("two", "do it")).await;
     fixture.wait_resource_held(&other, ResourceKind::McpCall).await;
-    let view = fixture.stop_to_end(&stopped).await;
-    assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
-    fixture
-        .model
-        .script(ScriptedResponse::tool_call("c1", "test__pid", &json!({})))
-        .script(ScriptedResponse::text("fine"));
+    fixture.stop_to_end(&stopped).await;
+    let call = ScriptedResponse::tool_call("c1", "test__pid", &json!({}));
+    fixture.model.script(call).script(ScriptedResponse::text("fine"));
     std::fs::write(&gate, "").unwrap();
     assert_eq!(fixture.wait_ended(&other).await.output.as_deref(), Some("fine"));
     assert_eq!(fixture.wait_messages("initialize", 1).await.len(), 1, "the server was started more than once");
@@ -95,7 +89,6 @@ async fn a_forced_stop_of_one_call_does_not_cost_the_calls_of_others() {
     assert!(!call_row(&view).label.contains("restarted"), "{view:#?}");
     assert!(fixture.holds_call(&other));
     assert_eq!(fixture.call_and_answer("one", "pid").await, before);
-    fixture.stop(&other);
-    fixture.wait_ended(&other).await;
+    fixture.stop_and_wait(&other).await;
     fixture.close().await;
 }

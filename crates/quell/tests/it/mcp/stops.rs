@@ -1,43 +1,70 @@
-//! Stop a run in the middle of a call: cancel, keep or restart the server.
+//! Stop a run in the middle of a call: cancel, keep or restart the server, and how fast the cancel is there.
 
-use std::sync::Mutex;
+use super::*;
 
-use quell_testkit::mcp;
-
-use super::{McpFixture, call_row, last_request_text};
-use crate::prelude::*;
-
+/// It is ended for its silence only after a minute, for which no stop waits.
 #[rstest]
-#[case::silent("wait", "unconfirmed")]
-#[case::answering("decline", "cancelled")]
+#[case::silent("wait", &[], "unconfirmed", "[Stopped while it ran: the MCP server test was told to cancel it. Side effects")]
+#[case::refusing_pings("wait", &["MCP_NO_PING"], "unconfirmed", "the MCP server test was told to cancel it. Side effects")]
+#[case::answering("decline", &[], "cancelled", "[Stopped while it ran: the MCP server test has cancelled it. Side effects")]
+#[case::finishing(
+    "finish",
+    &[],
+    "finished",
+    "came to its own end after the request was stopped. Its effects stand.]\\nfinished all the same"
+)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_obedient_server_is_told_and_kept(#[case] tool: &str, #[case] how: &str) {
-    let fixture = McpFixture::start().await;
+async fn an_obedient_server_is_told_and_kept(
+    #[case] tool: &str,
+    #[case] env: &[&str],
+    #[case] how: &str,
+    #[case] shown: &str,
+) {
+    let fixture = McpFixture::start_with(|server| {
+        server.grace_ms = Some(60_000);
+        set_env(server, env);
+    })
+    .await;
     let before = fixture.call_and_answer("s", "pid").await;
-    let run = fixture.start_call("s", tool, json!({})).await;
-    fixture.wait_resource_held(&run, ResourceKind::McpCall).await;
+    let run = fixture.start_held_call("s", tool, json!({}), 2).await;
     let calls = fixture.wait_messages("tools/call", 2).await;
-    assert_eq!(fixture.stop(&run).aborted.len(), 1);
+    let view = fixture.stop_to_end(&run).await;
     let cancels = fixture.wait_messages("notifications/cancelled", 1).await;
     assert_eq!(cancels[0].message["params"]["requestId"], calls[1].message["id"]);
-    let view = fixture.wait_ended(&run).await;
     assert!(matches!(view.verdict, Some(Verdict::Aborted { .. })), "{view:#?}");
     let row = call_row(&view);
     assert_eq!((row.how.as_str(), row.label.as_str()), (how, format!("test: {tool}").as_str()));
-    assert_eq!((receipt_of(&view).rung, receipt_of(&view).leftovers.len()), (Rung::Cancel, 0));
+    let rung = receipt_of(&view).rung;
+    assert!(rung == Rung::Cancel || (how == "finished" && rung < Rung::Cancel), "{view:#?}");
     assert_eq!(fixture.call_and_answer("s", "pid").await, before, "the connection was not kept");
-    let says = if tool == "decline" { "test has cancelled it" } else { "test was told to cancel it" };
-    let shown = last_request_text(&fixture);
-    assert!(shown.contains(&format!("[Stopped while it ran: the MCP server {says}. Side effects")), "{shown}");
+    assert!(last_request_text(&fixture).contains(shown), "{}", last_request_text(&fixture));
     assert_eq!(fixture.wait_messages("notifications/cancelled", 1).await.len(), 1, "the cancel was sent again");
     fixture.close().await;
 }
 
-#[rstest]
-#[case::deaf("deaf", "does not read its input")]
-#[case::with_descendants("fork", "does not read its input")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_goes_on_is_restarted_and_the_receipt_says_so(#[case] tool: &str, #[case] why: &str) {
+async fn the_cancel_is_at_the_server_within_ten_milliseconds() {
+    let fixture = McpFixture::start().await;
+    let mut took = Vec::new();
+    for number in 1..=5 {
+        let run = fixture.start_held_call(&format!("s{number}"), "decline", json!({}), number).await;
+        let asked = SystemTime::now();
+        fixture.stop(&run);
+        let cancels = fixture.wait_messages("notifications/cancelled", number).await;
+        took.push(cancels[number - 1].at.duration_since(asked).unwrap_or_default());
+        fixture.wait_ended(&run).await;
+    }
+    // Other tests share the machine, so the best value counts.
+    let best = took.iter().min().unwrap();
+    assert!(*best < scaled_limit(Duration::from_millis(10)), "{took:?}");
+    fixture.close().await;
+}
+
+#[rstest]
+#[case::deaf("deaf")]
+#[case::with_descendants("fork")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_goes_on_is_restarted_and_the_receipt_says_so(#[case] tool: &str) {
     let fixture = McpFixture::start_with(|server| server.grace_ms = Some(300)).await;
     let before = fixture.call_and_answer("s", "pid").await;
     let run = fixture.start_call("s", tool, json!({})).await;
@@ -47,33 +74,13 @@ async fn a_server_that_goes_on_is_restarted_and_the_receipt_says_so(#[case] tool
     let view = fixture.stop_to_end(&run).await;
     let row = call_row(&view);
     assert_eq!(row.how, "term", "{row:#?}");
-    assert!(row.label.contains(why) && row.label.contains("was restarted"), "{row:#?}");
-    assert!(receipt_of(&view).leftovers.is_empty() && receipt_of(&view).rung == Rung::Term, "{view:#?}");
+    assert!(row.label.contains("does not read its input") && row.label.contains("was restarted"), "{row:#?}");
+    assert_eq!(receipt_of(&view).rung, Rung::Term, "{view:#?}");
     // No process of the server is alive once the run has ended.
-    assert_eq!(fixture.marker.marked_processes().len(), 0, "{:#?}", fixture.marker.marked_processes());
+    assert_eq!(fixture.marker.marked_processes(), []);
     assert_ne!(fixture.call_and_answer("s", "pid").await, before);
-    assert!(
-        last_request_text(&fixture)
-            .contains("[Stopped while it ran: the MCP server test went on with it and was ended.")
-    );
-    fixture.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_answered_after_its_cancel_is_told_with_its_result() {
-    let fixture = McpFixture::start().await;
-    let run = fixture.start_call("s", "finish", json!({})).await;
-    fixture.wait_messages("tools/call", 1).await;
-    fixture.stop(&run);
-    let view = fixture.wait_ended(&run).await;
-    assert_eq!(call_row(&view).how, "finished", "{view:#?}");
-    fixture.call_and_answer("s", "echo").await;
     let shown = last_request_text(&fixture);
-    assert!(
-        shown
-            .contains("came to its own end after the request was stopped. Its effects stand.]\\nfinished all the same"),
-        "{shown}"
-    );
+    assert!(shown.contains("[Stopped while it ran: the MCP server test went on with it and was ended."), "{shown}");
     fixture.close().await;
 }
 
@@ -106,16 +113,12 @@ async fn a_server_that_works_on_in_secret_is_restarted_when_it_is_found_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_while_a_server_starts_ends_the_server() {
-    let fixture = McpFixture::start_with(|server| {
-        server.env.insert("MCP_MUTE".to_owned(), "1".to_owned());
-        server.env.insert("MCP_STUCK".to_owned(), "1".to_owned());
-    })
-    .await;
+    let fixture = McpFixture::start_with(|server| set_env(server, &["MCP_MUTE", "MCP_STUCK"])).await;
     fixture.model.script(ScriptedResponse::text("never said"));
     let run = fixture.send(submission("s", "hello")).await;
     fixture.wait_messages("initialize", 1).await;
     let view = fixture.stop_to_end(&run).await;
-    assert_eq!(fixture.marker.marked_processes().len(), 0, "the server outlived the run that waited for it");
+    assert_eq!(fixture.marker.marked_processes(), [], "the server outlived the run that waited for it");
     let rows = &receipt_of(&view).resources;
     let start = rows.iter().find(|row| row.label == "test: start").unwrap_or_else(|| panic!("{rows:#?}"));
     assert_eq!(start.how, "kill");
@@ -130,8 +133,8 @@ async fn a_stop_before_a_server_is_needed_starts_none() {
     let (engine, alive) = (fixture.engine.clone(), Arc::new(Mutex::new(None)));
     let seen = Arc::clone(&alive);
     fixture.point_hook.arm(Point::McpStart, 1, move || {
-        let stop =
-            engine.stop(&alice(), &StopScope::whole_session(parse_session_key("s")), &stop_ask(StopLevel::Gentle));
+        let scope = StopScope::whole_session(parse_session_key("s"));
+        let stop = engine.stop(&alice(), &scope, &stop_ask(StopLevel::Gentle));
         *seen.lock().unwrap() = Some((stop.aborted.len(), engine.mcp().count_live()));
     });
     let run = fixture.send(submission("s", "hello")).await;

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quell_engine::live_run::EngineNotice;
-
-use super::{McpFixture, last_request_text, test_server_config};
-use crate::prelude::*;
+use super::*;
 
 fn offered_tools(test: &TestEngine) -> Vec<String> {
     let request = test.model.recorded_requests().pop().unwrap();
@@ -13,20 +10,12 @@ fn offered_tools(test: &TestEngine) -> Vec<String> {
     tools.iter().filter_map(|tool| tool["function"]["name"].as_str().map(str::to_owned)).collect()
 }
 
-fn printed_text(notice: &EngineNotice) -> Option<&str> {
-    match notice {
-        EngineNotice::Run(event) => match &event.kind {
-            EventKind::ToolOutput { text, .. } => Some(text),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn tools_are_offered_with_their_schemas_and_called() {
     let fixture = McpFixture::start().await;
-    assert_eq!(fixture.call_and_answer("s", "echo").await, "hello");
+    let view = fixture.run_call("s", "echo").await;
+    assert_eq!((call_row(&view).how.as_str(), call_row(&view).label.as_str()), ("finished", "test: echo"));
+    assert_eq!(last_result(&fixture), "hello");
     let names = offered_tools(&fixture);
     assert!(names.contains(&"test__echo".to_owned()) && names.contains(&"shell".to_owned()), "{names:?}");
     let odd = names.iter().find(|name| name.starts_with("test__dot_ted_")).unwrap().clone();
@@ -44,13 +33,15 @@ async fn tools_are_offered_with_their_schemas_and_called() {
 async fn progress_is_shown_as_output_and_an_error_is_one() {
     let fixture = McpFixture::start().await;
     let mut watcher = NoticeRecorder::subscribe(&fixture.engine);
-    assert_eq!(fixture.call_and_answer("s", "steps").await, "done");
-    let output: String = watcher.read_notices().iter().filter_map(printed_text).collect();
+    let run = fixture.run_call("s", "steps").await.run_id;
+    assert_eq!(last_result(&fixture), "done");
+    let printed =
+        |kind: &EventKind| if let EventKind::ToolOutput { text, .. } = kind { text.clone() } else { String::new() };
+    let output: String = watcher.run_events(&run).iter().map(|event| printed(&event.kind)).collect();
     assert_eq!(output, "progress: 1 of 3\nprogress: 2 of 3\nprogress: 3 of 3\n");
     assert_eq!(fixture.call_and_answer("s", "refuse").await, "no such thing");
-    assert!(
-        fixture.call_and_answer("s", "nothing").await.contains("has no tool \"test__nothing\"; it has: test__echo")
-    );
+    let unknown = fixture.call_and_answer("s", "nothing").await;
+    assert!(unknown.contains("has no tool \"test__nothing\"; it has: test__echo"), "{unknown}");
     fixture.close().await;
 }
 

@@ -1,14 +1,9 @@
 //! Automatic recall and automatic saving of messages.
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, ready};
-use quell_engine::hooks::{LifecycleHook, MessageAnswer};
-use quell_protocol::hook::{HookBody, HookEvent};
+use quell_protocol::api::OnBusy;
 use quell_store::sqlite::test_support::CountedRows;
 
 use super::*;
-use crate::prelude::*;
-use crate::sweep::channel_origin::channel_origin;
 
 const RECALL_BLOCK: &str = "[Memory context]\n- fence: The fence is green.";
 
@@ -17,20 +12,17 @@ async fn start_engine_recalling() -> TestEngine {
     start_engine(|config| {
         config.memory.auto_recall = true;
         add_anthropic_provider(config);
-        let claude =
-            AgentConfig { model: "anthropic/claude".to_owned(), ..config.agents[&parse_agent_id("main")].clone() };
+        let main = config.agents[&parse_agent_id("main")].clone();
+        let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..main };
         config.agents.insert(parse_agent_id("claude"), claude);
     })
     .await
 }
 
-fn submission_to(agent_id: &str, session: &str, text: &str) -> Submission {
-    Submission { agent: Some(parse_agent_id(agent_id)), ..submission(session, text) }
-}
-
-/// The model requests after the first `count`.
-fn requests_since(test: &TestEngine, count: usize) -> Vec<ModelRequestHandle> {
-    test.model.recorded_requests().split_off(count)
+/// Sends a message to this agent and waits until its run has left the memory.
+async fn run_of(test: &TestEngine, agent_id: &str, session: &str, text: &str) -> RunView {
+    let message = Submission { agent: Some(parse_agent_id(agent_id)), ..submission(session, text) };
+    test.wait_ended(&test.send(message).await).await
 }
 
 /// The text of the last user message, in either dialect.
@@ -52,16 +44,14 @@ async fn every_step_of_a_run_is_shown_the_same_and_no_turn_holds_it(#[values("ma
     let test = start_engine_recalling().await;
     let know = json!({"text": "The fence is green.", "key": "fence", "scope": "agent"});
     test.script_marker("know", [ScriptedResponse::tool_call("c1", "remember", &know)]);
-    let run = test.send(submission_to(agent_id, "elsewhere", "hello marker:know")).await;
-    test.wait_ended(&run).await;
+    run_of(&test, agent_id, "elsewhere", "hello marker:know").await;
 
     let before = test.model.recorded_requests().len();
     let look = ScriptedStream::new().text("I look.").tool_call("c1", "list_files", &json!({}));
     test.script_marker("ask", [look.into(), ScriptedResponse::tool_call("c2", "list_files", &json!({}))]);
     let question = "which colour is the fence? marker:ask";
-    let run = test.send(submission_to(agent_id, "s", question)).await;
-    assert_eq!(test.wait_ended(&run).await.verdict, Some(Verdict::Completed));
-    let steps = requests_since(&test, before);
+    assert_eq!(run_of(&test, agent_id, "s", question).await.verdict, Some(Verdict::Completed));
+    let steps = test.model.recorded_requests().split_off(before);
     assert_eq!(steps.len(), 3);
     for step in &steps {
         assert_eq!(last_user_text(step.messages()), format!("{RECALL_BLOCK}\n\n{question}"));
@@ -72,9 +62,8 @@ async fn every_step_of_a_run_is_shown_the_same_and_no_turn_holds_it(#[values("ma
     }
 
     // The next run sees what was said, but not the recalled notes; its own message is about something else.
-    let run = test.send(submission_to(agent_id, "s", "thanks")).await;
-    test.wait_ended(&run).await;
-    let next = messages_as_text(requests_since(&test, before + 3)[0].messages());
+    run_of(&test, agent_id, "s", "thanks").await;
+    let next = messages_as_text(test.model.recorded_requests()[before + 3].messages());
     assert!(next.contains(question) && !next.contains("[Memory"), "{next}");
     let page = test.engine.history_page(&parse_session_key("s"), 10, None).await.unwrap();
     assert!(page.messages.iter().all(|message| !message.text.contains("[Memory")), "{page:#?}");
@@ -85,30 +74,25 @@ async fn every_step_of_a_run_is_shown_the_same_and_no_turn_holds_it(#[values("ma
 
 #[tokio::test]
 async fn auto_recall_needs_the_setting_and_a_close_match() {
-    let test = start_engine(|_| {}).await;
-    remember(&test, "s", &json!({"text": "The fence is green.", "key": "fence"})).await;
-    test.run_message("s", "which colour is the fence?").await;
-    assert!(!messages_as_text(&test.last_messages()).contains("[Memory"), "recall is on by default");
-    test.close().await;
-    let test = super::start_engine(|config| {
-        config.memory.auto_recall = true;
-        config.memory.min_relevance_score = 1.0;
-    })
-    .await;
-    remember(&test, "s", &json!({"text": "The fence is green.", "key": "fence"})).await;
-    test.run_message("s", "which colour is the fence?").await;
-    assert!(!messages_as_text(&test.last_messages()).contains("[Memory"), "the note matches too few words");
-    test.run_message("s", "is the fence green").await;
-    assert_eq!(last_user_text(&test.last_messages()), format!("{RECALL_BLOCK}\n\nis the fence green"));
-    test.close().await;
+    for is_set in [false, true] {
+        let test = start_engine(|config| {
+            config.memory.min_relevance_score = 1.0;
+            config.memory.auto_recall |= is_set;
+        })
+        .await;
+        remember(&test, "s", &json!({"text": "The fence is green.", "key": "fence"})).await;
+        test.run_message("s", "which colour is the fence?").await;
+        assert!(!messages_as_text(&test.last_messages()).contains("[Memory"), "the note matches too few words");
+        test.run_message("s", "is the fence green").await;
+        let shown = if is_set { format!("{RECALL_BLOCK}\n\n") } else { String::new() };
+        assert_eq!(last_user_text(&test.last_messages()), format!("{shown}is the fence green"));
+        test.close().await;
+    }
 }
 
 #[tokio::test]
 async fn messages_are_saved_in_their_session_and_shown_later_but_not_to_their_own_run() {
-    let test = start_engine(|config| {
-        (config.memory.auto_save, config.memory.auto_recall) = (true, true);
-    })
-    .await;
+    let test = start_engine(|config| (config.memory.auto_save, config.memory.auto_recall) = (true, true)).await;
     let first = "my boat is called Emma";
     let run = parse_run_id("r_1");
     test.send(submission_as(&run, "s", first)).await;
@@ -151,7 +135,7 @@ async fn a_steered_message_is_saved_too() {
     test.script_marker("first", [ScriptedStream::new().text("one").wait_for_gate("gate").text(".").into()]);
     let run = test.send(submission("s", "begin marker:first")).await;
     test.wait_text(&run).await;
-    let steer = Submission { on_busy: quell_protocol::api::OnBusy::Steer, ..submission("s", "and paint the boat") };
+    let steer = Submission { on_busy: OnBusy::Steer, ..submission("s", "and paint the boat") };
     let steered = test.send_for_answer(steer).await;
     assert_eq!(steered.state, "steered");
     test.model.open_gate("gate");
@@ -163,23 +147,8 @@ async fn a_steered_message_is_saved_too() {
     test.close().await;
 }
 
-/// Removes a phrase about fences from incoming messages.
-struct NoteRedactingHook;
-
-impl LifecycleHook for NoteRedactingHook {
-    fn name(&self) -> &str {
-        "discreet"
-    }
-
-    fn wants(&self, event: HookEvent) -> bool {
-        event == HookEvent::MessageReceived
-    }
-
-    fn on_message_received<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
-        let hidden = body.message.as_ref().unwrap().content.replace("colour of the fence", "thing");
-        ready(MessageAnswer::Content(hidden)).boxed()
-    }
-}
+/// A hook that removes a phrase about fences from a message.
+const REDACTING_HOOK: &str = r#"sed 's/.*"content":"\([^"]*\)".*/{"content": "\1"}/; s/colour of the fence/thing/'"#;
 
 /// Regression: recalled notes revealed what a hook had removed from a message, and a message without text matched notes
 /// about its placeholder.
@@ -187,7 +156,7 @@ impl LifecycleHook for NoteRedactingHook {
 async fn a_message_from_a_chat_is_about_the_words_that_its_hooks_left_of_it() {
     let test = start_engine(|config| {
         (config.memory.auto_recall, config.memory.auto_save) = (true, true);
-        config.lifecycle_hooks.push(Arc::new(NoteRedactingHook));
+        config.hooks.on_message_received = REDACTING_HOOK.into();
     })
     .await;
     let mut number = 0;

@@ -1,12 +1,11 @@
 //! Consolidation after an answer, in the background, and its stop.
 
-use futures_util::future::join_all;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy};
+use quell_protocol::Resource;
 use quell_protocol::session::SessionRequest;
 
 use super::*;
-use crate::prelude::*;
-use crate::sweep::channel_origin::channel_origin;
+use crate::sessions::session_request;
 
 const MESSAGE_TEXT: &str = "please paint my boat red";
 const CONSOLIDATION_ANSWER: &str =
@@ -56,7 +55,7 @@ fn consolidation_requests(test: &TestEngine) -> Vec<ModelRequestHandle> {
 async fn consolidation_writes_notes_after_the_answer() {
     let test = start_engine_consolidating().await;
     let view = run_with_consolidation(&test, "s", "ask", gated_consolidation("gate")).await;
-    let of_it = |row: &&quell_protocol::Resource| row.label == TASK_LABEL;
+    let of_it = |row: &&Resource| row.label == TASK_LABEL;
     let row = receipt_of(&view).resources.iter().find(of_it).unwrap();
     assert_eq!((row.kind, row.how.as_str()), (ResourceKind::Task, "kept"));
     assert!(list_notes(&test, session_scope("s")).await.is_empty(), "notes were written before the model answered");
@@ -69,10 +68,8 @@ async fn consolidation_writes_notes_after_the_answer() {
     assert_eq!(found[1].key, format!("daily_{}", view.run_id));
     let request = consolidation_requests(&test).remove(0);
     let text = messages_as_text(request.messages());
-    assert!(
-        text.contains(MESSAGE_TEXT) && text.contains("It is red now.") && request.body.get("tools").is_none(),
-        "{text}"
-    );
+    assert!(text.contains(MESSAGE_TEXT) && text.contains("It is red now."), "{text}");
+    assert_eq!(request.body.get("tools"), None);
 
     // Consolidation is not a message: the next message sees nothing of it, and it creates no session.
     test.run_message("s", "thanks").await;
@@ -115,8 +112,7 @@ async fn consolidation_needs_the_setting_and_something_to_keep() {
     test.script_marker("stopped", [ScriptedResponse::silent_mid_stream("I begin")]);
     let stopped = test.send(submission("s", "this will be stopped on its way marker:stopped")).await;
     test.wait_text(&stopped).await;
-    test.stop(&stopped);
-    test.wait_ended(&stopped).await;
+    test.stop_and_wait(&stopped).await;
     let spawn = json!({"agent": "main", "prompt": "count all of the boats in the harbour"});
     test.script_marker("spawn", [ScriptedResponse::tool_call("c1", "spawn_agent", &spawn)]);
     test.run_message("s", "Now marker:spawn do go on with this").await;
@@ -177,20 +173,14 @@ async fn a_stop_of_its_run_ends_it_wherever_it_is(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_note_that_waits_for_the_database_is_not_written_behind_the_stop() {
     let test = start_engine_consolidating().await;
-    let database = OtherProgram::connect(test.test_dir.path());
-    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
-    test.point_hook.arm(Point::Remember, 1, move || {
-        database.lock_writes();
-        sender.send(database).unwrap();
-    });
+    let database = lock_writes_at(&test, Point::Remember);
     let view = run_with_consolidation(&test, "s", "ask", gated_consolidation("gate")).await;
     test.model.open_gate("gate");
-    let database =
-        tokio::time::timeout(WAIT_TIMEOUT, receiver.recv()).await.expect("no note was to be written").unwrap();
+    test.point_hook.wait_fired().await;
     let stop = test.stop(&view.run_id);
     assert_eq!(stop.background.tasks.len(), 1);
     stop.wait_settled().await;
-    drop(database);
+    database.lock().unwrap().unlock_writes();
     test.wait_ended(&view.run_id).await;
     // This message is written after any waiting note.
     test.run_message("s", "thanks").await;
@@ -211,8 +201,8 @@ async fn a_stop_of_the_session_closes_its_request_and_one_that_keeps_the_backgro
     };
     let stop = test.engine.stop(&alice(), &keeping, &stop_ask(StopLevel::Gentle));
     assert!(stop.background.tasks.is_empty() && !stop.stopped_anything());
-    let others =
-        test.engine.stop(&bob(), &StopScope::whole_session(parse_session_key("s")), &stop_ask(StopLevel::Gentle));
+    let whole = StopScope::whole_session(parse_session_key("s"));
+    let others = test.engine.stop(&bob(), &whole, &stop_ask(StopLevel::Gentle));
     assert!(others.background.tasks.is_empty(), "another principal stopped it");
     let stop = test.stop_session("s");
     assert!(stop.aborted.is_empty() && stop.withdrawn.is_empty(), "consolidation counts as a message: {stop:?}");
@@ -234,16 +224,17 @@ async fn a_reset_and_a_deletion_let_nothing_be_remembered_behind_them(
     let view = run_with_consolidation(&test, "s", "ask", gated_consolidation("gate")).await;
     test.model.request_at(1).wait_streaming().await;
     let caller = if by_another { root() } else { alice() };
+    let (key, ask) = (parse_session_key("s"), stop_ask(StopLevel::Gentle));
     let done = match deletes {
-        true => test.engine.delete_session(&caller, &parse_session_key("s"), &stop_ask(StopLevel::Gentle)).await,
-        false => test.engine.reset_session(&caller, &parse_session_key("s"), &stop_ask(StopLevel::Gentle)).await,
+        true => test.engine.delete_session(&caller, &key, &ask).await,
+        false => test.engine.reset_session(&caller, &key, &ask).await,
     };
     assert!(done.unwrap());
     // The session exists again before the model has answered.
     test.run_message("s", "hello").await;
     test.model.open_gate("gate");
-    let (engine, run) = (test.engine.clone(), view.run_id.clone());
-    leaks::wait_for_true("the run has left the memory", move || engine.live_run(&run).is_none()).await;
+    let gone = async || test.engine.live_run(&view.run_id).is_none().then_some(());
+    poll_until("the end of the run's tasks", gone).await;
     assert!(list_notes(&test, session_scope("s")).await.is_empty());
     test.close().await;
 }
@@ -272,12 +263,13 @@ async fn a_forgotten_sender_gets_no_note_from_work_under_way(#[values(false, tru
     test.wait_ended(&run).await;
     assert_eq!(consolidation_requests(&test).len(), 1);
     assert!(list_notes(&test, NoteScope::Sender(sender.clone())).await.is_empty());
-    // Later messages of the same sender are remembered again.
+    // Later messages of the same sender are remembered again, as notes of the sender and not of the private chat.
     test.script_marker("ask", [ScriptedResponse::text("It is red now."), ScriptedResponse::text(CONSOLIDATION_ANSWER)]);
     let message = Submission { channel_origin: Some(channel_origin("2", &text)), ..submission("s", &text) };
     let view = run_completed(&test, message).await;
     test.wait_ended(&view.run_id).await;
     assert_eq!(list_notes(&test, NoteScope::Sender(sender)).await.len(), 3);
+    assert!(list_notes(&test, session_scope("s")).await.is_empty());
     test.close().await;
 }
 
@@ -289,9 +281,9 @@ async fn few_are_at_work_at_once_and_one_that_waits_ends_at_once() {
         sessions.iter().map(|session| run_with_consolidation(&test, session, session, gated_consolidation("gate")));
     let views = join_all(asking).await;
     test.model.wait_for_requests(6 + 4).await;
-    let at_work: Vec<String> =
-        consolidation_requests(&test).iter().map(|request| messages_as_text(request.messages())).collect();
-    let waits = |view: &&RunView| !at_work.iter().any(|text| text.contains(&format!("marker:{} ", view.session_key)));
+    let at_work = consolidation_requests(&test);
+    let asks = |request: &ModelRequestHandle, marker: &str| messages_as_text(request.messages()).contains(marker);
+    let waits = |view: &&RunView| !at_work.iter().any(|one| asks(one, &format!("marker:{} ", view.session_key)));
     let waiting: Vec<&RunView> = views.iter().filter(waits).collect();
     assert_eq!(waiting.len(), 2, "of six consolidations four run");
     let stop = test.stop(&waiting[0].run_id);
@@ -323,31 +315,11 @@ async fn the_model_that_answered_is_asked_and_no_other() {
     own.respond_by_prompt(|prompt, _| {
         ScriptedResponse::text(if prompt.contains("worth remembering?") { CONSOLIDATION_ANSWER } else { "Red." })
     });
-    let request = SessionRequest {
-        user_id: "ann".to_owned(),
-        chat_id: "c".to_owned(),
-        provider: "scripted".to_owned(),
-        base_url: Some(own.base_url()),
-        ..SessionRequest::default()
-    };
+    let request = SessionRequest { base_url: Some(own.base_url()), ..session_request("ann", "c") };
     let (session, _) = test.engine.open_session(&alice(), request).await.unwrap();
     let view = run_completed(&test, submission(session.as_str(), MESSAGE_TEXT)).await;
     test.wait_ended(&view.run_id).await;
     assert_eq!((own.request_count(), test.model.request_count()), (2, 0));
     assert_eq!(list_notes(&test, NoteScope::Session(session)).await.len(), 2);
-    test.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_private_chat_the_notes_are_the_senders() {
-    let test = start_engine_consolidating().await;
-    test.script_marker("ask", [ScriptedResponse::text("It is red now."), ScriptedResponse::text(CONSOLIDATION_ANSWER)]);
-    let text = format!("Now marker:ask {MESSAGE_TEXT}");
-    let view =
-        run_completed(&test, Submission { channel_origin: Some(channel_origin("1", &text)), ..submission("s", &text) })
-            .await;
-    test.wait_ended(&view.run_id).await;
-    assert_eq!(list_notes(&test, NoteScope::Sender("paper:alice".to_owned())).await.len(), 2);
-    assert!(list_notes(&test, session_scope("s")).await.is_empty());
     test.close().await;
 }

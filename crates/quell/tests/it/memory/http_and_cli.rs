@@ -1,7 +1,7 @@
 //! The HTTP routes and the `quell memory` command.
 
+use super::*;
 use crate::operations::wait_audit_entries;
-use crate::prelude::*;
 
 /// Starts a server with two notes of session `s` and one of the agent `main`.
 async fn start_server_with_notes() -> TestServer {
@@ -12,12 +12,8 @@ async fn start_server_with_notes() -> TestServer {
         ("fences", "Fences need paint.", "agent"),
     ] {
         let note = json!({"text": text, "key": key, "scope": scope});
-        server
-            .model
-            .script(ScriptedResponse::tool_call("c1", "remember", &note))
-            .script(ScriptedResponse::text("Noted."));
-        let run = server.send_message("s", "remember it").await;
-        server.wait_ended(&run).await;
+        server.model.script(ScriptedResponse::tool_call("c1", "remember", &note));
+        server.run_to_end("s").await;
     }
     server
 }
@@ -62,8 +58,8 @@ async fn notes_are_listed_searched_and_forgotten_over_http() {
 #[tokio::test(flavor = "multi_thread")]
 async fn looking_needs_read_and_forgetting_what_others_began_an_admin() {
     let server = start_server_with_notes().await;
-    let (reader, writer) =
-        (server.api_with_new_token("eyes", "read").await, server.api_with_new_token("hands", "write").await);
+    let reader = server.api_with_new_token("eyes", "read").await;
+    let writer = server.api_with_new_token("hands", "write").await;
     let _ = reader.get("/api/sessions/s/memory").await.expect_status(200);
     let _ = reader.get("/api/agents/main/memory?query=paint").await.expect_status(200);
     assert_problem(&reader.delete("/api/agents/main/memory/fences").await, 403, "forbidden");
@@ -95,8 +91,8 @@ async fn a_person_reads_the_memory_of_a_daemon_that_was_started_anew() {
     let listed = run_cli(daemon.home(), &["memory", "list", "--agent", "main"]);
     assert_eq!(listed.code, 0, "{listed:?}");
     assert!(listed.out.contains("fence-colour  core") && listed.out.contains("The fence is green."), "{listed:?}");
-    let found =
-        run_cli(daemon.home(), &["memory", "search", "what colour is the fence?", "--session", "demo", "--json"]);
+    let search = ["memory", "search", "what colour is the fence?", "--session", "demo", "--json"];
+    let found = run_cli(daemon.home(), &search);
     let found: Value = serde_json::from_str(&found.out).unwrap();
     assert_eq!(found[0]["text"], "remember that the fence is green");
     assert_eq!(found[0]["category"], "conversation");

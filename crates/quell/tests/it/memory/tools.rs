@@ -1,7 +1,6 @@
 //! The tools `remember` and `recall`.
 
 use super::*;
-use crate::prelude::*;
 
 #[tokio::test]
 async fn session_notes_are_recalled_here_and_agent_notes_everywhere() {
@@ -35,96 +34,38 @@ async fn session_notes_are_recalled_here_and_agent_notes_everywhere() {
     test.close().await;
 }
 
-#[rstest]
-#[case("remember", json!({"text": " \n"}), "The text is empty")]
-#[case("remember", json!({"text": "x", "key": ""}), "field `key`: expected a name of 1 to 200 characters")]
-#[case("remember", json!({"text": "x", "key": "two\nlines"}), "field `key`: expected a name")]
-#[case("remember", json!({"text": "x", "scope": "world"}), "field `scope`: \"world\" is neither `session` nor `agent`")]
-#[case("remember", json!({"text": "x".repeat(4001)}), "The text has 4001 characters, a note at most 4000")]
-#[case("remember", json!({"words": "x"}), "there is no field \"words\"; the fields are `key`, `scope`, `text`")]
-#[case("recall", json!({}), "field `query` is missing")]
-#[case("recall", json!({"query": "x", "limit": -1}), "field `limit`: expected a whole number")]
 #[tokio::test]
-async fn wrong_arguments_are_explained_and_remember_nothing(
-    #[case] tool: &str,
-    #[case] arguments: Value,
-    #[case] wanted: &str,
-) {
+async fn wrong_arguments_are_explained_and_remember_nothing() {
     let test = start_engine(|_| {}).await;
-    let (end, output) = call_tool(&test, "s", tool, &arguments).await;
-    assert_eq!(end, CallEnd::Error);
-    assert!(output.contains(wanted), "{output}");
+    for (tool, arguments, wanted) in [
+        ("remember", json!({"text": " \n"}), "The text is empty"),
+        ("remember", json!({"text": "x", "key": ""}), "field `key`: expected a name of 1 to 200 characters"),
+        ("remember", json!({"text": "x", "key": "two\nlines"}), "field `key`: expected a name"),
+        (
+            "remember",
+            json!({"text": "x", "scope": "world"}),
+            "field `scope`: \"world\" is neither `session` nor `agent`",
+        ),
+        ("remember", json!({"text": "x".repeat(4001)}), "The text has 4001 characters, a note at most 4000"),
+        ("remember", json!({"words": "x"}), "there is no field \"words\"; the fields are `key`, `scope`, `text`"),
+        ("recall", json!({}), "field `query` is missing"),
+        ("recall", json!({"query": "x", "limit": -1}), "field `limit`: expected a whole number"),
+    ] {
+        let (end, output) = call_tool(&test, "s", tool, &arguments).await;
+        assert!(end == CallEnd::Error && output.contains(wanted), "{tool} {arguments}: {output}");
+    }
     assert!(list_notes(&test, session_scope("s")).await.is_empty());
     test.close().await;
-}
-
-#[rstest]
-#[case("\"")]
-#[case("*")]
-#[case("NEAR(")]
-#[case("AND")]
-#[case("fence\" OR \"")]
-#[case("words:fence*")]
-#[case("우리 집 울타리")]
-#[case("栅栏")]
-#[case("フェンス")]
-#[tokio::test]
-async fn any_query_is_answered(#[case] query: &str) {
-    let test = start_engine(|_| {}).await;
-    let text = "The fence is green. 울타리는 초록색. 栅栏是绿色的。フェンスは緑。";
-    remember(&test, "s", &json!({"text": text, "key": "it"})).await;
-    let (end, output) = call_tool(&test, "s", "recall", &json!({"query": query})).await;
-    assert_eq!(end, CallEnd::Ok, "{output}");
-    let has_words = query.contains("fence") || !query.is_ascii();
-    assert_eq!(output.contains(text), has_words, "{output}");
-    test.close().await;
-}
-
-#[tokio::test]
-async fn an_agent_has_the_tools_that_it_is_allowed() {
-    let test = start_engine(|config| {
-        config.agents.get_mut(&parse_agent_id("main")).unwrap().tools = vec!["recall".to_owned()];
-    })
-    .await;
-    let (end, output) = call_tool(&test, "s", "remember", &json!({"text": "x"})).await;
-    assert_eq!(end, CallEnd::Error);
-    assert!(output.contains("there is no tool named \"remember\"; the tools are: recall"), "{output}");
-    test.close().await;
-}
-
-/// Blocks all writes to the database until it is dropped.
-struct DatabaseWriteLock(OtherProgram);
-
-impl DatabaseWriteLock {
-    fn new(test: &TestEngine) -> Self {
-        let database = OtherProgram::connect(test.test_dir.path());
-        database.lock_writes();
-        Self(database)
-    }
-}
-
-impl Drop for DatabaseWriteLock {
-    fn drop(&mut self) {
-        self.0.unlock_writes();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_does_not_wait_for_a_database_that_takes_no_note() {
     let test = start_engine(|_| {}).await;
     let run = parse_run_id("blocked");
-    test.script_marker(
-        "blocked",
-        [ScriptedResponse::tool_call("c1", "remember", &json!({"text": "The fence is green."}))],
-    );
-    let blocked = Arc::new(std::sync::Mutex::new(None));
-    let database = OtherProgram::connect(test.test_dir.path());
-    let slot = Arc::clone(&blocked);
+    let note = json!({"text": "The fence is green."});
+    test.script_marker("blocked", [ScriptedResponse::tool_call("c1", "remember", &note)]);
     // The call is in the journal by then, so that only the note waits for the database.
-    test.point_hook.arm(Point::Remember, 1, move || {
-        database.lock_writes();
-        *slot.lock().unwrap() = Some(DatabaseWriteLock(database));
-    });
+    let database = lock_writes_at(&test, Point::Remember);
     test.send(submission_as(&run, "s", "note it marker:blocked")).await;
     test.point_hook.wait_fired().await;
     let live_run = test.engine.live_run(&run).unwrap();
@@ -139,7 +80,7 @@ async fn a_stop_does_not_wait_for_a_database_that_takes_no_note() {
     })
     .await;
     assert!(live_run.progress() >= RunProgress::Ending);
-    drop(blocked.lock().unwrap().take());
+    database.lock().unwrap().unlock_writes();
     let view = test.wait_ended(&run).await;
     assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
     test.close().await;
@@ -151,7 +92,8 @@ async fn a_database_that_cannot_be_searched_is_an_error_that_the_model_reads() {
     remember(&test, "s", &json!({"text": "The fence is green."})).await;
     let database = OtherProgram::connect(test.test_dir.path());
     database.drop_note_index();
-    drop(DatabaseWriteLock::new(&test));
+    database.lock_writes();
+    database.unlock_writes();
     let (end, output) = call_tool(&test, "s", "recall", &json!({"query": "fence"})).await;
     assert_eq!(end, CallEnd::Error);
     assert!(output.starts_with("The notes could not be read: "), "{output}");

@@ -5,7 +5,6 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_process::{WardenExe, base_environment};
 use quell_protocol::audit::Action;
 use quell_store::sqlite::test_support::RefusedWrite;
-use reqwest::Method;
 
 use crate::prelude::*;
 use crate::ws::WsTestClient;
@@ -30,8 +29,8 @@ fn audit_columns(row: &Value) -> (&str, &str, &str, &str) {
 async fn stops_are_written_down_with_who_what_and_from_where() {
     let server = TestServer::start().await;
     let first = server.start_streaming_run("s").await;
-    let body = json!({"reason": "lunch"});
-    let _ = server.http.post(&format!("/api/runs/{first}/stop?wait=1"), &body).await.expect_status(200);
+    let path = format!("/api/runs/{first}/stop?wait=1");
+    let _ = server.http.post(&path, &json!({"reason": "lunch"})).await.expect_status(200);
     let rows = wait_audit_entries(&server.http, 0, 1).await;
     assert_eq!(audit_columns(&rows[0]), ("admin", "http", "stop", format!("run {first}").as_str()), "{rows:#?}");
     assert_eq!((&rows[0]["seq"], &rows[0]["from"]), (&json!(1), &json!("127.0.0.1")));
@@ -52,10 +51,8 @@ async fn stops_are_written_down_with_who_what_and_from_where() {
     assert_eq!(audit_columns(&rows[0]), ("admin", "http", "stop", "session s"));
     assert_eq!(rows[0]["from"], "127.0.0.1, forwarded for 10.0.0.1, 203.0.113.9");
     assert!(rows[0]["detail"].as_str().unwrap().contains(&second));
-    assert_eq!(
-        (audit_columns(&rows[1]), &rows[1]["from"]),
-        (("admin", "ws", "stop", "session t"), &json!("127.0.0.1"))
-    );
+    assert_eq!(audit_columns(&rows[1]), ("admin", "ws", "stop", "session t"));
+    assert_eq!(rows[1]["from"], "127.0.0.1");
     let outsider = server.http.with_token("").request(Method::GET, "/api/audit").header("x-forwarded-for", "127.0.0.1");
     assert_problem(&server.http.send(outsider).await, 401, "unauthorized");
 }
@@ -70,8 +67,7 @@ async fn requests_without_effect_are_not_audited() {
     }
     let _ = server.http.delete("/api/tokens/nobody").await.expect_status(404);
     let _ = server.http.delete("/api/sessions/none").await.expect_status(404);
-    let text = server.post_run("s", &json!({"text": "/stop"})).await;
-    assert_eq!(text.status, 200, "{text:?}");
+    let _ = server.post_run("s", &json!({"text": "/stop"})).await.expect_status(200);
     // Entries are ordered, so an entry before the hold would be visible by now.
     let _ = server.http.put("/api/hold", &json!({"reason": "upgrade"})).await.expect_status(200);
     let rows = wait_audit_entries(&server.http, 0, 1).await;
@@ -81,7 +77,7 @@ async fn requests_without_effect_are_not_audited() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_force_behind_a_stop_is_a_deed_of_its_own() {
     let server = TestServer::start_with(|plan| {
-        plan.engine.warden_exe = WardenExe::Path(env!("CARGO_BIN_EXE_quell").into());
+        plan.engine.warden_exe = WardenExe::Path(quell_exe().into());
         plan.engine.environment = base_environment(std::env::vars_os());
         (plan.engine.stop_timeouts.term, plan.engine.stop_timeouts.grace) = (WAIT_TIMEOUT, WAIT_TIMEOUT * 2);
     })
@@ -112,14 +108,9 @@ async fn every_other_deed_is_written_down() {
     let export = http.request(Method::GET, "/api/sessions/s/export").send().await.unwrap().text().await.unwrap();
     let writer = server.api_with_new_token("writer", "write").await;
     for (decision, session) in [("allow", "a"), ("deny", "b")] {
-        server
-            .model
-            .script(ScriptedResponse::tool_call("c1", "list_files", &json!({})))
-            .script(ScriptedResponse::text("done"));
+        server.model.script(list_files_call()).script(ScriptedResponse::text("done"));
         let run = server.send_message(session, "list").await;
-        http.run_events(&run, 0).await.wait_for("approval.requested").await;
-        let id = http.get("/api/approvals").await.expect_status(200)["items"][0]["id"].as_str().unwrap().to_owned();
-        let path = format!("/api/approvals/{id}");
+        let path = format!("/api/approvals/{}", http.wait_approval().await["id"].as_str().unwrap());
         let _ = http.post(&path, &json!({"decision": decision})).await.expect_status(200);
         server.wait_ended(&run).await;
     }
@@ -132,31 +123,25 @@ async fn every_other_deed_is_written_down() {
     let rows = wait_audit_entries(http, 0, 8).await;
     let columns: Vec<_> = rows.iter().map(|row| (audit_columns(row).2, audit_columns(row).3)).collect();
     assert_eq!(columns[0], ("create_token", "token writer"));
-    assert!(
-        columns[1].0 == "approve" && columns[2].0 == "deny" && columns[1].1.starts_with("approval "),
-        "{columns:?}"
-    );
-    assert_eq!(
-        columns[3..6],
-        [("reset_session", "session s"), ("delete_session", "session s"), ("import_session", "session s")]
-    );
+    assert!(columns[1].0 == "approve" && columns[1].1.starts_with("approval "), "{columns:?}");
+    assert_eq!(columns[2].0, "deny", "{columns:?}");
+    for (column, action) in columns[3..6].iter().zip(["reset_session", "delete_session", "import_session"]) {
+        assert_eq!(*column, (action, "session s"));
+    }
     assert_eq!(columns[6..], [("lift_hold", ""), ("revoke_token", "token writer")]);
     assert!(rows[1]["detail"].as_str().unwrap().contains("tool: list_files"), "{:#}", rows[1]);
     let words: Vec<&str> = Action::ALL.iter().map(|action| action.as_str()).collect();
     assert!(columns.iter().all(|(action, _)| words.contains(action)));
     // Tokens of scope write or read may not read the log.
     assert_problem(&writer.get("/api/audit").await, 401, "unauthorized");
-    let other = server.api_with_new_token("other", "write").await;
-    assert_problem(&other.get("/api/audit").await, 403, "forbidden");
+    assert_problem(&server.api_with_new_token("other", "write").await.get("/api/audit").await, 403, "forbidden");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_list_is_read_in_pages_and_survives_its_daemon() {
     let server = TestServer::start().await;
     for held in [true, false, true, false, true] {
-        let answer: TestApiResponse =
-            if held { server.http.put("/api/hold", &json!({})).await } else { server.http.delete("/api/hold").await };
-        let _ = answer.expect_status(200);
+        let _ = server.http.put("/api/hold", &json!({"held": held})).await.expect_status(200);
     }
     // Entries from just before the end are included.
     let server = server.restart().await;
@@ -172,19 +157,13 @@ async fn the_list_is_read_in_pages_and_survives_its_daemon() {
     assert_problem(&server.http.get("/api/audit?after=x").await, 400, "invalid_request");
 }
 
-fn refuse_audit_writes(daemon: &TestDaemon) -> OtherProgram {
-    let other = OtherProgram::connect(&daemon.home().data_dir());
-    other.refuse(RefusedWrite::AuditEntry);
-    other
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_waits_for_no_list_and_what_was_refused_is_written_later_or_is_in_the_log() {
     let (model, daemon) = start_daemon("").await;
-    let (http, other) = (daemon.api(), refuse_audit_writes(&daemon));
+    let (http, other) = (daemon.api(), OtherProgram::connect(&daemon.home().data_dir()));
+    other.refuse(RefusedWrite::AuditEntry);
     model.script(ScriptedResponse::silent_mid_stream("begun"));
-    let body = json!({"text": "go on for ever"});
-    let run_id = http.post_run("s", &body).await.expect_status(202)["runId"].as_str().unwrap().to_owned();
+    let run_id = http.send_message("s", "go on for ever").await;
     model.request_at(0).wait_paused().await;
     let stopped = http.stop_run(&run_id).await;
     assert_eq!(stopped["state"], "ended", "{stopped:#}");
@@ -192,19 +171,17 @@ async fn a_stop_waits_for_no_list_and_what_was_refused_is_written_later_or_is_in
     let rows = wait_audit_entries(&http, 0, 1).await;
     assert_eq!(audit_columns(&rows[0]).3, format!("run {run_id}"));
 
-    let shown = run_to_exit(daemon.home().command(quell_exe()).arg("audit"));
+    let shown = run_cli(daemon.home(), &["audit"]);
     assert!(shown.code == 0 && shown.out.contains(&format!("stop  run {run_id}")), "{shown:?}");
-    let none = run_to_exit(daemon.home().command(quell_exe()).args(["audit", "--after", "1", "--json"]));
+    let none = run_cli(daemon.home(), &["audit", "--after", "1", "--json"]);
     assert_eq!((none.code, none.out.as_str()), (0, "[]\n"), "{none:?}");
 
-    let _other = refuse_audit_writes(&daemon);
+    other.refuse(RefusedWrite::AuditEntry);
     let _ = http.put("/api/hold", &json!({"reason": "the last deed"})).await.expect_status(200);
     daemon.stop().await;
     let log = daemon.output();
-    let line = log
-        .lines()
-        .find(|line| line.contains("only in this log"))
-        .unwrap_or_else(|| panic!("the entry is lost: {log}"));
+    let line = log.lines().find(|line| line.contains("only in this log"));
+    let line = line.unwrap_or_else(|| panic!("the entry is lost: {log}"));
     for part in ["ERROR", "admin", "hold", "the last deed", "127.0.0.1"] {
         assert!(line.contains(part), "{part} is not in {line}");
     }

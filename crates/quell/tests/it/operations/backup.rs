@@ -1,41 +1,25 @@
 //! Backup and restore with the real binary, under load.
 
 use std::os::unix::fs::PermissionsExt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::prelude::*;
 
-/// Sends messages one after the other in a few sessions until it is stopped.
-struct RunLoad {
-    go_on: Arc<AtomicBool>,
-    ended: Arc<AtomicUsize>,
-    tasks: Vec<tokio::task::JoinHandle<()>>,
-}
-
-impl RunLoad {
-    fn start(daemon: &TestDaemon) -> Self {
-        let (go_on, ended) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
-        let tasks = (0..4).map(|lane| {
-            let (http, go_on, ended) = (daemon.api(), Arc::clone(&go_on), Arc::clone(&ended));
-            tokio::spawn(async move {
-                while go_on.load(Ordering::Relaxed) {
-                    let id = http.send_message(&format!("lane-{lane}"), "go").await;
-                    http.wait_ended(&id).await;
-                    ended.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        });
-        let tasks = tasks.collect();
-        Self { go_on, ended, tasks }
-    }
-
-    async fn stop(self) -> usize {
-        self.go_on.store(false, Ordering::Relaxed);
-        for task in self.tasks {
-            task.await.unwrap();
-        }
-        self.ended.load(Ordering::Relaxed)
-    }
+/// Sends messages one after the other in a few sessions until the flag is cleared. Each task returns its number of runs.
+fn start_load(daemon: &TestDaemon, go_on: &Arc<AtomicBool>) -> Vec<tokio::task::JoinHandle<usize>> {
+    let send = |lane| {
+        let (http, go_on) = (daemon.api(), Arc::clone(go_on));
+        tokio::spawn(async move {
+            let mut ended = 0;
+            while go_on.load(Ordering::Relaxed) {
+                let id = http.send_message(&format!("lane-{lane}"), "go").await;
+                http.wait_ended(&id).await;
+                ended += 1;
+            }
+            ended
+        })
+    };
+    (0..4).map(send).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,13 +35,12 @@ async fn a_backup_under_load_is_restored_with_its_sessions_and_receipts_and_its_
     let open = http.send_message("t", "marker:rest").await;
     http.run_events(&open, 0).await.wait_for("text.delta").await;
 
-    let load = RunLoad::start(&daemon);
+    let go_on = Arc::new(AtomicBool::new(true));
+    let load = start_load(&daemon, &go_on);
     let file = daemon.home().config_file().with_file_name("copy.db");
     let (path, mut sizes) = (file.to_str().unwrap().to_owned(), Vec::new());
-    for flags in [vec![], vec!["--force", "--json"]] {
-        let (home, args) = (daemon.home().clone(), [&["backup", &path], flags.as_slice()].concat().join(" "));
-        let made = tokio::task::spawn_blocking(move || run_cli(&home, &args.split(' ').collect::<Vec<_>>()));
-        let made = made.await.unwrap();
+    for args in [&["backup", &path][..], &["backup", &path, "--force", "--json"]] {
+        let made = tokio::task::block_in_place(|| run_cli(daemon.home(), args));
         assert_eq!(made.code, 0, "{made:?}");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         sizes.push(std::fs::metadata(&file).unwrap().len());
@@ -67,7 +50,10 @@ async fn a_backup_under_load_is_restored_with_its_sessions_and_receipts_and_its_
     assert!(again.code == 1 && again.err.contains("--force"), "{again:?}");
     let under = run_cli(daemon.home(), &["restore", &path]);
     assert!(under.code == 1 && under.err.contains("another quell"), "{under:?}");
-    assert!(load.stop().await > 0);
+    go_on.store(false, Ordering::Relaxed);
+    for lane in load {
+        assert!(lane.await.unwrap() > 0, "no load");
+    }
     let late = http.send_message("late", "after the backup").await;
     http.wait_ended(&late).await;
     let rows = http.get("/api/audit").await.expect_status(200);
@@ -82,14 +68,12 @@ async fn a_backup_under_load_is_restored_with_its_sessions_and_receipts_and_its_
     assert_eq!(http.run_view(&first).await["receipt"], receipt);
     assert_problem(&http.get(&format!("/api/runs/{late}")).await, 404, "run_not_found");
     let sealed = http.run_view(&open).await;
-    let verdict = (&sealed["state"], &sealed["verdict"]["kind"], &sealed["verdict"]["reason"]);
-    assert_eq!(verdict, (&json!("ended"), &json!("aborted"), &json!("daemon_stopped")), "{sealed:#}");
-    let open = http.get("/api/runs?state=active").await.expect_status(200);
-    assert_eq!(open["items"], json!([]));
+    assert_fields(&sealed, &json!({"state": "ended", "verdict": {"kind": "aborted", "reason": "daemon_stopped"}}));
+    assert_eq!(http.get("/api/runs?state=active").await.expect_status(200)["items"], json!([]));
     // The session continues where the backup was made.
     let next = http.send_message("s", "the second").await;
     assert_eq!(http.wait_ended(&next).await["verdict"]["kind"], "completed");
-    let seen = model.recorded_requests().last().map(|request| json!(request.messages()).to_string()).unwrap();
+    let seen = messages_as_text(model.recorded_requests().last().unwrap().messages());
     assert!(seen.contains("the first") && seen.contains("the second"), "{seen}");
     model.assert_histories_valid();
 }
@@ -126,12 +110,8 @@ async fn a_backup_without_a_daemon_reads_the_file_and_a_broken_one_leaves_nothin
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_is_for_admins() {
     let server = TestServer::start().await;
-    let writer = server.api_with_new_token("writer", "write").await;
-    assert_problem(&writer.get("/api/backup").await, 403, "forbidden");
-    let answer = server.http.request(reqwest::Method::GET, "/api/backup").send().await.unwrap();
-    assert_eq!(
-        (answer.status().as_u16(), &answer.headers()["content-type"]),
-        (200, &"application/vnd.sqlite3".parse().unwrap())
-    );
+    assert_problem(&server.api_with_new_token("writer", "write").await.get("/api/backup").await, 403, "forbidden");
+    let answer = server.http.request(Method::GET, "/api/backup").send().await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "application/vnd.sqlite3");
     assert!(answer.bytes().await.unwrap().starts_with(b"SQLite format 3\0"));
 }

@@ -2,24 +2,16 @@
 
 use futures_util::poll;
 use quell_engine::memory::{Note, NoteScope};
+use quell_protocol::api::AccessLevel;
 
 use crate::prelude::*;
 use crate::sessions::session_request;
 
-/// Holds the write lock like another program, so that every write of the engine waits.
-fn lock_database(test: &TestEngine) -> OtherProgram {
+/// Polls a request once, and drops it before it is answered: another program holds the write lock of the database.
+async fn poll_once_and_drop<T>(test: &TestEngine, question: impl Future<Output = T>) {
     let other = OtherProgram::connect(test.test_dir.path());
     other.lock_writes();
-    other
-}
-
-/// Polls a request once, and drops it before it is answered.
-async fn poll_once_and_drop<T>(test: &TestEngine, question: impl Future<Output = T>) {
-    let other = lock_database(test);
-    {
-        let mut question = std::pin::pin!(question);
-        assert!(poll!(&mut question).is_pending(), "the request completed before the caller could disconnect");
-    }
+    assert!(poll!(Box::pin(question)).is_pending(), "the request completed before the caller could disconnect");
     other.unlock_writes();
 }
 
@@ -71,17 +63,15 @@ async fn actions_of_callers_that_left_are_audited() {
     test.run_message("s", "hello").await;
     poll_once_and_drop(&test, test.engine.open_session(&alice(), session_request("u", "c"))).await;
     wait_audit_entry(&test, "configure_session").await;
-    poll_once_and_drop(&test, test.engine.create_token(&root(), "t", quell_protocol::api::AccessLevel::Read)).await;
+    poll_once_and_drop(&test, test.engine.create_token(&root(), "t", AccessLevel::Read)).await;
     wait_audit_entry(&test, "create_token").await;
     poll_once_and_drop(&test, test.engine.revoke_token(&root(), "t")).await;
     wait_audit_entry(&test, "revoke_token").await;
-    let note =
-        Note { key: "k".into(), category: "core".into(), text: "text".into(), at: "2026-01-01T00:00:00Z".into() };
-    let other = OtherProgram::connect(test.test_dir.path());
-    other.save_note(&NoteScope::Agent(parse_agent_id("main")), &note);
-    other.save_note(&NoteScope::Sender("tg:1".to_owned()), &note);
-    drop(other);
-    let scope = NoteScope::Agent(parse_agent_id("main"));
+    let [key, category, text, at] = ["k", "core", "text", "2026-01-01T00:00:00Z"].map(str::to_owned);
+    let (note, scope) = (Note { key, category, text, at }, NoteScope::Agent(parse_agent_id("main")));
+    for scope in [&scope, &NoteScope::Sender("tg:1".to_owned())] {
+        OtherProgram::connect(test.test_dir.path()).save_note(scope, &note);
+    }
     poll_once_and_drop(&test, test.engine.forget_note(&alice(), scope, "k".to_owned())).await;
     wait_audit_entry(&test, "forget_note").await;
     poll_once_and_drop(&test, test.engine.forget_sender(&alice(), "tg:1".to_owned())).await;

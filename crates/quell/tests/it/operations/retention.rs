@@ -64,16 +64,13 @@ async fn unused_sessions_are_deleted_whole_and_audited() {
     assert!(!session_exists(&test, "a").await && session_exists(&test, "b").await);
     let left = test.engine.find_run(&run).await.unwrap().expect("the receipts of its runs are kept");
     assert_eq!((left.text.as_str(), left.output, left.receipt.is_some()), ("", None, true));
-    assert!(
-        test.engine.list_runs(all_runs()).await.unwrap().items.iter().all(|row| row.run_id != run),
-        "a run of a deleted session is listed"
-    );
+    let listed = test.engine.list_runs(all_runs()).await.unwrap().items;
+    assert!(listed.iter().all(|row| row.run_id != run), "a run of a deleted session is listed");
     let rows = test.engine.list_audit(0, 10).await.unwrap().items;
-    let entries: Vec<_> =
-        rows.iter().map(|row| (row.principal.as_str(), row.action.as_str(), row.target.as_deref())).collect();
-    assert_eq!(
-        entries,
-        [("quell", "delete_session", Some("session a")), ("quell", "delete_session", Some("session c"))]
+    assert_eq!(rows.iter().filter_map(|row| row.target.as_deref()).collect::<Vec<_>>(), ["session a", "session c"]);
+    assert!(
+        rows.iter().all(|row| (row.principal.as_str(), row.action.as_str()) == ("quell", "delete_session")),
+        "{rows:?}"
     );
     assert!(rows[0].detail.as_deref().unwrap().contains("30 days"), "{rows:?}");
     test.close().await;
@@ -96,13 +93,11 @@ async fn a_session_that_was_asked_for_and_not_written_to_was_used() {
     // Often enough that it stays alive.
     time.skip(Duration::from_secs(20 * 24 * 3600));
     first.engine.open_session(&root(), session_request("ann", "c")).await.unwrap();
-    let used = first.engine.find_session(&parse_session_key("ann:c:scripted")).await.unwrap().unwrap().last_used_at;
+    let key = parse_session_key("ann:c:scripted");
+    let used = first.engine.find_session(&key).await.unwrap().unwrap().last_used_at;
     first.close().await;
     let test = start_engine(data_dir.path(), retention).await;
-    assert_eq!(
-        test.engine.find_session(&parse_session_key("ann:c:scripted")).await.unwrap().unwrap().last_used_at,
-        used
-    );
+    assert_eq!(test.engine.find_session(&key).await.unwrap().unwrap().last_used_at, used);
     assert_eq!(retire_sessions(&test, days_from_now(40)).await, ["bob:c:scripted"]);
     test.close().await;
 }
@@ -161,8 +156,7 @@ async fn the_oldest_go_until_the_database_is_small_enough() {
     assert_eq!(gone, ["a", "b"], "retention must delete no more than needed");
     assert!(retire_sessions(&test, days_from_now(0)).await.is_empty());
     // The remaining sessions are complete.
-    let page = test.engine.history_page(&parse_session_key("c"), 10, None).await.unwrap();
-    assert_eq!(page.messages.len(), 2);
+    assert_eq!(test.engine.history_page(&parse_session_key("c"), 10, None).await.unwrap().messages.len(), 2);
     test.run_message("c", "and on").await;
     test.close().await;
 }

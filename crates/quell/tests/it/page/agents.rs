@@ -8,14 +8,10 @@
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use serde_json::json;
 
 use super::proxy::PageProxy;
 use super::{PageConfig, PageFixture};
-use crate::test_engine::shell_call;
-use crate::test_server::percent_encode;
+use crate::prelude::*;
 
 const STATUSES: [&str; 4] = ["idle", "waiting_llm", "processing", "stopping"];
 const AGENTS: [&str; 3] = ["main", "scout", "team/writer"];
@@ -23,6 +19,7 @@ const CONFIG: PageConfig<'static> = PageConfig {
     main: "",
     others: &[("scout", "parent = \"main\""), ("team/writer", "parent = \"scout\"")],
     tables: "",
+    max_retries: 0,
 };
 
 /// Checks the tree after every change and records violations of the rule.
@@ -69,8 +66,7 @@ async fn wait_row(fixture: &PageFixture, agent: &str, status: &str) {
 /// actions make is left to chance.
 async fn assert_rule_held(fixture: &PageFixture) {
     assert_eq!(fixture.eval("window.__broken").await, json!([]));
-    let looks = fixture.eval("window.__changes").await.as_u64().unwrap();
-    assert!(looks > 1, "no change was looked at");
+    assert!(fixture.eval("window.__changes").await.as_u64().unwrap() > 1, "no change was looked at");
 }
 
 fn samples<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>, count: usize) -> Vec<T> {
@@ -117,9 +113,8 @@ async fn check_stale_list_ignored(fixture: &PageFixture, proxy: &PageProxy) {
         proxy.release_lists();
         // Lists are fetched one after the other: when the second one is here, the first one has been processed.
         proxy.set_agent_status("scout", old);
-        fixture
-            .wait_for("performance.getEntriesByType('resource').filter(e => e.name.endsWith('/api/agents')).length > 1")
-            .await;
+        let lists = "performance.getEntriesByType('resource').filter(e => e.name.endsWith('/api/agents'))";
+        fixture.wait_for(&format!("{lists}.length > 1")).await;
         let history = fixture.eval("window.__history.join('; ')").await;
         assert!(history == "" || history == expected_row(new), "{old} came back over {new}: {history}");
     }
@@ -148,24 +143,8 @@ fn any_action() -> impl Strategy<Value = (usize, AgentAction)> {
     (0..AGENTS.len(), actions)
 }
 
-#[derive(Debug, Clone, Default)]
-enum SessionActivity {
-    #[default]
-    Nothing,
-    /// Waits for the model, which waits at this gate.
-    Waiting(String),
-    Working,
-}
-
-impl SessionActivity {
-    fn status(&self) -> &'static str {
-        match self {
-            Self::Nothing => "idle",
-            Self::Waiting(_) => "waiting_llm",
-            Self::Working => "processing",
-        }
-    }
-}
+/// What an agent does in its session, and the gate at which its model waits.
+type AgentActivity = (&'static str, String);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_agents_do() {
@@ -173,15 +152,14 @@ async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_agents_do() {
     fixture.wait_visible("#agents [data-agent='team/writer']").await;
     fixture.run_script(WATCH_SCRIPT, &[]).await;
     let marker = ProcessMarker::new();
-    let mut activity: [SessionActivity; AGENTS.len()] = Default::default();
+    let mut activities: [AgentActivity; AGENTS.len()] = AGENTS.map(|_| ("idle", String::new()));
     for (number, (agent, action)) in samples(any_action(), 30).into_iter().enumerate() {
         println!("action {number}: {action:?} of {}", AGENTS[agent]);
-        let before = std::mem::take(&mut activity[agent]);
-        activity[agent] = perform_action(&fixture, &marker, (number, AGENTS[agent]), (action, before)).await;
-        for (agent, activity) in AGENTS.iter().zip(&activity) {
-            wait_row(&fixture, agent, activity.status()).await;
+        perform_action(&fixture, &marker, number, (AGENTS[agent], action), &mut activities[agent]).await;
+        for (agent, (status, _)) in AGENTS.iter().zip(&activities) {
+            wait_row(&fixture, agent, status).await;
             let view = fixture.http.get(&format!("/api/agents/{}", percent_encode(agent))).await.expect_status(200);
-            assert_eq!(view["computeStatus"], activity.status(), "what {agent} does: {view:#}");
+            assert_eq!(view["computeStatus"], *status, "what {agent} does: {view:#}");
         }
     }
     assert_rule_held(&fixture).await;
@@ -189,43 +167,43 @@ async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_agents_do() {
     fixture.assert_no_page_errors(&[]).await;
 }
 
-/// Performs the action if the activity allows it; returns the activity afterwards.
+/// Performs the action if the activity allows it.
 async fn perform_action(
     fixture: &PageFixture,
     marker: &ProcessMarker,
-    (number, agent): (usize, &str),
-    (action, activity): (AgentAction, SessionActivity),
-) -> SessionActivity {
-    let path = format!("/api/sessions/{}", percent_encode(agent));
+    number: usize,
+    (agent, action): (&str, AgentAction),
+    (status, gate): &mut AgentActivity,
+) {
     let begin = async |behaviour: ScriptedResponse| {
         fixture.model.script(behaviour);
-        let body = json!({"text": format!("act {number}"), "agent": agent});
-        drop(fixture.http.post(&format!("{path}/runs"), &body).await.expect_status(202));
+        fixture.http.start_run(agent, &json!({"text": format!("act {number}"), "agent": agent})).await;
     };
-    match (action, activity) {
-        (AgentAction::Wait, SessionActivity::Nothing) => {
-            let gate = format!("gate {number}");
-            begin(ScriptedStream::new().text("hm").wait_for_gate(&gate).text(".").into()).await;
-            SessionActivity::Waiting(gate)
+    *status = match (action, *status) {
+        (AgentAction::Wait, "idle") => {
+            *gate = format!("gate {number}");
+            begin(ScriptedStream::new().text("hm").wait_for_gate(&*gate).text(".").into()).await;
+            "waiting_llm"
         }
-        (AgentAction::Work, SessionActivity::Nothing) => {
+        (AgentAction::Work, "idle") => {
             begin(shell_call(commands::obeys_signals(marker))).await;
-            SessionActivity::Working
+            "processing"
         }
-        (AgentAction::Answer, SessionActivity::Waiting(gate)) => {
-            fixture.model.open_gate(&gate);
-            SessionActivity::Nothing
+        (AgentAction::Answer, "waiting_llm") => {
+            fixture.model.open_gate(gate);
+            "idle"
         }
-        (AgentAction::Click, SessionActivity::Waiting(_)) => {
+        (AgentAction::Click, "waiting_llm") => {
             let before = fixture.eval("location.href").await;
             fixture.click(&format!("#agents [data-agent='{agent}'] .abort-btn")).await;
             assert_eq!(fixture.eval("location.href").await, before, "the click does not open the row");
-            SessionActivity::Nothing
+            "idle"
         }
         (AgentAction::Stop, _) => {
-            let _ = fixture.http.post(&format!("{path}/stop"), &json!({})).await.expect_status(200);
-            SessionActivity::Nothing
+            let path = format!("/api/sessions/{}/stop", percent_encode(agent));
+            let _ = fixture.http.post(&path, &json!({})).await.expect_status(200);
+            "idle"
         }
-        (AgentAction::Wait | AgentAction::Work | AgentAction::Answer | AgentAction::Click, activity) => activity,
-    }
+        (_, unchanged) => unchanged,
+    };
 }

@@ -1,10 +1,9 @@
 //! A conversation on the page: streaming, Markdown, folded calls and thinking, queued and withdrawn messages.
 
 use quell_testkit::browser::Key;
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use serde_json::json;
 
 use super::PageFixture;
+use crate::prelude::*;
 
 const ANSWER: &str = "# A plan\n\nFirst **look**, then `act`:\n\n- one\n- two\n\n```rust\nfn main() {}\n```\n\n\
     | a | b |\n|---|---|\n| 1 | 2 |\n\nSee [the manual](https://example.org/manual).";
@@ -15,8 +14,7 @@ async fn a_message_streams_and_its_markdown_is_rendered() {
     let (begun, rest) = ANSWER.split_at(ANSWER.find("| 1").unwrap());
     let first = ScriptedStream::new().thinking("Let me see what is here.").text("I look around. ");
     let first = first.tool_call("c1", "shell", &json!({"command": "printf 'line %s\\n' one two"}));
-    fixture.model.script(first);
-    fixture.model.script(ScriptedStream::new().text(begun).wait_for_gate("rest").text(rest));
+    fixture.model.script(first).script(ScriptedStream::new().text(begun).wait_for_gate("rest").text(rest));
     fixture.fill("#message", "plan").await;
     fixture.press_with_modifier(Key::Shift, Key::Enter).await;
     fixture.type_text("please").await;

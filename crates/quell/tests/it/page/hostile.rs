@@ -1,10 +1,9 @@
 //! Hostile text from models, tools, names and keys is shown as it is and never executed.
 
 use quell_testkit::browser::Key;
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use serde_json::json;
 
 use super::{PageConfig, PageFixture};
+use crate::prelude::*;
 
 /// Each of these would set `window.__xss`, load something, or leave the page if the page let it.
 const CORPUS: &[&str] = &[
@@ -47,7 +46,6 @@ const CORPUS: &[&str] = &[
     "<p id=composer><p id=send data-mode=force><dialog id=stop-all-dialog open>",
 ];
 
-/// A name with markup and a direction override.
 const HOSTILE_NAME: &str = "<img src=x onerror=window.__xss=90>\u{202e}";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -60,10 +58,12 @@ async fn hostile_text_is_shown_and_never_run() {
 
     // Written in pieces of 7 bytes, so that tags and escapes are split as in real streams.
     let all = CORPUS.join("\n\n");
-    let stream = ScriptedStream::new().thinking(&all).text(&all).split_writes(7);
-    fixture.model.script(stream);
+    fixture.model.script(ScriptedStream::new().thinking(&all).text(&all).split_writes(7));
     fixture.open_session("<script>window.__xss=92</script>").await;
-    paste_and_send(&fixture, &all).await;
+    // Typing it key by key would take too long.
+    fixture.click("#message").await;
+    fixture.cdp("Input.insertText", json!({"text": all})).await;
+    fixture.press_key(Key::Enter).await;
     fixture.wait_send_mode("send").await;
     fixture.wait_text("article.turn[data-role=assistant] .markdown", "<script>window.__xss=1</script>").await;
     assert_inert(&fixture, "an answer").await;
@@ -87,13 +87,6 @@ async fn hostile_text_is_shown_and_never_run() {
     assert_inert(&fixture, "a restored answer").await;
     assert_eq!(fixture.eval(STRUCTURE_SCRIPT).await, shell, "the structure of the page is unchanged");
     fixture.assert_no_page_errors(&["status of 404"]).await;
-}
-
-/// Pastes a text and sends it; typing it key by key would take too long.
-async fn paste_and_send(fixture: &PageFixture, text: &str) {
-    fixture.click("#message").await;
-    fixture.cdp("Input.insertText", json!({"text": text})).await;
-    fixture.press_key(Key::Enter).await;
 }
 
 /// Counts the elements that must exist exactly once, whatever a text contains.
@@ -122,12 +115,7 @@ async fn check_calls_and_approvals(fixture: &PageFixture, all: &str) {
 
 /// No script has run, nothing was loaded from elsewhere, and no text has become an element.
 async fn assert_inert(fixture: &PageFixture, what: &str) {
-    assert_eq!(
-        fixture.eval("typeof window.__xss").await,
-        "undefined",
-        "in {what}: script {}",
-        fixture.eval("window.__xss").await
-    );
+    assert_eq!(fixture.eval("window.__xss ?? 'no script'").await, "no script", "in {what}");
     let foreign = "[...document.querySelectorAll('img,iframe,object,embed,base,meta[http-equiv],math,#turns form,#turns noscript,body link,body style,body script')]
         .map((e) => e.outerHTML.slice(0, 120)).filter((html) => !html.includes('/assets/'))";
     assert_eq!(fixture.eval(foreign).await, json!([]), "in {what}");
@@ -141,9 +129,8 @@ async fn assert_inert(fixture: &PageFixture, what: &str) {
 /// All links have web schemes, and clicking them runs no script.
 async fn check_links_harmless(fixture: &PageFixture) {
     let links = "[...document.querySelectorAll('#turns a[href]')]";
-    let schemes =
-        fixture.eval(&format!("{links}.map((a) => a.protocol).filter((p) => !/^(https?|mailto):$/.test(p))")).await;
-    assert_eq!(schemes, json!([]));
+    let other_schemes = format!("{links}.map((a) => a.protocol).filter((p) => !/^(https?|mailto):$/.test(p))");
+    assert_eq!(fixture.eval(&other_schemes).await, json!([]));
     // Navigation is prevented: a script in a link would run at the click itself.
     let click = format!(
         "const stay = (event) => {{ if (event.target.closest('a')?.protocol.startsWith('http')) event.preventDefault(); }};

@@ -1,13 +1,13 @@
 //! Everything works without a mouse: sign in, start a session, type, send, stop, list runs, stop one, stop all.
 
 use quell_testkit::browser::Key;
-use quell_testkit::model::ScriptedResponse;
 
-use super::{PageFixture, UNAUTHORIZED_ENTRY};
+use super::{PageConfig, PageFixture, UNAUTHORIZED_ENTRY};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_reached_and_stopped_with_the_keyboard_alone() {
-    let Some(fixture) = PageFixture::start().await else { return };
+    let Some(fixture) = PageFixture::start_with(&PageConfig::default()).await else { return };
     fixture.open(fixture.daemon.url()).await;
     fixture.wait_visible("#sign-in").await;
     fixture.tab_until_focused("#token").await;
@@ -66,7 +66,6 @@ async fn everything_is_reached_and_stopped_with_the_keyboard_alone() {
     fixture.assert_no_page_errors(&[UNAUTHORIZED_ENTRY]).await;
 }
 
-/// The focused element has a visible outline.
 async fn assert_focus_visible(fixture: &PageFixture) {
     let outline =
         "(s => s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1)(getComputedStyle(document.activeElement))";

@@ -2,19 +2,16 @@
 
 use std::fmt::Write as _;
 
-use quell_testkit::model::ScriptedResponse;
-use reqwest::Method;
-use serde_json::{Value, json};
-
-use super::PageFixture;
 use super::performance::percentiles;
+use super::{PageConfig, PageFixture};
+use crate::prelude::*;
 
 /// Each turn has one user message and one answer.
 const TURNS: usize = 2500;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_thousand_messages_scroll_smoothly() {
-    let Some(fixture) = PageFixture::start().await else { return };
+    let Some(fixture) = PageFixture::start_with(&PageConfig::default()).await else { return };
     import_long_session(&fixture).await;
     fixture.sign_in().await;
     fixture.open_session("long").await;
@@ -36,9 +33,8 @@ async fn five_thousand_messages_scroll_smoothly() {
     let slower = f64::max(1.0, before.max(baseline().await) / IDLE_BASELINE_MS);
     let tasks = fixture.long_tasks().await;
     println!(
-        "{} articles after {} frames: median {median:.1} ms, 95 % {p95:.1} ms, longest {longest:.1} ms, on a machine {slower:.1} \
-         times slower than idle (baseline {before:.1} ms); long tasks {tasks:?}",
-        articles,
+        "{articles} articles after {} frames: median {median:.1} ms, 95 % {p95:.1} ms, longest {longest:.1} ms, on a machine \
+         {slower:.1} times slower than idle (baseline {before:.1} ms); long tasks {tasks:?}",
         gaps.len()
     );
     fixture.wait_text("article.turn[data-role=user]", "Question 0?").await;
@@ -84,9 +80,8 @@ fn scroll_script() -> String {
 
 /// Runs one turn, exports it, and imports it 2,500 times as another session.
 async fn import_long_session(fixture: &PageFixture) {
-    fixture
-        .model
-        .script(ScriptedResponse::text("Answer N.\n\nWith a second paragraph and some `code` in it.\n\n- one\n- two"));
+    let answer = "Answer N.\n\nWith a second paragraph and some `code` in it.\n\n- one\n- two";
+    fixture.model.script(ScriptedResponse::text(answer));
     let run = fixture.http.send_message("seed", "Question N?").await;
     fixture.http.wait_ended(&run).await;
     let export = fixture.http.request(Method::GET, "/api/sessions/seed/export").send().await.unwrap();

@@ -1,12 +1,9 @@
 //! The overview: runs, stop one, stop all, hold, background processes, approvals, channels.
 
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::model::ScriptedResponse;
 use quell_testkit::networks::telegram::FakeTelegram;
-use serde_json::json;
 
 use super::{LONG_GRACE_CONFIG, PageConfig, PageFixture};
-use crate::test_engine::{ProcessLock, background_call, shell_call};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_run_is_stopped_then_all_and_the_hold_stays_until_it_is_lifted() {
@@ -85,14 +82,15 @@ async fn leftovers_of_a_stop_of_everything_are_shown_and_forced() {
 async fn a_process_in_the_background_is_seen_and_ended() {
     let Some(fixture) = PageFixture::start_signed_in().await else { return };
     let marker = ProcessMarker::new();
-    let call = background_call(commands::obeys_signals(&marker));
-    fixture.model.script(call).script(ScriptedResponse::text("It runs."));
+    fixture.model.script(background_call(commands::obeys_signals(&marker))).script(ScriptedResponse::text("It runs."));
     let run = fixture.http.send_message("builder", "start the server").await;
     fixture.http.wait_ended(&run).await;
     marker.wait_for_count(1).await;
     fixture.go_to("#/runs").await;
     fixture.wait_fact("processes", "1").await;
     fixture.wait_visible("#processes [data-process]").await;
+    // Without chat networks, nothing is said of them.
+    fixture.wait_for("document.querySelector('#channels').parentElement.hidden === true").await;
     let end = "#processes [data-process] .end-process";
     fixture.click_until_hidden(end, end).await;
     fixture.wait_fact("processes", "0").await;
@@ -172,12 +170,4 @@ async fn chat_networks_are_shown_with_how_they_fare_and_why() {
     fixture.wait_text("#channels [data-channel=stranger]", "refused").await;
     fixture.wait_text("#channels [data-channel=stranger] .channel-why", "token").await;
     fixture.assert_no_page_errors(&[]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn without_chat_networks_nothing_is_said_of_them() {
-    let Some(fixture) = PageFixture::start_signed_in().await else { return };
-    fixture.go_to("#/runs").await;
-    fixture.wait_visible("#processes .empty").await;
-    fixture.wait_for("document.querySelector('#channels').parentElement.hidden === true").await;
 }

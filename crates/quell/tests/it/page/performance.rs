@@ -2,13 +2,10 @@
 //! the stop while a hundred other runs stream. The figures are printed; the asserted limits are wide enough for a debug
 //! build on a busy machine.
 
-use std::time::Duration;
-
 use quell_testkit::browser::Key;
-use quell_testkit::model::ScriptedResponse;
-use serde_json::Value;
 
 use super::{PageConfig, PageFixture};
+use crate::prelude::*;
 
 /// Bytes on the wire (compressed), bytes unpacked, and load times in milliseconds.
 const TRANSFER_SCRIPT: &str = "(() => {

@@ -2,13 +2,13 @@
 //! thumb.
 
 use quell_testkit::browser::Viewport;
-use quell_testkit::model::ScriptedResponse;
 
-use super::PageFixture;
+use super::{PageConfig, PageFixture};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_within_reach_of_a_thumb() {
-    let Some(fixture) = PageFixture::start().await else { return };
+    let Some(fixture) = PageFixture::start_with(&PageConfig::default()).await else { return };
     fixture.set_viewport(Viewport::PHONE).await;
     fixture.sign_in().await;
     fixture.wait_visible("#message").await;

@@ -1,9 +1,7 @@
 //! Language and colour scheme are remembered.
 
-use quell_testkit::model::ScriptedResponse;
-use serde_json::{Value, json};
-
 use super::PageFixture;
+use crate::prelude::*;
 
 const LANGUAGES: [&str; 3] = ["ko", "zh", "en"];
 
@@ -12,7 +10,9 @@ async fn languages_and_colours_are_remembered() {
     let Some(fixture) = PageFixture::start_signed_in().await else { return };
     let texts: Value = serde_json::from_str(include_str!("../../../../../web/texts.json")).unwrap();
     for language in LANGUAGES {
-        select_option(&fixture, "#language", language).await;
+        let choose = "const list = document.querySelector('#language'); list.value = arguments[0];
+            list.dispatchEvent(new Event('change', { bubbles: true }));";
+        fixture.run_script(choose, &[json!(language)]).await;
         for round in ["at once", "after a reload"] {
             fixture.wait_for(&format!("document.documentElement.lang === '{language}'")).await;
             let title = texts["agents.title"][language].as_str().unwrap();
@@ -48,10 +48,4 @@ async fn check_stop_button_language(fixture: &PageFixture, texts: &Value, langua
     fixture.click("#agents .abort-btn").await;
     fixture.wait_toast("success", texts["agents.abort.done"][language].as_str().unwrap()).await;
     fixture.wait_hidden("#agents .abort-btn").await;
-}
-
-async fn select_option(fixture: &PageFixture, list: &str, value: &str) {
-    let choose = "const list = document.querySelector(arguments[0]); list.value = arguments[1];
-        list.dispatchEvent(new Event('change', { bubbles: true }));";
-    fixture.run_script(choose, &[json!(list), json!(value)]).await;
 }

@@ -2,7 +2,7 @@
 //! states and answers that a healthy daemon reaches only by chance, over the same wire.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use axum::body::{Body, Bytes};
 use axum::extract::ws::{self, WebSocket, WebSocketUpgrade};
@@ -10,11 +10,12 @@ use axum::extract::{FromRequestParts, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{SinkExt, StreamExt};
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, watch};
 use tokio_tungstenite::tungstenite;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+
+use crate::prelude::*;
 
 /// A proxy that ends with the test's runtime.
 pub(super) struct PageProxy {
@@ -81,7 +82,6 @@ impl PageProxy {
         self.state.websockets_cut.send_replace(false);
     }
 
-    /// Holds back answers about agents from now on.
     pub(super) fn hold_lists(&self) {
         self.state.lists_flowing.send_replace(false);
     }
@@ -187,7 +187,6 @@ impl PageProxyState {
         Bytes::from(text)
     }
 
-    /// The text with the statuses of the test.
     fn rewrite_text(&self, text: &str) -> String {
         let statuses = self.statuses.lock().unwrap();
         match serde_json::from_str(text) {

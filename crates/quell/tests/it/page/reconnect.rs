@@ -2,9 +2,9 @@
 //! and continues where it was.
 
 use quell_testkit::browser::Key;
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 
 use super::{PageConfig, PageFixture};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_outlives_its_daemon() {

@@ -1,15 +1,13 @@
 //! Sign in and out: by the one-time link and by the token; wrong tokens and used links are refused.
 
 use quell_testkit::browser::Key;
-use serde_json::{Value, json};
 
-use super::{PageFixture, UNAUTHORIZED_ENTRY};
-use crate::test_engine::WAIT_TIMEOUT;
-use crate::test_server::assert_fields;
+use super::{PageConfig, PageFixture, UNAUTHORIZED_ENTRY};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_link_signs_in_once_and_the_token_ever_after() {
-    let Some(fixture) = PageFixture::start().await else { return };
+    let Some(fixture) = PageFixture::start_with(&PageConfig::default()).await else { return };
     let link = fixture.sign_in_link();
     fixture.open(fixture.daemon.url()).await;
     fixture.wait_view("sign-in").await;
@@ -59,15 +57,12 @@ async fn sign_out(fixture: &PageFixture) {
     fixture.wait_visible("#sign-in").await;
     // A copy of the cookie is refused, too.
     let cookie = format!("{}={}", old["name"].as_str().unwrap(), old["value"].as_str().unwrap());
-    let copied = fixture.http.with_token("").request(reqwest::Method::GET, "/api/me").header("cookie", cookie);
+    let copied = fixture.http.with_token("").request(Method::GET, "/api/me").header("cookie", cookie);
     assert_eq!(copied.send().await.unwrap().status(), 401);
 }
 
 async fn session_cookie(fixture: &PageFixture) -> Option<Value> {
     let cookie = fixture.cdp("Network.getCookies", json!({"urls": [fixture.daemon.url()]})).await;
-    cookie["cookies"].as_array().unwrap().iter().find(|cookie| is_session_cookie(cookie)).cloned()
-}
-
-fn is_session_cookie(cookie: &Value) -> bool {
-    cookie["name"].as_str().is_some_and(|name| name.starts_with("quell_session_"))
+    let is_ours = |cookie: &&Value| cookie["name"].as_str().is_some_and(|name| name.starts_with("quell_session_"));
+    cookie["cookies"].as_array().unwrap().iter().find(is_ours).cloned()
 }

@@ -1,15 +1,10 @@
 //! The stop control of the chat: button, Esc, force by a second press, and runs that were started elsewhere.
 
-use std::process::Stdio;
-
 use quell_testkit::browser::Key;
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::model::ScriptedResponse;
-use serde_json::json;
 
 use super::{LONG_GRACE_CONFIG, PageConfig, PageFixture};
-use crate::test_daemon::quell_exe;
-use crate::test_engine::{WAIT_TIMEOUT, shell_call};
+use crate::cli::SendProcess;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_by_the_button_ends_in_a_receipt() {
@@ -29,7 +24,7 @@ async fn a_stop_by_the_button_ends_in_a_receipt() {
     fixture.model.script(ScriptedResponse::text("Here it is."));
     fixture.send_message("and now?").await;
     fixture.wait_text("article.turn[data-role=assistant]", "Here it is.").await;
-    let seen = fixture.model.recorded_requests().last().map(|request| json!(request.messages()).to_string()).unwrap();
+    let seen = messages_as_text(fixture.model.recorded_requests().last().unwrap().messages());
     assert!(!seen.contains("The first half"), "as the page says, the model does not see it: {seen}");
     fixture.model.assert_histories_valid();
     fixture.assert_no_page_errors(&[]).await;
@@ -89,9 +84,8 @@ async fn the_second_click_of_a_double_click_on_send_stops_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partial_text_that_the_model_keeps_is_not_marked_as_unseen() {
-    let Some(fixture) = PageFixture::start_signed_in_with(&PageConfig::main("partial = \"keep\"")).await else {
-        return;
-    };
+    let keeps = PageConfig::main("partial = \"keep\"");
+    let Some(fixture) = PageFixture::start_signed_in_with(&keeps).await else { return };
     fixture.start_streaming("Half of it").await;
     fixture.press_key(Key::Escape).await;
     fixture.wait_text("article.turn.stopped .partial", "Half of it").await;
@@ -110,13 +104,8 @@ async fn a_second_press_forces_and_says_so() {
         let marker = ProcessMarker::new();
         fixture.model.script(shell_call(commands::ignores_signals(&marker)));
         fixture.send_message("work").await;
-        fixture
-            .click_until_text(
-                ".turn:last-child details.call:not([open]) summary",
-                ".turn:last-child .call-output",
-                "deaf",
-            )
-            .await;
+        let call = ".turn:last-child details.call:not([open]) summary";
+        fixture.click_until_text(call, ".turn:last-child .call-output", "deaf").await;
         let press_stop = async || match press {
             "button" => fixture.click("#send").await,
             _ => fixture.press_key(Key::Escape).await,
@@ -140,18 +129,14 @@ async fn a_second_press_forces_and_says_so() {
 async fn a_run_of_the_command_line_is_seen_and_stopped_on_the_page() {
     let Some(fixture) = PageFixture::start_signed_in().await else { return };
     fixture.model.script(ScriptedResponse::silent_mid_stream("from the terminal"));
-    let mut send = fixture.daemon.home().command(quell_exe());
-    send.args(["send", "--session", "cli/시험:1", "go on"]);
-    send.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let send = tokio::process::Command::from(send).kill_on_drop(true).spawn().unwrap();
+    let send = SendProcess::start(fixture.daemon.home(), &["--session", "cli/시험:1", "go on"]);
     // The session appears in the list by itself.
     fixture.wait_visible("#sessions [data-session='cli/시험:1']").await;
     fixture.click_until_text("#sessions [data-session='cli/시험:1']", "article.turn[data-role=user]", "go on").await;
     fixture.wait_text("article.turn[data-role=assistant]", "from the terminal").await;
     fixture.wait_send_mode("stop").await;
     fixture.click_until_text("#send", "article.turn.stopped .receipt-line", "stopped in ").await;
-    let ended = tokio::time::timeout(WAIT_TIMEOUT, send.wait_with_output()).await.unwrap().unwrap();
-    let output = String::from_utf8(ended.stderr).unwrap();
-    assert!(!ended.status.success() && output.contains("stopped"), "{output}");
+    let ended = send.wait_exit().await;
+    assert!(ended.code == 130 && ended.err.contains("stopped"), "{ended:?}");
     fixture.assert_no_page_errors(&[]).await;
 }

@@ -5,112 +5,72 @@
 //! refusals, and the browser is set offline for a lost network.
 
 use quell_testkit::browser::ConsoleEntry;
-use quell_testkit::model::ScriptedResponse;
-use serde_json::{Value, json};
 
 use super::{PageConfig, PageFixture};
+use crate::prelude::*;
 
 const ABORT_BUTTON: &str = "#agents [data-agent='main'] .abort-btn";
 
-fn problem_body(status: u16, code: &str, title: &str, detail: &str) -> Value {
-    json!({"type": "about:blank", "title": title, "status": status, "detail": detail, "code": code, "error": code})
-}
-
-/// Each refusal, and the part of its reason that the toast must show.
-fn refusals() -> Vec<(u16, Value, &'static str)> {
-    let not_ready =
-        problem_body(500, "society_not_initialized", "The engine is not ready", "the engine is still starting");
-    let no_id = problem_body(400, "missing_agent_id", "No agent id", "the agent id is blank");
-    let unknown = problem_body(404, "agent_not_found", "No such agent", "there is no agent \"main\"");
-    let forbidden = problem_body(403, "forbidden", "Not allowed", "this needs the scope write");
-    vec![
-        (500, not_ready, "the engine is still starting"),
-        (400, no_id, "the agent id is blank"),
-        (404, unknown, "there is no agent"),
-        (403, forbidden, "needs the scope write"),
-        (502, json!("<html>Bad gateway</html>"), ""),
-    ]
-}
+/// Each refusal: status, code, title, and the detail that the toast must show.
+const REFUSALS: [(u16, &str, &str, &str); 4] = [
+    (500, "society_not_initialized", "The engine is not ready", "the engine is still starting"),
+    (400, "missing_agent_id", "No agent id", "the agent id is blank"),
+    (404, "agent_not_found", "No such agent", "there is no agent \"main\""),
+    (403, "forbidden", "Not allowed", "this needs the scope write"),
+];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_to_the_stop_of_a_call_is_a_toast() {
     let Some((fixture, proxy)) = PageFixture::start_behind_proxy(&PageConfig::default()).await else { return };
     proxy.set_agent_status("main", "waiting_llm");
 
-    proxy.set_abort_answer("main", 200, abort_answer(false, Some("not_waiting_llm")));
+    let nothing = json!({"ok": true, "agentId": "main", "aborted": false, "runIds": [], "reason": "not_waiting_llm"});
+    proxy.set_abort_answer("main", 200, nothing);
     fixture.click(ABORT_BUTTON).await;
     fixture.wait_toast("info", "No model call in progress").await;
-    proxy.set_abort_answer("main", 200, abort_answer(true, None));
+    proxy.set_abort_answer("main", 200, json!({"ok": true, "agentId": "main", "aborted": true, "runIds": []}));
     fixture.click(ABORT_BUTTON).await;
     fixture.wait_toast("success", "Model call stopped").await;
     fixture.assert_no_page_errors(&[]).await;
 
-    for (status, body, reason) in refusals() {
+    for (status, code, title, detail) in REFUSALS {
+        let body = json!({"type": "about:blank", "title": title, "status": status, "detail": detail, "code": code, "error": code});
         proxy.set_abort_answer("main", status, body);
-        check_refused_stop(&fixture, &["Could not stop the call: ", reason], &format!("status of {status}")).await;
+        check_refused_stop(&fixture, detail, &format!("status of {status}")).await;
     }
+    proxy.set_abort_answer("main", 502, json!("<html>Bad gateway</html>"));
+    check_refused_stop(&fixture, "", "status of 502").await;
     fixture.set_offline(true).await;
-    check_refused_stop(&fixture, &["Could not stop the call: "], "ERR_INTERNET_DISCONNECTED").await;
+    check_refused_stop(&fixture, "", "ERR_INTERNET_DISCONNECTED").await;
     fixture.set_offline(false).await;
 }
 
-fn abort_answer(aborted: bool, reason: Option<&str>) -> Value {
-    let mut answer = json!({"ok": true, "agentId": "main", "aborted": aborted, "runIds": []});
-    if let Some(reason) = reason {
-        answer["reason"] = json!(reason);
-    }
-    answer
-}
-
 /// A failed stop: an error toast with the reason, one console entry, and a button that can be used again.
-async fn check_refused_stop(fixture: &PageFixture, parts: &[&str], network: &str) {
+async fn check_refused_stop(fixture: &PageFixture, detail: &str, network: &str) {
     let forget = "document.querySelectorAll('#toasts .toast.error').forEach(toast => { toast.dataset.old = 1; });";
     fixture.run_script(forget, &[]).await;
     fixture.click(ABORT_BUTTON).await;
     let text = fixture.wait_for("document.querySelector('#toasts .toast.error:not([data-old])')?.textContent").await;
     let text = text.as_str().unwrap();
-    assert!(parts.iter().all(|part| text.contains(part)), "{text:?} lacks one of {parts:?}");
-    let reason = text.split_once("Could not stop the call: ").unwrap().1;
+    let (_, reason) = text.split_once("Could not stop the call: ").unwrap_or_else(|| panic!("{text:?}"));
+    assert!(reason.contains(detail), "{text:?} lacks {detail:?}");
     let words = reason.split_whitespace().count();
-    assert!(
-        (2..30).contains(&words) && !reason.contains(['<', '{']) && !reason.trim_end().ends_with(':'),
-        "no reason for people: {reason:?}"
-    );
+    let is_text = (2..30).contains(&words) && !reason.contains(['<', '{']) && !reason.trim_end().ends_with(':');
+    assert!(is_text, "no reason for people: {reason:?}");
     // The browser's own entry about the request and the page's entry about the failure; nothing else.
-    let entries = fixture.wait_console_entries(&["Could not stop the call", network]).await;
-    let of_page =
-        |entry: &&ConsoleEntry| entry.source == "console-api" && entry.text.contains("Could not stop the call");
+    let failure = "Could not stop the call";
+    let entries = fixture.wait_console_entries(&[failure, network]).await;
+    let of_page = |entry: &&ConsoleEntry| entry.source == "console-api" && entry.text.contains(failure);
     assert_eq!(entries.iter().filter(of_page).count(), 1, "{entries:#?}");
     let loud = entries.iter().filter(|entry| entry.level == "SEVERE" && !of_page(entry));
     assert!(loud.clone().all(|entry| entry.text.contains(network)), "{:#?}", loud.collect::<Vec<_>>());
     fixture.wait_visible(ABORT_BUTTON).await;
 }
 
-/// Answers of the daemon itself.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_call_of_the_daemon_is_stopped_by_its_agents_button() {
-    let Some(fixture) = PageFixture::start_signed_in().await else { return };
-    fixture.wait_hidden(ABORT_BUTTON).await;
-    fixture.model.script(ScriptedResponse::silent_mid_stream("begun"));
-    let run = fixture.http.send_message("elsewhere", "go on for ever").await;
-    fixture.wait_visible(ABORT_BUTTON).await;
-    let style = fixture.eval(BUTTON_STYLE_SCRIPT).await;
-    assert_eq!(style[0], "Stop this call");
-    assert_eq!(style[1], "Waiting for the model");
-    assert_eq!(style[2], "rgb(204, 0, 0)", "the base of its red is #cc0000");
-    fixture.click(ABORT_BUTTON).await;
-    fixture.wait_toast("success", "Model call stopped").await;
-    fixture.wait_hidden(ABORT_BUTTON).await;
-    fixture.wait_hidden("#agents .compute-status").await;
-    assert_eq!(fixture.http.wait_ended(&run).await["verdict"]["kind"], "aborted");
-    assert!(fixture.eval("document.querySelector('#toasts').getAttribute('aria-live')").await.is_string());
-    fixture.assert_no_page_errors(&[]).await;
-}
-
 /// A token with the scope `read`: the daemon itself refuses the stop.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_token_is_told_why_it_stopped_nothing() {
-    let Some(fixture) = PageFixture::start().await else { return };
+    let Some(fixture) = PageFixture::start_with(&PageConfig::default()).await else { return };
     let made = fixture.http.post("/api/tokens", &json!({"name": "guest", "scope": "read"})).await.expect_status(201);
     fixture.open(fixture.daemon.url()).await;
     fixture.fill("#token", made["token"].as_str().unwrap()).await;
@@ -119,9 +79,12 @@ async fn a_read_only_token_is_told_why_it_stopped_nothing() {
     fixture.model.script(ScriptedResponse::silent_mid_stream("begun"));
     let run = fixture.http.send_message("elsewhere", "go on for ever").await;
     fixture.wait_visible(ABORT_BUTTON).await;
+    let style = json!(["Stop this call", "Waiting for the model", "rgb(204, 0, 0)"]);
+    assert_eq!(fixture.eval(BUTTON_STYLE_SCRIPT).await, style, "the base of its red is #cc0000");
+    assert!(fixture.eval("document.querySelector('#toasts').getAttribute('aria-live')").await.is_string());
     // Console entries of the sign-in are not part of this check.
     drop(fixture.take_console_entries().await);
-    check_refused_stop(&fixture, &["Could not stop the call: "], "status of 403").await;
+    check_refused_stop(&fixture, "", "status of 403").await;
     let still = fixture.http.run_view(&run).await;
     assert!(still["verdict"].is_null(), "{still:#}");
 }

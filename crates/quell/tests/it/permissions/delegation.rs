@@ -1,7 +1,6 @@
 //! Delegated work has at most the permissions of the delegating agent.
 
-use super::{PermissionsFixture, send_message};
-use crate::prelude::*;
+use super::*;
 
 impl PermissionsFixture {
     /// Starts with a second agent `other`, whose section continues like this.
@@ -9,12 +8,16 @@ impl PermissionsFixture {
         Self::start_with(&format!("[agents.other]\nmodel = \"scripted/m\"\n{agent}")).await
     }
 
-    /// Scripts the model of `other` to delegate a command to `main`, and the model of `main` to run it.
-    fn script_delegation(&self, tool: &str, command: &str) {
-        let to = json!({"agent": "main", "prompt": "run it marker:below"});
-        let message = json!({"to": "main", "text": "run it marker:below"});
-        let delegation = ScriptedResponse::tool_call("c1", tool, if tool == "spawn_agent" { &to } else { &message });
-        let shell_call = ScriptedResponse::tool_call("c2", "shell", &json!({"command": command}));
+    /// Scripts the model of `other` to delegate a command to `main`, and the model of `main` to run it: it makes the file
+    /// of the proof.
+    fn script_delegation(&self, tool: &str) {
+        let command = format!("touch {}", self.proof_path().display());
+        let work = match tool {
+            "spawn_agent" => json!({"agent": "main", "prompt": "run it marker:below"}),
+            _ => json!({"to": "main", "text": "run it marker:below"}),
+        };
+        let delegation = ScriptedResponse::tool_call("c1", tool, &work);
+        let shell_call = shell_call(command);
         self.model.respond_by_prompt(move |_, request| {
             let has_result = request.body["messages"].to_string().contains("\"role\":\"tool\"");
             let below = request.markers.last().is_some_and(|marker| marker == "below");
@@ -24,6 +27,17 @@ impl PermissionsFixture {
                 (false, false) => delegation.clone(),
             }
         });
+    }
+
+    /// Delegates with each tool: no shell runs, and the model is told why.
+    async fn assert_no_shell(&self, why: &str) {
+        for tool in ["spawn_agent", "send_message"] {
+            self.script_delegation(tool);
+            let run = send_message(&self.daemon, "other", "go").await;
+            assert_eq!(self.daemon.api().wait_ended(&run).await["verdict"]["kind"], "completed");
+            assert!(!self.proof_path().exists(), "{tool} ran a shell");
+            assert!(self.request_messages().contains(why), "{}", self.request_messages());
+        }
     }
 
     fn proof_path(&self) -> PathBuf {
@@ -43,14 +57,7 @@ impl PermissionsFixture {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_delegates_only_to_agents_below_it(#[case] agent: &str) {
     let fixture = PermissionsFixture::start_with_agent(agent).await;
-    for tool in ["spawn_agent", "send_message"] {
-        fixture.script_delegation(tool, &format!("touch {}", fixture.proof_path().display()));
-        let run = send_message(&fixture.daemon, "other", "go").await;
-        assert_eq!(fixture.daemon.api().wait_ended(&run).await["verdict"]["kind"], "completed");
-        assert!(!fixture.proof_path().exists(), "{tool} ran a shell");
-        let messages = fixture.request_messages();
-        assert!(messages.contains("is no agent that you may give work to. You may give work to: other."), "{messages}");
-    }
+    fixture.assert_no_shell("is no agent that you may give work to. You may give work to: other.").await;
     let tools = fixture.model.recorded_requests()[0].body["tools"].to_string();
     assert!(tools.contains("may give work to are: other.") && tools.contains("\"enum\":[\"other\"]"), "{tools}");
 }
@@ -61,17 +68,10 @@ async fn an_agent_delegates_only_to_agents_below_it(#[case] agent: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delegate_has_no_shell_where_its_parent_has_none(#[case] agent: &str, #[case] why: &str) {
     let fixture = PermissionsFixture::start_with_agent(&format!("delegates = [\"main\"]\n{agent}")).await;
-    for tool in ["spawn_agent", "send_message"] {
-        fixture.script_delegation(tool, &format!("touch {}", fixture.proof_path().display()));
-        let run = send_message(&fixture.daemon, "other", "go").await;
-        fixture.daemon.api().wait_ended(&run).await;
-        assert!(!fixture.proof_path().exists(), "{tool} ran a shell");
-        assert!(fixture.request_messages().contains(why), "{}", fixture.request_messages());
-    }
+    fixture.assert_no_shell(why).await;
     // A run of `main` that a person started has all tools of `main`.
     fixture.model.respond_by_prompt(|_, _| ScriptedResponse::text("Done."));
-    let touch = json!({"command": format!("touch {}", fixture.proof_path().display())});
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &touch));
+    fixture.model.script(shell_call(format!("touch {}", fixture.proof_path().display())));
     let run = send_message(&fixture.daemon, "main", "go").await;
     fixture.daemon.api().wait_ended(&run).await;
     assert!(fixture.proof_path().exists());
@@ -80,7 +80,7 @@ async fn a_delegate_has_no_shell_where_its_parent_has_none(#[case] agent: &str, 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delegates_shell_waits_for_a_person_as_its_parents_does() {
     let fixture = PermissionsFixture::start_with_agent("delegates = [\"main\"]\napprovals.shell = \"ask\"\n").await;
-    fixture.script_delegation("spawn_agent", &format!("touch {}", fixture.proof_path().display()));
+    fixture.script_delegation("spawn_agent");
     let run = send_message(&fixture.daemon, "other", "go").await;
     let row = fixture.daemon.api().wait_approval().await;
     assert_eq!((&row["agent"], &row["tool"]), (&json!("main"), &json!("shell")), "{row:#}");
@@ -96,7 +96,7 @@ async fn a_delegates_shell_waits_for_a_person_as_its_parents_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_in_the_middle_of_a_chain_frees_nobody() {
     let fixture = PermissionsFixture::start_with_agent("delegates = [\"main\"]\napprovals.shell = \"deny\"\n").await;
-    fixture.script_delegation("spawn_agent", &format!("touch {}", fixture.proof_path().display()));
+    fixture.script_delegation("spawn_agent");
     let first = ScriptedStream::new().text("wait").hold_headers("changed");
     fixture.model.script(first.tool_call("c1", "spawn_agent", &json!({"agent": "main", "prompt": "marker:below"})));
     let run = send_message(&fixture.daemon, "other", "go").await;
@@ -107,9 +107,7 @@ async fn a_reload_in_the_middle_of_a_chain_frees_nobody() {
     poll_until("the reload of the configuration", is_reloaded).await;
     fixture.model.open_gate("changed");
     fixture.daemon.api().wait_ended(&run).await;
-    assert!(
-        !fixture.proof_path().exists() && fixture.request_messages().contains("The configuration denies this tool"),
-        "{}",
-        fixture.request_messages()
-    );
+    assert!(!fixture.proof_path().exists());
+    let messages = fixture.request_messages();
+    assert!(messages.contains("The configuration denies this tool"), "{messages}");
 }

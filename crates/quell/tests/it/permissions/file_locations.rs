@@ -3,8 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use super::send_message;
-use crate::prelude::*;
+use super::*;
 
 /// The error text of a start that must be refused. A daemon that starts all the same is killed, and the test fails.
 async fn expect_start_refused(command: Command) -> String {
@@ -32,8 +31,7 @@ async fn a_workdir_that_holds_the_configuration_or_data_is_refused() {
         (home.data_dir().join("work/main"), "keeps its keys and its database"),
         (folder.join("linked/new"), "keeps its keys and its database"),
     ] {
-        fs::write(home.config_file(), format!("[agents.main]\nworkdir = {:?}\n", workdir.display().to_string()))
-            .unwrap();
+        fs::write(home.config_file(), format!("[agents.main]\nworkdir = {workdir:?}\n")).unwrap();
         let error = expect_start_refused(serve_command(&home, &home.config_file())).await;
         assert!(error.contains("agents.main.workdir") && error.contains(says), "{}: {error}", workdir.display());
     }
@@ -41,7 +39,7 @@ async fn a_workdir_that_holds_the_configuration_or_data_is_refused() {
     let inner = folder.join("inner");
     fs::create_dir(&inner).unwrap();
     let file = inner.join("quell.toml");
-    fs::write(&file, format!("[agents.main]\nworkdir = {:?}\n", inner.display().to_string())).unwrap();
+    fs::write(&file, format!("[agents.main]\nworkdir = {inner:?}\n")).unwrap();
     let error = expect_start_refused(serve_command(&home, &file)).await;
     assert!(error.contains("one with which an agent could change what it may do"), "{error}");
 }
@@ -87,8 +85,7 @@ async fn file_tools_leave_the_configuration_and_data_alone() {
         model.script(ScriptedResponse::tool_call("c1", *tool, arguments)).script(ScriptedResponse::text("Done."));
         let run = send_message(&daemon, "main", "go").await;
         daemon.api().wait_ended(&run).await;
-        let result =
-            model.recorded_requests().last().unwrap().body["messages"].as_array().unwrap().last().unwrap().to_string();
+        let result = model.recorded_requests().last().unwrap().messages().last().unwrap().to_string();
         let is_refused = result.contains("Quell's own configuration or data");
         assert!(is_refused || *tool == "search_files", "{tool} {arguments}: {result}");
         assert!(!result.contains(daemon.token()), "{tool}: {result}");
@@ -103,18 +100,14 @@ async fn a_reload_never_sends_a_key_to_another_address() {
     let (old, new) = (ScriptedModel::start().await, ScriptedModel::start().await);
     old.respond_by_prompt(|_, _| ScriptedResponse::text("from the old one"));
     let text = |model: &ScriptedModel, more: &str| {
-        provider_toml(model).replace("max_retries", &format!("{more}max_retries"))
-            + "[agents.main]\nmodel = \"scripted/m\"\n"
+        config_toml(model, "").replace("max_retries", &format!("{more}max_retries"))
     };
     let key = "api_key_env = \"RIGHTS_KEY\"\n";
     let home = DaemonHome::new(&text(&old, key)).with_env("RIGHTS_KEY", "sk-secret");
     let daemon = home.start(quell_exe()).await;
-    for moved in [
-        text(&new, key),
-        text(&new, key).replace("scripted", "renamed"),
-        text(&old, key)
-            + format!("[providers.more]\nkind = \"openai\"\nbase_url = \"{}\"\n{key}", new.base_url()).as_str(),
-    ] {
+    let more = format!("[providers.more]\nkind = \"openai\"\nbase_url = \"{}\"\n{key}", new.base_url());
+    let moved = text(&new, key);
+    for moved in [moved.clone(), moved.replace("scripted", "renamed"), text(&old, key) + more.as_str()] {
         let refusals = || daemon.output().matches("the configuration file is not taken").count();
         let before = refusals();
         fs::write(home.config_file(), &moved).unwrap();
@@ -150,10 +143,8 @@ async fn default_workdirs_are_beside_the_data_and_a_tilde_is_home() {
     assert!(home.work_dir().join("main").is_dir() && folder.join("own").is_dir());
     assert!(!folder.join("~").exists());
     let output = daemon.output();
-    assert!(
-        output.contains("files of an agent are in the data directory") && output.contains("data/work/main"),
-        "{output}"
-    );
+    assert!(output.contains("files of an agent are in the data directory"), "{output}");
+    assert!(output.contains("data/work/main"), "{output}");
     assert_eq!(fs::read_to_string(home.data_dir().join("work/main/notes")).unwrap(), "kept");
     // The same check applies to agents that are created at run time.
     let body = json!({"id": "late", "model": "scripted/m", "workdir": home.data_dir().join("x").display().to_string()});

@@ -1,14 +1,22 @@
 //! What tokens may do: answer approvals, bring endpoints, and use the sessions of others.
 
-use super::PermissionsFixture;
-use crate::prelude::*;
+use reqwest::Method;
 
-fn approval_path(row: &Value) -> String {
-    format!("/api/approvals/{}", row["id"].as_str().unwrap())
+use super::*;
+
+/// Answers an approval with this decision.
+async fn answer(api: &TestApiClient, row: &Value, decision: &str) -> TestApiResponse {
+    api.post(&format!("/api/approvals/{}", row["id"].as_str().unwrap()), &json!({"decision": decision})).await
 }
 
-fn shell_call() -> ScriptedResponse {
-    ScriptedResponse::tool_call("c1", "shell", &json!({"command": "true"}))
+/// Exports the session with this path.
+async fn export(api: &TestApiClient, path: &str) -> String {
+    api.request(Method::GET, &format!("{path}/export")).send().await.unwrap().text().await.unwrap()
+}
+
+async fn import(api: &TestApiClient, lines: &str) -> TestApiResponse {
+    let request = api.request(Method::POST, "/api/import").header("content-type", "application/x-ndjson");
+    api.send(request.body(lines.to_owned())).await
 }
 
 const ASK_CONFIG: &str = "approvals.shell = \"ask\"\n";
@@ -18,21 +26,19 @@ async fn a_write_token_does_not_allow_its_own_call() {
     let fixture = PermissionsFixture::start_with(ASK_CONFIG).await;
     let writer = fixture.create_token("writer", json!("write")).await;
     let approver = fixture.create_token("approver", json!(["read", "approve"])).await;
-    fixture.model.script(shell_call()).script(ScriptedResponse::text("Done."));
+    fixture.model.script(shell_call("true")).script(ScriptedResponse::text("Done."));
     let run = writer.send_message("s", "go").await;
     let row = fixture.daemon.api().wait_approval().await;
-    let refused = writer.post(&approval_path(&row), &json!({"decision": "allow"})).await;
+    let refused = answer(&writer, &row, "allow").await;
     assert_problem(&refused, 403, "forbidden");
     assert!(refused.body["detail"].as_str().unwrap().contains("scope approve"), "{:#}", refused.body);
-    let _ = approver.post(&approval_path(&row), &json!({"decision": "allow"})).await.expect_status(200);
+    let _ = answer(&approver, &row, "allow").await.expect_status(200);
     assert_eq!(fixture.daemon.api().wait_ended(&run).await["verdict"]["kind"], "completed");
     // A write token may deny the call; a token with `approve` alone may not send messages.
-    fixture.model.script(shell_call()).script(ScriptedResponse::text("Not done."));
+    fixture.model.script(shell_call("true")).script(ScriptedResponse::text("Not done."));
     let run = writer.send_message("s", "again").await;
-    let _ = writer
-        .post(&approval_path(&fixture.daemon.api().wait_approval().await), &json!({"decision": "deny"}))
-        .await
-        .expect_status(200);
+    let row = fixture.daemon.api().wait_approval().await;
+    let _ = answer(&writer, &row, "deny").await.expect_status(200);
     fixture.daemon.api().wait_ended(&run).await;
     assert_problem(&approver.post_run("s", &json!({"text": "x"})).await, 403, "forbidden");
     let rows = fixture.daemon.api().get("/api/tokens").await.expect_status(200);
@@ -84,17 +90,16 @@ async fn a_sessions_own_model_cannot_approve_its_calls() {
     for spawns in [false, true] {
         if spawns {
             own.script(ScriptedResponse::tool_call("c1", "spawn_agent", &json!({"agent": "main", "prompt": "run it"})));
-            fixture.model.script(shell_call()).script(ScriptedResponse::text("Denied."));
+            fixture.model.script(shell_call("true")).script(ScriptedResponse::text("Denied."));
         } else {
-            own.script(shell_call());
+            own.script(shell_call("true"));
         }
         own.script(ScriptedResponse::text("Over."));
         let run = owner.send_message(session, "go").await;
         let row = fixture.daemon.api().wait_approval().await;
         assert_eq!(row["ownModel"], true, "{row:#}");
-        let refused = owner.post(&approval_path(&row), &json!({"decision": "allow"})).await;
-        assert_problem(&refused, 403, "forbidden");
-        let _ = owner.post(&approval_path(&row), &json!({"decision": "deny"})).await.expect_status(200);
+        assert_problem(&answer(&owner, &row, "allow").await, 403, "forbidden");
+        let _ = answer(&owner, &row, "deny").await.expect_status(200);
         fixture.daemon.api().wait_ended(&run).await;
     }
 }
@@ -102,8 +107,8 @@ async fn a_sessions_own_model_cannot_approve_its_calls() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_cannot_change_the_session_of_another() {
     let fixture = PermissionsFixture::start_with("[agents.other]\nmodel = \"scripted/m\"\n").await;
-    let (ann, bob) =
-        (fixture.create_token("ann", json!("write")).await, fixture.create_token("bob", json!("write")).await);
+    let ann = fixture.create_token("ann", json!("write")).await;
+    let bob = fixture.create_token("bob", json!("write")).await;
     let asked = json!({"userId": "u", "chatId": "c", "provider": "scripted", "model": "m"});
     let key = ann.post("/api/sessions", &asked).await.expect_status(201)["key"].as_str().unwrap().to_owned();
     fixture.model.script(ScriptedResponse::text("Hello."));
@@ -135,15 +140,13 @@ async fn a_receipt_outlives_its_session_and_an_import_is_marked() {
     let admin = fixture.daemon.api();
     let run = admin.send_message("s", "a secret question").await;
     let original = fixture.daemon.api().wait_ended(&run).await;
-    let archive = admin.request(reqwest::Method::GET, "/api/sessions/s/export").send().await.unwrap();
-    let lines = archive.text().await.unwrap();
+    let lines = export(&admin, "/api/sessions/s").await;
     assert!(admin.delete("/api/sessions/s").await.status < 300);
     let left = admin.run_view(&run).await;
     assert_eq!(left["receipt"], original["receipt"]);
     assert!(!left.to_string().contains("secret"), "{left:#}");
     let bob = fixture.create_token("bob", json!("write")).await;
-    let request = bob.request(reqwest::Method::POST, "/api/import").header("content-type", "application/x-ndjson");
-    let came = bob.send(request.body(lines)).await;
+    let came = import(&bob, &lines).await;
     assert_eq!(came.status, 201, "{:#}", came.body);
     let listed = bob.get("/api/runs?session=s").await.expect_status(200);
     let view = &listed["items"][0];
@@ -169,17 +172,12 @@ async fn endpoints_that_an_admin_gave_are_exported_imported_and_given_again() {
     let key = admin.post("/api/sessions", &asked).await.expect_status(201)["key"].as_str().unwrap().to_owned();
     let path = format!("/api/sessions/{}", percent_encode(&key));
     fixture.daemon.api().wait_ended(&admin.send_message(&key, "hello").await).await;
-    let lines = admin.request(reqwest::Method::GET, &format!("{path}/export")).send().await.unwrap();
-    let lines = lines.text().await.unwrap();
+    let lines = export(&admin, &path).await;
     assert!(admin.delete(&path).await.status < 300);
-    let import = |api: &TestApiClient| {
-        let request = api.request(reqwest::Method::POST, "/api/import").header("content-type", "application/x-ndjson");
-        request.body(lines.clone())
-    };
     let writer = fixture.create_token("writer", json!("write")).await;
-    assert_problem(&writer.send(import(&writer)).await, 403, "forbidden");
+    assert_problem(&import(&writer, &lines).await, 403, "forbidden");
     let bringer = fixture.create_token("bringer", json!(["write", "endpoints"])).await;
-    let came = bringer.send(import(&bringer)).await;
+    let came = import(&bringer, &lines).await;
     assert_eq!(came.status, 201, "{:#}", came.body);
     // Bob may not bring its private address; an admin allows it by naming it again.
     let refused = bringer.post("/api/sessions", &asked).await;

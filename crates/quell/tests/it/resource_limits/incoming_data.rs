@@ -1,5 +1,6 @@
 //! Limits on data received over HTTP and WebSocket, before and after authentication.
 
+use futures_util::future::join_all;
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -7,10 +8,9 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
-use super::{LimitsFixture, MB};
-use crate::prelude::*;
+use super::*;
+use crate::ws::WsTestClient;
 
 type TcpHalves = (OwnedReadHalf, OwnedWriteHalf);
 
@@ -47,7 +47,7 @@ async fn a_hundred_large_bodies_without_a_token_cost_no_memory() {
     let before = fixture.resident_bytes();
     let address = fixture.daemon.address();
     let posts = (0..100).map(|_| endless_post(address, "/api/sign-in", None, 8 * MB));
-    let open = futures_util::future::join_all(posts).await;
+    let open = join_all(posts).await;
     let refused = open.iter().filter(|(_, answer)| answer.starts_with("HTTP/1.1 413")).count();
     fixture.assert_grown_less(before, 200, &format!("{refused} refused"));
     // The other connections were closed while they sent, and their answers were lost.
@@ -67,7 +67,7 @@ async fn bodies_of_all_callers_share_one_budget_and_a_stop_gets_in() {
     let before = fixture.resident_bytes();
     let (address, reader) = (fixture.daemon.address(), fixture.create_read_token().await);
     let posts = (0..30).map(|_| endless_post(address, "/api/sessions/s/runs", Some(&reader), 20 * MB));
-    let open = futures_util::future::join_all(posts).await;
+    let open = join_all(posts).await;
     let refused: Vec<&String> = open.iter().map(|(_, answer)| answer).filter(|answer| !answer.is_empty()).collect();
     fixture.assert_grown_less(before, 450, &format!("600 MB of bodies, {} refused", refused.len()));
     let refused = refused.first().unwrap();
@@ -90,61 +90,27 @@ async fn bodies_of_all_callers_share_one_budget_and_a_stop_gets_in() {
     assert_eq!(answer.status, 202, "{answer:?}");
 }
 
-type LimitsWebSocket = WebSocketStream<MaybeTlsStream<TcpStream>>;
-
 /// Connects with all scopes of the token.
-async fn connect_operator(fixture: &LimitsFixture, token: &str) -> LimitsWebSocket {
-    let url = format!("ws://{}/ws", fixture.daemon.address());
-    let (mut socket, _) = connect_async_with_config(url, None, true).await.unwrap();
-    let params = json!({
-        "minProtocol": 4, "maxProtocol": 4, "auth": {"token": token},
-        "client": {"id": "test", "version": "1", "platform": "linux", "mode": "test"},
-    });
-    send_request(&mut socket, "connect", "connect", &params).await;
-    let hello = wait_response(&mut socket, "connect").await;
-    assert_eq!(hello["ok"], true, "{hello}");
-    socket
-}
-
-async fn send_request(socket: &mut LimitsWebSocket, id: &str, method: &str, params: &Value) {
-    let frame = json!({"type": "req", "id": id, "method": method, "params": params});
-    socket.send(Message::text(frame.to_string())).await.unwrap();
-}
-
-async fn wait_response(socket: &mut LimitsWebSocket, id: &str) -> Value {
-    loop {
-        let message = tokio::time::timeout(WAIT_TIMEOUT, socket.next()).await.unwrap().unwrap().unwrap();
-        let Message::Text(text) = message else { continue };
-        let frame: Value = serde_json::from_str(&text).unwrap();
-        if frame["id"] == id {
-            return frame;
-        }
-    }
-}
-
-/// Starts `run-1` in session `s`.
-async fn start_run(socket: &mut LimitsWebSocket) {
-    let params = json!({"sessionKey": "s", "message": "go", "idempotencyKey": "run-1"});
-    send_request(socket, "1", "chat.send", &params).await;
-    assert_eq!(wait_response(socket, "1").await["ok"], true);
+async fn connect_operator(fixture: &LimitsFixture, token: &str) -> WsTestClient {
+    WsTestClient::connect_to(fixture.daemon.url(), token).await
 }
 
 /// Sends an unfinished message in fragments until the daemon closes. Returns the socket if it is still open, and the
 /// close code.
-async fn send_fragments(mut socket: LimitsWebSocket, bytes: usize) -> (Option<LimitsWebSocket>, Option<u16>) {
+async fn send_fragments(mut client: WsTestClient, bytes: usize) -> (Option<WsTestClient>, Option<u16>) {
     let mut kind = Data::Text;
     for _ in 0..bytes / 0x10000 {
         let fragment = Frame::message(vec![b'x'; 0x10000], OpCode::Data(kind), false);
         kind = Data::Continue;
-        if socket.send(Message::Frame(fragment)).await.is_err() {
+        if client.socket.send(Message::Frame(fragment)).await.is_err() {
             break;
         }
     }
     // A daemon that accepted everything sends only ticks, so the answer to a ping ends the wait.
-    let _ = socket.send(Message::Ping(Vec::new().into())).await;
+    let _ = client.socket.send(Message::Ping(Vec::new().into())).await;
     loop {
-        match tokio::time::timeout(WAIT_TIMEOUT, socket.next()).await.unwrap() {
-            Some(Ok(Message::Pong(_))) => return (Some(socket), None),
+        match tokio::time::timeout(WAIT_TIMEOUT, client.socket.next()).await.unwrap() {
+            Some(Ok(Message::Pong(_))) => return (Some(client), None),
             Some(Ok(Message::Close(frame))) => return (None, frame.map(|frame| frame.code.into())),
             Some(Ok(_)) => {}
             Some(Err(_)) | None => return (None, None),
@@ -157,7 +123,7 @@ async fn unfinished_messages_cost_little_memory_and_keep_no_stop_out() {
     let fixture = LimitsFixture::start().await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("Well"));
     let mut steady = connect_operator(&fixture, fixture.daemon.token()).await;
-    start_run(&mut steady).await;
+    steady.send_chat("s", "go", "run-1").await;
     let (before, reader) = (fixture.resident_bytes(), fixture.create_read_token().await);
     let mut open = Vec::new();
     for token in [reader.as_str(), fixture.daemon.token()] {
@@ -165,9 +131,7 @@ async fn unfinished_messages_cost_little_memory_and_keep_no_stop_out() {
         for _ in 0..30 {
             sockets.push(connect_operator(&fixture, token).await);
         }
-        open.extend(
-            futures_util::future::join_all(sockets.into_iter().map(|socket| send_fragments(socket, 16 * MB))).await,
-        );
+        open.extend(join_all(sockets.into_iter().map(|socket| send_fragments(socket, 16 * MB))).await);
     }
     let kept = open.iter().filter(|(socket, _)| socket.is_some()).count();
     fixture.assert_grown_less(before, 400, &format!("960 MB of fragments, {kept} kept"));
@@ -175,9 +139,8 @@ async fn unfinished_messages_cost_little_memory_and_keep_no_stop_out() {
     // A message of a read token is too big (1009); with more scopes the budget is exceeded (1013).
     assert!(codes.iter().all(|code| [1009, 1013].contains(code)) && kept < 30, "{kept} kept, {codes:?}");
 
-    let abort = json!({"sessionKey": "s", "runId": "run-1"});
-    send_request(&mut steady, "2", "chat.abort", &abort).await;
-    assert_eq!(wait_response(&mut steady, "2").await["payload"]["aborted"], true);
+    let stopped = steady.call("chat.abort", json!({"sessionKey": "s", "runId": "run-1"})).await;
+    assert_eq!(stopped["aborted"], true);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,12 +149,10 @@ async fn a_large_message_is_not_kept_by_its_connection() {
     let before = fixture.resident_bytes();
     let mut open = Vec::new();
     let params = json!({"ignored": "x".repeat(20 * MB)});
-    let frame = json!({"type": "req", "id": "1", "method": "health", "params": params}).to_string();
     for _ in 0..12 {
-        let mut socket = connect_operator(&fixture, fixture.daemon.token()).await;
-        socket.send(Message::text(frame.as_str())).await.unwrap();
-        assert_eq!(wait_response(&mut socket, "1").await["error"]["code"], "INVALID_REQUEST");
-        open.push(socket);
+        let mut client = connect_operator(&fixture, fixture.daemon.token()).await;
+        client.call_refused_as("INVALID_REQUEST", "health", params.clone()).await;
+        open.push(client);
     }
     leaks::wait_until(WAIT_TIMEOUT, move || {
         let grown = fixture.resident_bytes().saturating_sub(before);
@@ -205,19 +166,19 @@ async fn a_large_message_is_not_kept_by_its_connection() {
 async fn a_stop_behind_a_flood_of_requests_gets_in_and_costs_little() {
     let fixture = LimitsFixture::start().await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("Well"));
-    let mut socket = connect_operator(&fixture, fixture.daemon.token()).await;
-    start_run(&mut socket).await;
+    let mut client = connect_operator(&fixture, fixture.daemon.token()).await;
+    client.send_chat("s", "go", "run-1").await;
     let before = fixture.resident_bytes();
     for n in 0..20_000 {
         let frame = json!({"type": "req", "id": format!("f{n}"), "method": "sessions.list", "params": {}});
-        socket.feed(Message::text(frame.to_string())).await.unwrap();
+        client.socket.feed(Message::text(frame.to_string())).await.unwrap();
     }
     let stop = json!({"type": "req", "id": "stop", "method": "runs.stop", "params": {"runId": "run-1"}});
-    socket.send(Message::text(stop.to_string())).await.unwrap();
+    client.send_text(&stop.to_string()).await;
     // Every request is answered: with its result, or with a refusal.
     let (mut answered, mut refused) = (0, 0);
     loop {
-        let message = tokio::time::timeout(WAIT_TIMEOUT, socket.next()).await.unwrap().unwrap().unwrap();
+        let message = tokio::time::timeout(WAIT_TIMEOUT, client.socket.next()).await.unwrap().unwrap().unwrap();
         let Message::Text(text) = message else { continue };
         let frame: Value = serde_json::from_str(&text).unwrap();
         match frame["id"].as_str() {
@@ -227,10 +188,7 @@ async fn a_stop_behind_a_flood_of_requests_gets_in_and_costs_little() {
             }
             Some(_) if frame["ok"] == true => answered += 1,
             Some(_) => {
-                assert_eq!(
-                    (&frame["error"]["code"], &frame["error"]["retryable"]),
-                    (&json!("UNAVAILABLE"), &json!(true))
-                );
+                assert_fields(&frame["error"], &json!({"code": "UNAVAILABLE", "retryable": true}));
                 refused += 1;
             }
             None => {}
@@ -246,11 +204,11 @@ async fn a_stop_behind_a_flood_of_requests_gets_in_and_costs_little() {
 async fn a_frame_of_many_small_values_is_refused() {
     let fixture = LimitsFixture::start().await;
     let before = fixture.resident_bytes();
-    let mut socket = connect_operator(&fixture, fixture.daemon.token()).await;
+    let mut client = connect_operator(&fixture, fixture.daemon.token()).await;
     let zeros = "0,".repeat(10 * MB);
     let frame = format!(r#"{{"type": "req", "id": "1", "method": "health", "params": [{zeros}0]}}"#);
-    socket.send(Message::text(frame)).await.unwrap();
-    let refusal = wait_response(&mut socket, "").await;
+    client.send_text(&frame).await;
+    let refusal = client.wait_response("").await;
     assert!(refusal["error"]["message"].as_str().unwrap().contains("values"), "{refusal}");
     fixture.assert_grown_less(before, 200, "a frame of 20 MB");
 }

@@ -1,19 +1,6 @@
 //! Session creation: one creator, stages undone in reverse order, failures shared by all waiters, stops.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use quell_engine::engine::{OpenSessionError, OpenSessionOutcome};
-use quell_engine::live_run::RunProgress;
-use quell_protocol::Verdict;
-use quell_protocol::hook::HookEvent;
-use quell_testkit::leaks;
-use tokio::sync::Semaphore;
-
-use super::{PAST_IDLE_LIMIT, RecordingProgram, SessionFixture, session_request};
-use crate::test_engine::{parse_session_key, skip_time, submission};
+use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_callers_at_once_make_one_session() {
@@ -27,22 +14,16 @@ async fn a_thousand_callers_at_once_make_one_session() {
     let known = opened.iter().filter(|opened| matches!(opened, Ok((_, OpenSessionOutcome::Unchanged)))).count();
     assert_eq!((created, known), (1, 999));
     assert_eq!(fixture.program.recorded_stages(), ["begin a"]);
-    let creates =
-        fixture.program.hook_events_of("u:c:scripted").into_iter().filter(|event| *event == HookEvent::Create);
-    assert_eq!(creates.count(), 1);
+    let events = fixture.program.hook_events_of("u:c:scripted");
+    assert_eq!(events.iter().filter(|event| **event == HookEvent::Create).count(), 1);
     fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_stage_releases_the_earlier_ones_in_reverse_and_everybody_gets_the_same_error() {
     let gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram {
-        stage_names: vec!["a", "b", "c", "d"],
-        begin_failures: vec![("d", 1)].into(),
-        begin_gate: Some(Arc::clone(&gate)),
-        ..RecordingProgram::default()
-    };
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
+    let program = RecordingProgram::with_stages(&["a", "b", "c", "d"]).failing(&["begin d"; 2]);
+    let fixture = SessionFixture::start_with(program.gates(Some(&gate), None), |_| {}).await;
     let open = || fixture.open(session_request("u", "c"));
     let waiting = async {
         // All others wait for the creator before its first stage may begin.
@@ -50,14 +31,19 @@ async fn a_failed_stage_releases_the_earlier_ones_in_reverse_and_everybody_gets_
         gate.add_permits(1000);
     };
     let (opened, ()) = tokio::join!(join_all((0..20).map(|_| open())), waiting);
-    let errors: Vec<String> =
-        opened.iter().filter_map(|opened| opened.as_ref().err().map(ToString::to_string)).collect();
-    assert!(errors.iter().all(|error| error.contains("\"d\" failed: out of order")), "{errors:?}");
-    assert_eq!(errors.len(), 20, "some waiter got something else: {opened:?}");
+    let why = "\"d\" failed: out of order";
+    let fails =
+        |opened: &Result<_, OpenSessionError>| opened.as_ref().is_err_and(|error| error.to_string().contains(why));
+    assert!(opened.iter().all(fails), "{opened:?}");
     fixture.wait_alive(0).await;
     let stages = ["begin a", "begin b", "begin c", "undo c", "undo b", "undo a"].map(str::to_owned);
     assert_eq!(fixture.program.recorded_stages()[..6], stages);
     assert_eq!(fixture.session_state("u:c:scripted").await, "none", "a session that was not made left a trace");
+    // A run fails with the same reason, and no hook takes the session for a ready one.
+    let run = fixture.run_message("s", "hello").await;
+    assert!(failure_of(&run).1.contains(why), "{run:#?}");
+    assert!(!fixture.program.hook_events_of("s").contains(&HookEvent::Activate));
+    fixture.wait_alive(0).await;
     // The next call tries again.
     assert_eq!(open().await.unwrap().1, OpenSessionOutcome::Created);
     assert_eq!(fixture.program.count_alive(), 4);
@@ -72,9 +58,8 @@ async fn a_veto_leaves_no_session_and_fails_a_run_with_its_reason() {
     assert_eq!(refused, OpenSessionError::Refused("not on a Saturday".to_owned()));
     assert_eq!(fixture.session_state("u:c:scripted").await, "none");
     let run = fixture.run_message("s", "hello").await;
-    let Some(Verdict::Failed { code, message }) = &run.verdict else { panic!("{run:#?}") };
-    assert_eq!(code, "session_refused");
-    assert!(message.contains("not on a Saturday"), "{message}");
+    let (code, message) = failure_of(&run);
+    assert!(code == "session_refused" && message.contains("not on a Saturday"), "{run:#?}");
     assert_eq!((fixture.program.count_alive(), fixture.model.request_count()), (0, 0));
     *fixture.program.veto.lock().unwrap() = None;
     assert_eq!(fixture.run_message("s", "hello").await.verdict.unwrap().as_str(), "completed");
@@ -116,12 +101,8 @@ async fn a_waiter_takes_over_a_creation_whose_run_was_stopped() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_that_fails_keeps_no_other_from_being_done_and_is_tried_again() {
-    let program =
-        RecordingProgram { undo_failures: vec![("b", 1)].into(), ..RecordingProgram::with_stages(&["a", "b", "c"]) };
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
-    fixture.run_message("s", "hello").await;
-    fixture.advance_time(PAST_IDLE_LIMIT);
-    fixture.wait_alive(1).await;
+    let program = RecordingProgram::with_stages(&["a", "b", "c"]).failing(&["undo b"]);
+    let fixture = SessionFixture::start_expired(program, 1).await;
     assert_eq!(fixture.program.recorded_stages()[3..], ["undo c", "undo a"].map(str::to_owned));
     // The session is gone: its next message creates it anew, while the failed undo is still pending.
     fixture.run_message("s", "again").await;
@@ -134,12 +115,8 @@ async fn a_step_that_fails_keeps_no_other_from_being_done_and_is_tried_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_that_failed_before_is_tried_a_last_time_at_the_shutdown() {
-    let program =
-        RecordingProgram { undo_failures: vec![("b", 1)].into(), ..RecordingProgram::with_stages(&["a", "b"]) };
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
-    fixture.run_message("s", "hello").await;
-    fixture.advance_time(PAST_IDLE_LIMIT);
-    fixture.wait_alive(1).await;
+    let program = RecordingProgram::with_stages(&["a", "b"]).failing(&["undo b"]);
+    let fixture = SessionFixture::start_expired(program, 1).await;
     let engine = fixture.engine.clone();
     leaks::wait_for_value("clean-up steps left", 1, move || engine.count_pending_cleanups()).await;
     let program = Arc::clone(&fixture.program);
@@ -149,7 +126,7 @@ async fn a_step_that_failed_before_is_tried_a_last_time_at_the_shutdown() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panic_in_the_drop_of_a_stage_bars_nobody_from_its_session() {
-    let program = RecordingProgram { drop_panics: vec![("b", 1)].into(), ..RecordingProgram::with_stages(&["a", "b"]) };
+    let program = RecordingProgram::with_stages(&["a", "b"]).failing(&["drop b"]);
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     fixture.run_message("s", "hello").await;
     fixture.advance_time(PAST_IDLE_LIMIT);
@@ -223,7 +200,7 @@ async fn a_successor_waits_until_what_was_known_of_the_deleted_one_is_gone() {
 #[tokio::test]
 async fn a_session_that_is_being_made_at_the_shutdown_is_given_back_before_its_end() {
     let (gate, undo_gate) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(0)));
-    let program = RecordingProgram::with_stages(&["a", "b"]).begin_gate(&gate).undo_gate(&undo_gate);
+    let program = RecordingProgram::with_stages(&["a", "b"]).gates(Some(&gate), Some(&undo_gate));
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     let closing = async {
         fixture.wait_alive(1).await;

@@ -1,16 +1,13 @@
 //! Create, configure and show sessions over HTTP.
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{TestApiClient, poll_until};
-use quell_testkit::model::{ModelRequestHandle, ScriptedResponse};
-use rstest::rstest;
-use serde_json::{Value, json};
+use super::*;
 
-use crate::test_server::{TestServer, assert_fields, assert_problem, percent_encode};
-
+/// A request for a session with these fields besides; a null removes a field.
 fn request_body(extra: &Value) -> Value {
     let mut body = json!({"userId": "u:1", "chatId": "c", "provider": "scripted"});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    let fields = body.as_object_mut().unwrap();
+    fields.extend(extra.as_object().unwrap().clone());
+    fields.retain(|_, value| !value.is_null());
     body
 }
 
@@ -34,6 +31,8 @@ pub(super) async fn get_session(api: &TestApiClient, key: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_created_once_and_got_from_then_on() {
     let server = TestServer::start().await;
+    let reader = server.api_with_new_token("reader", "read").await;
+    assert_problem(&reader.post("/api/sessions", &request_body(&json!({}))).await, 403, "forbidden");
     let made = open(&server, json!({}), 201).await;
     assert_eq!(made, json!({"key": ENCODED_KEY, "state": "ready", "created": true}));
     let got = open(&server, json!({}), 200).await;
@@ -120,12 +119,12 @@ async fn a_sessions_own_settings_and_keys_survive_a_restart() {
 async fn a_use_without_a_message_is_a_use_after_a_restart_too() {
     let server = TestServer::start().await;
     open(&server, json!({}), 201).await;
-    let made = get_session(&server.http, ENCODED_KEY).await["lastUsedAt"].as_str().unwrap().to_owned();
+    let last_used = async |server: &TestServer| get_session(&server.http, ENCODED_KEY).await["lastUsedAt"].to_string();
+    let made = last_used(&server).await;
     open(&server, json!({}), 200).await;
-    let used = get_session(&server.http, ENCODED_KEY).await["lastUsedAt"].as_str().unwrap().to_owned();
+    let used = last_used(&server).await;
     assert!(used > made, "{used} is not later than {made}");
-    let server = server.restart().await;
-    let stored = get_session(&server.http, ENCODED_KEY).await["lastUsedAt"].as_str().unwrap().to_owned();
+    let stored = last_used(&server.restart().await).await;
     assert!(stored >= used, "{used} was forgotten: {stored}");
 }
 
@@ -186,51 +185,36 @@ async fn keys_whose_sealing_key_is_lost_can_be_given_again() {
 }
 
 #[rstest]
-#[case::model(json!({"provider": "nobody", "model": "m"}), "no provider serves the model")]
-#[case::no_model(json!({"provider": "openai", "apiKey": "k"}), "give `model`")]
-#[case::agent(json!({"agent": "nobody"}), "no agent")]
-#[case::server(json!({"mcpServers": ["nobody"]}), "[mcp.nobody]")]
-#[case::endpoint(json!({"mcpUrl": "nowhere"}), "no URL")]
-#[case::key_for_nothing(json!({"mcpApiKey": "k"}), "without mcpUrl")]
-#[case::place(json!({"baseUrl": "nowhere"}), "no URL")]
-#[case::password(json!({"baseUrl": "http://u:sk-secret@127.0.0.1:9/v1"}), "baseUrl holds a user or a password")]
-#[case::mcp_password(json!({"mcpUrl": "http://u:sk-secret@127.0.0.1:9/mcp"}), "mcpUrl holds a user or a password")]
-#[case::temperature(json!({"temperature": 7.5}), "from 0 to 2")]
-#[case::tokens(json!({"maxTokens": 0}), "at least 1")]
+#[case::model(json!({"provider": "nobody", "model": "m"}), 422, "no provider serves the model")]
+#[case::no_model(json!({"provider": "openai", "apiKey": "k"}), 422, "give `model`")]
+#[case::agent(json!({"agent": "nobody"}), 422, "no agent")]
+#[case::server(json!({"mcpServers": ["nobody"]}), 422, "[mcp.nobody]")]
+#[case::endpoint(json!({"mcpUrl": "nowhere"}), 422, "no URL")]
+#[case::key_for_nothing(json!({"mcpApiKey": "k"}), 422, "without mcpUrl")]
+#[case::place(json!({"baseUrl": "nowhere"}), 422, "no URL")]
+#[case::password(json!({"baseUrl": "http://u:sk-secret@127.0.0.1:9/v1"}), 422, "baseUrl holds a user or a password")]
+#[case::mcp_password(json!({"mcpUrl": "http://u:sk-secret@127.0.0.1:9/mcp"}), 422, "mcpUrl holds a user or a password")]
+#[case::temperature(json!({"temperature": 7.5}), 422, "from 0 to 2")]
+#[case::tokens(json!({"maxTokens": 0}), 422, "at least 1")]
+#[case::blank(json!({"userId": " "}), 400, "none of them blank")]
+#[case::missing(json!({"chatId": null}), 400, "chatId")]
+#[case::misspelt(json!({"maxToken": 1}), 400, "maxToken")]
+#[case::control(json!({"userId": "u\n"}), 400, "a control character")]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unusable_request_is_an_agent_configuration_error(#[case] extra: Value, #[case] says: &str) {
+async fn an_unusable_request_is_refused_with_the_reason(#[case] extra: Value, #[case] status: u16, #[case] says: &str) {
     let server = TestServer::start().await;
     let refused = server.http.post("/api/sessions", &request_body(&extra)).await;
-    assert_problem(&refused, 422, "agent_configuration_error");
-    let refused = refused.expect_status(422);
-    let detail = refused["detail"].as_str().unwrap();
+    assert_problem(&refused, status, if status == 400 { "invalid_request" } else { "agent_configuration_error" });
+    let detail = refused.body["detail"].as_str().unwrap();
     assert!(detail.contains(says), "{detail}");
     assert_eq!(server.http.get("/api/sessions").await.expect_status(200)["items"], json!([]));
     // A session that existed before keeps its configuration.
     open(&server, json!({}), 201).await;
     if extra.get("provider").is_none() {
         let before = get_session(&server.http, ENCODED_KEY).await;
-        open(&server, extra, 422).await;
+        open(&server, extra, status).await;
         assert_eq!(get_session(&server.http, ENCODED_KEY).await["config"], before["config"]);
     }
-}
-
-#[rstest]
-#[case::blank(json!({"userId": " ", "chatId": "c", "provider": "scripted"}))]
-#[case::missing(json!({"userId": "u", "provider": "scripted"}))]
-#[case::misspelt(json!({"userId": "u", "chatId": "c", "provider": "scripted", "maxToken": 1}))]
-#[case::control(json!({"userId": "u\n", "chatId": "c", "provider": "scripted"}))]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_is_none_is_refused(#[case] asked: Value) {
-    let server = TestServer::start().await;
-    assert_problem(&server.http.post("/api/sessions", &asked).await, 400, "invalid_request");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_may_only_look_makes_no_session() {
-    let server = TestServer::start().await;
-    let reader = server.api_with_new_token("reader", "read").await;
-    assert_problem(&reader.post("/api/sessions", &request_body(&json!({}))).await, 403, "forbidden");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,22 +1,10 @@
 //! Session states, expiry and revival, and what keeps a session alive.
 
-use std::time::Duration;
-
-use quell_engine::engine::OpenSessionOutcome;
-use quell_kernel::StopLevel;
-use quell_protocol::ResourceKind;
 use quell_protocol::approval::Decision;
-use quell_protocol::hook::HookEvent;
-use quell_protocol::session::{Secret, SessionRequest};
-use quell_store::sqlite::test_support::{OtherProgram, RefusedWrite};
-use quell_testkit::ScriptedResponse;
+use quell_store::sqlite::test_support::RefusedWrite;
 use quell_tools::attachment::attachment_folder;
 
-use super::{PAST_IDLE_LIMIT, SessionFixture, session_request};
-use crate::test_engine::{
-    WAIT_TIMEOUT, alice, background_call, list_files_call, messages_as_text, parse_agent_id, parse_session_key,
-    stop_ask, submission,
-};
+use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_ready_active_ready_expired_and_ready_again_with_its_history() {
@@ -35,55 +23,32 @@ async fn a_session_is_ready_active_ready_expired_and_ready_again_with_its_histor
     fixture.run_message("u:c:scripted", "and now").await;
     assert!(messages_as_text(&fixture.last_messages()).contains("4711"), "the history is gone");
     assert_eq!(fixture.session_state("u:c:scripted").await, "ready");
-    use HookEvent::{Activate, Create, Expire, Terminate};
-    let events = fixture.program.hook_events_of("u:c:scripted");
-    let transitions: Vec<HookEvent> =
-        events.into_iter().filter(|event| matches!(event, Activate | Create | Expire | Terminate)).collect();
-    assert_eq!(transitions, [Create, Activate, Activate, Expire, Terminate, Create, Activate]);
+    use HookEvent::{Activate, Create, Expire, RunEnd, RunStart, Terminate};
+    let mut events = fixture.program.hook_events_of("u:c:scripted");
+    events.retain(|event| ![RunStart, RunEnd].contains(event));
+    assert_eq!(events, [Create, Activate, Activate, Expire, Terminate, Create, Activate]);
     fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exactly_the_limit_is_not_too_long_and_a_touch_begins_it_anew() {
-    let fixture = SessionFixture::start().await;
+async fn the_life_of_a_session_is_told_in_its_order() {
+    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a", "b"]), |_| {}).await;
     fixture.run_message("s", "hello").await;
-    fixture.advance_time(Duration::from_secs(1790));
-    assert_eq!(fixture.session_state("s").await, "ready");
-    fixture.run_message("s", "again").await;
-    fixture.advance_time(Duration::from_secs(1790));
-    assert_eq!(fixture.session_state("s").await, "ready", "the second message did not count as a use");
-    fixture.advance_time(Duration::from_secs(20));
-    fixture.wait_alive(0).await;
-    assert_eq!(fixture.session_state("s").await, "expired");
+    let program = Arc::clone(&fixture.program);
     fixture.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_may_have_a_limit_of_its_own() {
-    let fixture = SessionFixture::start_configured(|config| {
-        config.agents.get_mut(&parse_agent_id("main")).unwrap().idle_s = Some(60);
-    })
-    .await;
-    fixture.run_message("s", "hello").await;
-    fixture.advance_time(Duration::from_secs(59));
-    assert_eq!(fixture.session_state("s").await, "ready");
-    fixture.advance_time(Duration::from_secs(3));
-    fixture.wait_alive(0).await;
-    assert_eq!(fixture.session_state("s").await, "expired");
-    fixture.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_waits_behind_another_keeps_its_session() {
-    let fixture = SessionFixture::start_configured(|config| config.limits.in_flight_runs = 1).await;
-    fixture.run_message("second", "hello").await;
-    let first = fixture.start_hanging("first").await;
-    let queued = fixture.send(submission("second", "next")).await;
-    fixture.advance_time(PAST_IDLE_LIMIT);
-    assert_eq!(fixture.program.count_alive(), 2, "a session with a queued run has expired");
-    fixture.stop(&first).wait_settled().await;
-    fixture.assert_completes(&queued).await;
-    fixture.close().await;
+    // The program's own events are not ordered against those of the session.
+    let (mut own, mut of_session) = (Vec::new(), Vec::new());
+    for event in program.recorded() {
+        match event {
+            ProgramEvent::Hook(event, session) if session.is_empty() => own.push(event),
+            ProgramEvent::Hook(event, _) => of_session.push(event.to_string()),
+            ProgramEvent::Stage(text) => of_session.push(text),
+        }
+    }
+    let before = ["on_create", "begin a", "begin b", "on_activate", "on_run_start", "on_run_end"];
+    assert_eq!(of_session, [before.as_slice(), &["on_terminate", "undo b", "undo a"]].concat());
+    own.sort();
+    assert_eq!(own, [HookEvent::Start, HookEvent::Shutdown]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,17 +82,6 @@ async fn a_background_process_keeps_its_session_until_it_ends() {
     fixture.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deleted_session_is_cleaned_up_before_the_answer() {
-    let fixture = SessionFixture::start().await;
-    fixture.run_message("s", "hello").await;
-    assert!(fixture.delete_session("s").await);
-    assert_eq!(fixture.program.count_alive(), 0);
-    assert_eq!(fixture.session_state("s").await, "none");
-    assert_eq!(fixture.program.hook_events_of("s").last(), Some(&HookEvent::Terminate));
-    fixture.close().await;
-}
-
 /// A deletion that was cut short must not leave files without their session; a removed agent has no workdir to look in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_of_a_session_go_before_it_whichever_agent_has_left() {
@@ -149,6 +103,9 @@ async fn files_of_a_session_go_before_it_whichever_agent_has_left() {
     assert!(!own_file.exists() && others.exists());
     database.accept_again();
     assert!(fixture.delete_session("s").await, "it can be deleted again");
+    // It is cleaned up before the answer.
+    assert_eq!((fixture.session_state("s").await.as_str(), fixture.program.count_alive()), ("none", 0));
+    assert_eq!(fixture.program.hook_events_of("s").last(), Some(&HookEvent::Terminate));
     fixture.close().await;
 }
 
@@ -179,7 +136,7 @@ async fn a_shutdown_cleans_every_session_up() {
         fixture.open(session_request("u", &format!("c{number}"))).await.unwrap();
     }
     assert_eq!(fixture.program.count_alive(), 50);
-    let program = std::sync::Arc::clone(&fixture.program);
+    let program = Arc::clone(&fixture.program);
     fixture.close().await;
     assert_eq!(program.count_alive(), 0);
 }

@@ -1,19 +1,7 @@
 //! Known defects of the original design, each by its symptom. Their causes were: check, wait, then act on a table
 //! without a lock; count only the start of a run as a use; share one history object between all tabs.
 
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use quell_protocol::hook::HookEvent;
-use quell_testkit::commands::ProcessMarker;
-use quell_testkit::{ScriptedResponse, leaks};
-use serde_json::json;
-
-use super::{PAST_IDLE_LIMIT, SessionFixture, session_request};
-use crate::mcp::test_server_config;
-use crate::test_engine::{WAIT_TIMEOUT, list_files_call, messages_as_text, submission};
-use crate::test_server::gated_response;
+use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_messages_at_once_on_one_chat_leak_no_second_session() {
@@ -65,9 +53,7 @@ async fn a_run_that_is_longer_than_the_idle_limit_keeps_its_session_and_its_mode
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_is_asked_for_during_a_long_run_is_not_torn_down_under_it() {
     let fixture = SessionFixture::start().await;
-    fixture.script_marker("long", [gated_response("an hour later")]);
-    let run = fixture.send(submission("u:c:scripted", "marker:long")).await;
-    fixture.model.wait_for_marked_request("long").await;
+    let run = fixture.start_gated_run("u:c:scripted", "long").await;
     fixture.clock.skip(PAST_IDLE_LIMIT);
     let mut asked = session_request("u", "c");
     for language in ["ko-KR", "de-DE"] {
@@ -79,7 +65,7 @@ async fn a_session_that_is_asked_for_during_a_long_run_is_not_torn_down_under_it
     let stages = fixture.program.recorded_stages();
     assert_eq!(stages, ["begin a"], "a session was cleaned up while a run was at work in it");
     assert_eq!(fixture.session_state("u:c:scripted").await, "active");
-    fixture.model.open_gate("an hour later");
+    fixture.model.open_gate("long");
     fixture.assert_completes(&run).await;
     fixture.close().await;
 }
@@ -90,9 +76,7 @@ async fn a_message_that_waits_for_long_finds_the_session_that_was_there_when_it_
     fixture.run_message("s", "hello").await;
     // First behind a run of another session, then behind a run of its own session.
     for (session, marker) in [("other", "first"), ("s", "second")] {
-        fixture.script_marker(marker, [gated_response(marker)]);
-        let long = fixture.send(submission(session, &format!("marker:{marker}"))).await;
-        fixture.model.wait_for_marked_request(marker).await;
+        let long = fixture.start_gated_run(session, marker).await;
         let waits = fixture.send(submission("s", "next")).await;
         fixture.advance_time(PAST_IDLE_LIMIT);
         fixture.model.open_gate(marker);
@@ -148,13 +132,13 @@ async fn a_changed_prompt_and_a_rotated_key_are_in_force_at_the_next_message() {
     let fixture = SessionFixture::start().await;
     let mut asked = session_request("u", "c");
     (asked.instruction, asked.model) = (Some("Speak like a pirate.".to_owned()), Some("model".to_owned()));
-    asked.api_key = Some(quell_protocol::session::Secret::new("sk-old".to_owned()));
+    asked.api_key = Some(Secret::new("sk-old".to_owned()));
     let (session, _) = fixture.open(asked.clone()).await.unwrap();
     fixture.run_message(session.as_str(), "hello").await;
     let seen = fixture.model.recorded_requests().pop().unwrap();
     assert_eq!(seen.header("authorization"), Some("Bearer sk-old"));
     asked.instruction = Some("Speak like a judge.".to_owned());
-    asked.api_key = Some(quell_protocol::session::Secret::new("sk-new".to_owned()));
+    asked.api_key = Some(Secret::new("sk-new".to_owned()));
     fixture.open(asked).await.unwrap();
     fixture.run_message(session.as_str(), "and now").await;
     let seen = fixture.model.recorded_requests().pop().unwrap();

@@ -1,21 +1,10 @@
 //! Settings that a session brings along: its MCP endpoint, settings that do not fit its agent, a provider that
 //! is gone. Their errors belong to that session alone.
 
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use quell_engine::engine::{OpenSessionError, OpenSessionOutcome};
-use quell_protocol::session::{Secret, SessionRequest};
-use quell_testkit::ScriptedModel;
 use quell_testkit::mcp::FakeMcpServer;
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use rstest::rstest;
-use serde_json::{Value, json};
 
 use super::http::get_session;
-use super::{PAST_IDLE_LIMIT, SessionFixture, session_request};
-use crate::test_engine::{parse_agent_id, submission};
-use crate::test_server::{TestServer, assert_problem};
+use super::*;
 
 fn request_with_endpoint(server: &FakeMcpServer, key: &str) -> SessionRequest {
     let mut asked = session_request("u", "c");
@@ -132,19 +121,22 @@ async fn a_session_whose_provider_is_gone_says_so_before_its_next_run_fails() {
     assert_eq!(server.wait_ended(&run).await["verdict"]["code"], "agent_configuration_error");
 }
 
+/// The limit of the new agent counts, from the last use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_of_another_agent_from_now_on_may_be_idle_for_as_long_as_that_one_says() {
     let fixture = SessionFixture::start_configured(|config| {
-        let mut hasty = config.agents[&parse_agent_id("main")].clone();
-        hasty.idle_s = Some(60);
+        let hasty = AgentConfig { idle_s: Some(60), ..config.agents[&parse_agent_id("main")].clone() };
         config.agents.insert(parse_agent_id("hasty"), hasty);
     })
     .await;
-    let mut asked = session_request("u", "c");
-    fixture.open(asked.clone()).await.unwrap();
-    asked.agent = Some(parse_agent_id("hasty"));
-    fixture.open(asked).await.unwrap();
-    fixture.advance_time(Duration::from_secs(62));
+    let hasty = SessionRequest { agent: Some(parse_agent_id("hasty")), ..session_request("u", "c") };
+    for asked in [session_request("u", "c"), hasty.clone(), hasty] {
+        fixture.open(asked).await.unwrap();
+        fixture.advance_time(Duration::from_secs(50));
+        assert_eq!(fixture.session_state("u:c:scripted").await, "ready", "an earlier use counted");
+    }
+    fixture.advance_time(Duration::from_secs(12));
     fixture.wait_alive(0).await;
+    assert_eq!(fixture.session_state("u:c:scripted").await, "expired");
     fixture.close().await;
 }

@@ -2,13 +2,8 @@
 //! simple model of the rules.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use futures_util::future::join_all;
-use quell_engine::engine::OpenSessionOutcome;
-use quell_testkit::leaks;
-
-use super::{SessionFixture, session_request};
+use super::*;
 
 const SESSIONS: usize = 10_000;
 /// Five minutes, like the daemon's own sweeper.
@@ -35,8 +30,7 @@ async fn a_simulated_day_leaves_what_the_rules_say() {
     let engine = &fixture.engine;
     // The model: the time of last use of each live session.
     let mut live: HashMap<usize, Duration> = HashMap::new();
-    let (mut now, mut created, mut revived, mut expired, mut most) = (Duration::ZERO, 0, 0, 0, 0);
-    let (before, mut largest) = (resident_kib(), 0);
+    let (mut now, mut created, mut revived, mut expired) = (Duration::ZERO, 0, 0, 0);
     for sweep in 0..SWEEPS {
         let used = sessions_used_in(sweep);
         let opened = join_all(used.iter().map(|session| {
@@ -47,8 +41,6 @@ async fn a_simulated_day_leaves_what_the_rules_say() {
         created += opened.iter().filter(|outcome| **outcome == OpenSessionOutcome::Created).count();
         revived += used.iter().filter(|session| !live.contains_key(*session)).count();
         live.extend(used.into_iter().map(|session| (session, now)));
-        most = most.max(live.len());
-        largest = largest.max(resident_kib());
         fixture.advance_time(SWEEP_INTERVAL);
         now += SWEEP_INTERVAL;
         // Some real time passes, too, so a session that is exactly at the limit has expired.
@@ -57,9 +49,6 @@ async fn a_simulated_day_leaves_what_the_rules_say() {
         expired += before - live.len();
         assert_eq!(engine.count_live_sessions(), live.len(), "after {now:?}");
     }
-    println!("{created} created, {} revived, {expired} expired, at most {most} at once", revived - created);
-    // This is the whole process with its test; `cargo xtask bench sessions` measures the cost of one session.
-    println!("resident: {before} KiB before, {largest} at the most, {} at the end", resident_kib());
     assert_eq!(created, SESSIONS);
     assert!(revived > created && expired == revived - live.len());
     fixture.wait_alive(live.len()).await;
@@ -70,10 +59,4 @@ async fn a_simulated_day_leaves_what_the_rules_say() {
     let mcp = engine.clone();
     leaks::wait_for_value("live MCP servers", 0, move || mcp.mcp().count_live()).await;
     fixture.close().await;
-}
-
-fn resident_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches("kB").trim().parse().unwrap()
 }

@@ -1,21 +1,6 @@
 //! The rows of the matrix: ways to stop, and how each is carried out.
 
-use std::process::Stdio;
-use std::sync::LazyLock;
-use std::time::Duration;
-
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::machine_speed::scaled_limit;
-use quell_testkit::model::ScriptedStream;
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
-
-use super::StopMatrixDaemon;
-use super::run_states::{StateRun, StoppableState, tool_call, wait_processes, wait_second_request};
-use crate::test_daemon::quell_exe;
-use crate::test_engine::{WAIT_TIMEOUT, background_call, shell_call};
-use crate::test_server::percent_encode;
-use crate::ws::WsTestClient;
+use super::*;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MatrixStopMethod {
@@ -63,14 +48,8 @@ impl MatrixStopMethod {
 
 fn new_state_run(method: MatrixStopMethod, state: &StoppableState) -> StateRun {
     let name = format!("{method:?}-{}", state.agent());
-    StateRun {
-        run: name.clone(),
-        marker: name.clone(),
-        session: name,
-        marks: Vec::new(),
-        blocking_run: None,
-        client: None,
-    }
+    let (run, marker) = (name.clone(), name.clone());
+    StateRun { run, marker, session: name, marks: Vec::new(), blocking_run: None, client: None }
 }
 
 /// Sends the message of a state and waits until the state is reached.
@@ -80,13 +59,13 @@ pub(super) async fn start_in_state(
     method: MatrixStopMethod,
 ) -> StateRun {
     let mut state_run = new_state_run(method, state);
-    (state.prepare)(fixture, &mut state_run).await;
+    state.prepare(fixture, &mut state_run).await;
     match method {
         MatrixStopMethod::CtrlC => send_by_client(fixture, state, &mut state_run).await,
         MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
         _ => send_message(fixture, state, &state_run, &Value::Null).await,
     }
-    (state.reached)(fixture, &state_run).await;
+    state.wait_reached(fixture, &state_run).await;
     state_run
 }
 
@@ -98,14 +77,14 @@ pub(super) async fn start_background_state(fixture: &StopMatrixDaemon, state: &S
     let command = commands::setsid_child(&mark);
     let first = if state.name == "sub-agent" {
         let below = format!("below-{}", state_run.marker);
-        fixture.script_marker(&below, [shell_call(command)]);
+        fixture.scripts.script(&below, [shell_call(command)]);
         tool_call("spawn_agent", &json!({"agent": "scout", "prompt": format!("look marker:{below}"), "wait": false}))
     } else {
         background_call(command)
     };
     let second =
         ScriptedStream::new().text("on").wait_for_gate(&state_run.run).tool_call("c2", "list_files", &json!({}));
-    fixture.script_marker(&state_run.marker, [first, second.into()]);
+    fixture.scripts.script(&state_run.marker, [first, second.into()]);
     state_run.marks.push(mark);
     send_message(fixture, state, &state_run, &Value::Null).await;
     wait_processes(&state_run, 2).await;
@@ -158,8 +137,8 @@ pub(super) async fn stop_one(
             assert_stopped(state, state_run, &answer.expect_status(200));
         }
         MatrixStopMethod::WsRun => {
-            chat_abort(fixture, state, state_run, json!({"sessionKey": state_run.session, "runId": state_run.run}))
-                .await
+            let run = json!({"sessionKey": state_run.session, "runId": state_run.run});
+            chat_abort(fixture, state, state_run, run).await;
         }
         MatrixStopMethod::WsSession => {
             chat_abort(fixture, state, state_run, json!({"sessionKey": state_run.session})).await
@@ -200,10 +179,8 @@ pub(super) async fn stop_all(fixture: &mut StopMatrixDaemon, method: MatrixStopM
     match method {
         MatrixStopMethod::HttpAll => {
             let answer = fixture.daemon.api().post("/api/stop?wait=1", &json!({})).await.expect_status(200);
-            let stopped: Vec<&str> = answer["runIds"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-            let missed: Vec<&StateRun> =
-                state_runs.iter().filter(|state_run| !stopped.contains(&state_run.run.as_str())).collect();
-            assert!(missed.is_empty(), "{answer:#}");
+            let stopped = answer["runIds"].as_array().unwrap();
+            assert!(state_runs.iter().all(|state_run| stopped.contains(&json!(state_run.run))), "{answer:#}");
         }
         // The runs end by their own timeouts.
         MatrixStopMethod::TimeOut => {}

@@ -2,12 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use futures_util::future::join_all;
-use rstest::rstest;
 
-use super::EndlessRunDaemon;
+use super::*;
 
 /// So few descriptors that [`CONNECTIONS`] use them all.
 const LOW_FILE_LIMIT: &str = "ulimit -n 256";
@@ -25,30 +23,24 @@ fn open_connections(fixture: &EndlessRunDaemon, count: usize, text: &str) -> Vec
 }
 
 #[rstest]
-#[case::the_usual_soft_limit("ulimit -Sn 1024")]
-#[case::a_hard_limit_that_is_no_higher("ulimit -n 1024")]
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_sockets_keep_no_stop_out(#[case] limit: &str) {
-    let mut fixture = EndlessRunDaemon::start_under(limit).await;
-    let _connections = open_connections(&fixture, 1100, "");
-    fixture.stop_over_http().await;
-    fixture.run = fixture.start_endless_run().await;
-    fixture.stop_by_command().await;
-}
-
-#[rstest]
-#[case::headers("POST /api/stop HTTP/1.1\r\nhost: quell\r\nx-slow: ")]
+#[case::idle_at_the_usual_soft_limit("ulimit -Sn 1024", 1100, "")]
+#[case::idle_at_a_hard_limit_that_is_no_higher("ulimit -n 1024", 1100, "")]
+#[case::headers(LOW_FILE_LIMIT, CONNECTIONS, "POST /api/stop HTTP/1.1\r\nhost: quell\r\nx-slow: ")]
 #[case::bodies(
+    LOW_FILE_LIMIT,
+    CONNECTIONS,
     "POST /api/sign-in HTTP/1.1\r\nhost: quell\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{"
 )]
 #[case::web_sockets(
+    LOW_FILE_LIMIT,
+    CONNECTIONS,
     "GET /ws HTTP/1.1\r\nhost: quell\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
      sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_never_end_keep_no_stop_out(#[case] request: &str) {
-    let mut fixture = EndlessRunDaemon::start_under(LOW_FILE_LIMIT).await;
-    let _connections = open_connections(&fixture, CONNECTIONS, request);
+async fn requests_that_never_end_keep_no_stop_out(#[case] limit: &str, #[case] count: usize, #[case] request: &str) {
+    let mut fixture = EndlessRunDaemon::start_under(limit).await;
+    let _connections = open_connections(&fixture, count, request);
     fixture.stop_over_http().await;
     fixture.run = fixture.start_endless_run().await;
     fixture.stop_by_command().await;
@@ -68,7 +60,7 @@ async fn bodies_of_somebody_with_a_token_keep_no_stop_out(#[case] by_socket: boo
     );
     let _connections = open_connections(&fixture, CONNECTIONS, &head);
     if by_socket {
-        let ran = super::run_cli(fixture.daemon.home(), &["stop", "--all", "--force", "--no-wait"]).await;
+        let ran = run_cli(fixture.daemon.home(), &["stop", "--all", "--force", "--no-wait"]).await;
         assert_eq!(ran.code, 0, "{ran:?}");
     } else {
         let _ = fixture.request_stop().await;

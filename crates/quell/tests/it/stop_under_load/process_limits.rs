@@ -1,13 +1,9 @@
 //! Another process of the same user suspends the daemon or lowers its limits.
 
-use quell_store::sqlite::test_support::OtherProgram;
 use quell_testkit::pty::{Pty, PtySize};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
-use serde_json::json;
 
-use super::{EndlessRunDaemon, run_cli};
-use crate::test_daemon::quell_exe;
-use crate::test_server::assert_fields;
+use super::*;
 
 /// Lowers the soft limit of the daemon to 0, as `prlimit` does; also its hard limit if given.
 fn lower_limit(fixture: &EndlessRunDaemon, resource: Resource, hard: Option<u64>) {
@@ -34,7 +30,8 @@ async fn a_daemon_that_may_open_nothing_more_hears_a_stop() {
     fixture.stop_over_http().await;
 }
 
-/// A hard limit that was lowered cannot be raised again: `quell stop` reports in time what a person can do.
+/// A hard limit that was lowered cannot be raised again: `quell stop` reports in time what a person can do, and does it
+/// for a person at a terminal.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_hears_nobody_is_named_with_its_remedy() {
     let fixture = EndlessRunDaemon::start().await;
@@ -42,14 +39,6 @@ async fn a_daemon_that_hears_nobody_is_named_with_its_remedy() {
     let ran = run_cli(fixture.daemon.home(), &["stop", "--all"]).await;
     let remedy = format!("kill -TERM {}", fixture.daemon.pid());
     assert!(ran.code == 4 && ran.err.contains(&remedy) && ran.err.contains("does not answer"), "{ran:?}");
-    fixture.daemon.stop().await;
-    fixture.model.wait_for_connections(0).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_person_at_a_terminal_may_end_a_daemon_that_hears_nobody() {
-    let fixture = EndlessRunDaemon::start().await;
-    lower_limit(&fixture, Resource::Nofile, Some(0));
     let mut command = fixture.daemon.home().command(quell_exe());
     command.args(["stop", "--all"]);
     let mut terminal = Pty::start(&command, PtySize { rows: 24, columns: 100 });

@@ -1,17 +1,11 @@
 //! Clients send no token to an impostor, and the daemon exposes no key at startup.
 
 use std::net::TcpListener;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::process::Stdio;
-use std::time::Duration;
 
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use rustix::fs::{Mode, OFlags, open};
 
-use super::run_cli;
-use crate::test_daemon::quell_exe;
-use crate::test_engine::WAIT_TIMEOUT;
+use super::*;
 
 /// The user `nobody` on every Linux.
 const NOBODY_UID: u32 = 65534;
@@ -50,13 +44,8 @@ async fn another_users_listener_gets_no_token_from_a_living_lock() {
     let mut foreign = other.command(&other.copy_executable(quell_exe()));
     foreign.args(["serve", "--listen", "127.0.0.1:0"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut foreign = foreign.spawn().unwrap();
-    let file = folder.join("address");
-    let there = file.clone();
-    quell_testkit::leaks::wait_until(WAIT_TIMEOUT, move || {
-        std::fs::metadata(&there).map(drop).map_err(|error| error.to_string())
-    })
-    .await;
-    let address = std::fs::read_to_string(file).unwrap();
+    let address_file = async || std::fs::read_to_string(folder.join("address")).ok();
+    let address = poll_until("the address file", address_file).await;
     std::fs::write(own.home().data_dir().join("address"), &address).unwrap();
     std::fs::remove_file(own.home().data_dir().join("quell.sock")).unwrap();
     let ran = run_cli(own.home(), &["stop", "--all", "--hold"]).await;
@@ -85,15 +74,8 @@ async fn a_daemon_is_hidden_before_it_reads_its_configuration() {
     }
     let mut child = serve.spawn().unwrap();
     // The pipe opens for writing once the daemon has opened it for reading; the daemon then waits for its content.
-    let opened = tokio::time::timeout(WAIT_TIMEOUT, async {
-        loop {
-            if let Ok(writer) = open(&pipe, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()) {
-                return writer;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    });
-    let writer = opened.await.expect("the daemon reads its configuration");
+    let open_pipe = async || open(&pipe, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
+    let writer = poll_until("the daemon to read its configuration", open_pipe).await;
     let owner = std::fs::metadata(format!("/proc/{}/environ", child.id())).unwrap().uid();
     drop(writer);
     child.kill().unwrap();

@@ -1,15 +1,9 @@
 //! The Unix socket in the data directory: who may use it, for what, and as whom.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::model::ScriptedResponse;
 use reqwest::{Client, Method, Response};
-use rstest::rstest;
-use serde_json::{Value, json};
 
-use super::{EndlessRunDaemon, run_cli};
-use crate::test_daemon::quell_exe;
+use super::*;
+use crate::test_engine::shell_call;
 
 /// A client of the socket that sends no token.
 fn socket_client(home: &DaemonHome) -> Client {
@@ -40,21 +34,23 @@ async fn a_stop_needs_no_token_at_the_socket() {
     assert!(rows.iter().any(|row| row["action"] == "stop" && row["from"] == json!(from)), "{audit:#}");
 }
 
-#[rstest]
-#[case(Method::GET, "/api/runs")]
-#[case(Method::POST, "/api/sessions/s/runs")]
-#[case(Method::PUT, "/api/hold")]
-#[case(Method::DELETE, "/api/hold")]
-#[case(Method::POST, "/api/sign-in-link")]
-#[case(Method::POST, "/api/tokens")]
-#[case(Method::GET, "/metrics")]
-#[case(Method::DELETE, "/api/sessions/s")]
-#[case(Method::POST, "/api/sessions/s/reset")]
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_else_needs_one_there_too(#[case] method: Method, #[case] path: &str) {
+async fn everything_else_needs_one_there_too() {
     let daemon = TestDaemon::start(quell_exe(), "").await;
     let client = socket_client(daemon.home());
-    assert_eq!(send_request(&client, method.clone(), path).await.status(), 401);
+    for (method, path) in [
+        (Method::GET, "/api/runs"),
+        (Method::POST, "/api/sessions/s/runs"),
+        (Method::PUT, "/api/hold"),
+        (Method::DELETE, "/api/hold"),
+        (Method::POST, "/api/sign-in-link"),
+        (Method::POST, "/api/tokens"),
+        (Method::GET, "/metrics"),
+        (Method::DELETE, "/api/sessions/s"),
+        (Method::POST, "/api/sessions/s/reset"),
+    ] {
+        assert_eq!(send_request(&client, method.clone(), path).await.status(), 401, "{method} {path}");
+    }
     let shown = client.request(Method::GET, "http://localhost/api/runs").bearer_auth(daemon.token());
     assert_eq!(shown.send().await.unwrap().status(), 200);
     let stop = daemon.api().with_token("").post("/api/stop", &json!({})).await;
@@ -66,17 +62,13 @@ async fn a_command_of_an_agent_is_refused_at_the_socket() {
     let fixture = EndlessRunDaemon::start().await;
     let (data, exe) = (fixture.daemon.home().data_dir(), quell_exe().display().to_string());
     let command = format!("QUELL_HOME='{}' '{exe}' stop --all 2>&1; echo \"code $?\"", data.display());
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
-    fixture.model.script(ScriptedResponse::text("It did not work."));
-    let body = json!({"text": "stop them"});
-    let run = fixture.daemon.api().start_run("other", &body).await;
+    fixture.model.script(shell_call(command)).script(ScriptedResponse::text("It did not work."));
+    let run = fixture.daemon.api().send_message("other", "stop them").await;
     let log = fixture.daemon.api().run_events(&run, 0).await.read_to_end().await;
     assert_eq!(log.verdict(), "completed", "{log:?}");
     let result = fixture.model.recorded_requests().last().unwrap().messages().last().unwrap().to_string();
-    assert!(
-        result.contains("processes that the daemon has started may not use this socket") && result.contains("code 1"),
-        "{result}"
-    );
+    let why = "processes that the daemon has started may not use this socket";
+    assert!(result.contains(why) && result.contains("code 1"), "{result}");
     let other = fixture.daemon.api().run_view(&fixture.run).await;
     assert_eq!(other["state"], "running", "{other:#}");
 }

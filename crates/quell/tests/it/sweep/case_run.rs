@@ -1,31 +1,6 @@
 //! A case with its stop mode, and the engine that all cases share.
 
-use std::future::{Future, ready};
-use std::path::PathBuf;
-use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex};
-
-use futures_util::poll;
-use quell_engine::EngineConfig;
-use quell_engine::agent::AgentConfig;
-use quell_engine::engine::{RunFollow, Submission};
-use quell_kernel::approval::ApprovalPolicy;
-use quell_mcp::McpConfig;
-use quell_protocol::RunId;
-use quell_scope::Point;
-use quell_store::sqlite::test_support::OtherProgram;
-use quell_testkit::commands::ProcessMarker;
-use quell_testkit::mcp::{FakeMcpServer, McpFault};
-use quell_testkit::model::BlackHole;
-use quell_testkit::{ScriptedResponse, mcp};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-
-use super::channel_origin;
-use super::stop_modes::{SweepStopAnswers, SweepStopMode, stop_run};
-use crate::test_engine::{
-    ProcessLock, TestDataDir, TestDir, TestEngine, alice, parse_agent_id, parse_run_id, provider_config, submission_as,
-};
+use super::*;
 
 /// A hook that hangs in the run of this case only, ignores signals, and starts a child in its own session.
 const HANGING_HOOK: &str = "case \"$QUELL_RUN_ID\" in a-hook-that-hangs.*) \
@@ -54,18 +29,11 @@ pub(super) enum ExpectedOutcome {
     Completed,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum MessageOrigin {
-    /// A transport that only waits for the run.
-    Api,
-    /// A chat network, with a file; the answer is delivered there.
-    Channel,
-}
-
 pub(super) struct SweepCase {
     pub(super) name: String,
     pub(super) agent: &'static str,
-    pub(super) origin: MessageOrigin,
+    /// Sent by a chat network, with a file; the answer is delivered there.
+    pub(super) is_from_channel: bool,
     pub(super) prepare: CaseStep,
     pub(super) moment: StopMoment,
     /// Steps between the stop and the end of the run, and checks for this case only.
@@ -85,7 +53,7 @@ impl SweepCase {
         Self {
             name: name.to_owned(),
             agent: "main",
-            origin: MessageOrigin::Api,
+            is_from_channel: false,
             prepare: do_nothing,
             moment: StopMoment::BeforeMessage,
             check_after: do_nothing,
@@ -101,7 +69,7 @@ impl SweepCase {
     }
 
     pub(super) fn sent_by_channel(self) -> Self {
-        Self { origin: MessageOrigin::Channel, ..self }
+        Self { is_from_channel: true, ..self }
     }
 
     pub(super) fn prepare(self, prepare: CaseStep) -> Self {
@@ -165,8 +133,8 @@ impl SweepEngine {
     /// Starts the engine in this directory, without the files for the tools.
     pub(super) async fn start_in(dir: TestDir, change: impl FnOnce(&mut EngineConfig)) -> Self {
         let process_lock = ProcessLock::exclusive().await;
-        let (hole, silent_mcp) = (BlackHole::open().await, FakeMcpServer::start().await);
-        silent_mcp.fault_always("initialize", McpFault::Silent);
+        let (black_hole, silent_mcp_server) = (BlackHole::open().await, FakeMcpServer::start().await);
+        silent_mcp_server.fault_always("initialize", McpFault::Silent);
         let test_engine = TestEngine::start_in(dir, process_lock, |config| {
             let main =
                 AgentConfig { mcp: Some(vec!["test".to_owned()]), ..config.agents[&parse_agent_id("main")].clone() };
@@ -187,8 +155,8 @@ impl SweepEngine {
                 config.agents.insert(parse_agent_id(name), agent);
             }
             config.hooks.on_run_start = HANGING_HOOK.into();
-            config.mcp.extend(mcp_servers(&silent_mcp));
-            config.providers.insert("hole".to_owned(), provider_config(&hole.base_url()));
+            config.mcp.extend(mcp_servers(&silent_mcp_server));
+            config.providers.insert("hole".to_owned(), provider_config(&black_hole.base_url()));
             config.memory.auto_recall = true;
             change(config);
         })
@@ -199,26 +167,19 @@ impl SweepEngine {
         // SQLite opens its files at the first write.
         database.lock_writes();
         database.unlock_writes();
-        let page = serve_page().await;
-        Self {
-            test_engine,
-            black_hole: hole,
-            silent_mcp_server: silent_mcp,
-            silent_listener,
-            page_url: page,
-            database: Mutex::new(database),
-        }
+        let (page_url, database) = (serve_page().await, Mutex::new(database));
+        Self { test_engine, black_hole, silent_mcp_server, silent_listener, page_url, database }
     }
 
     /// Files for the tools: a short one, one whose search takes longer than any stop, a picture and a skill.
     pub(super) fn write_files(&self) {
-        let skill = self.workdir().join("skills/greeting");
+        let skill = self.test_engine.workdir().join("skills/greeting");
         std::fs::create_dir_all(&skill).unwrap();
         std::fs::write(skill.join("SKILL.md"), "---\nname: greeting\ndescription: Says hello.\n---\n").unwrap();
-        std::fs::write(self.workdir().join("dot.png"), b"\x89PNG\r\n\x1a\n").unwrap();
+        std::fs::write(self.test_engine.workdir().join("dot.png"), b"\x89PNG\r\n\x1a\n").unwrap();
         let line = format!("{}\n", "the quick brown fox ".repeat(25));
-        std::fs::write(self.workdir().join("short.txt"), &line).unwrap();
-        std::fs::write(self.workdir().join("long.txt"), line.repeat(128 * 1024)).unwrap();
+        std::fs::write(self.test_engine.workdir().join("short.txt"), &line).unwrap();
+        std::fs::write(self.test_engine.workdir().join("long.txt"), line.repeat(128 * 1024)).unwrap();
     }
 
     /// Uses everything once that is created at first use, so that the first baseline includes it.
@@ -226,25 +187,17 @@ impl SweepEngine {
         self.script_run(
             "warm-up",
             [
-                ScriptedResponse::tool_call("w1", "shell", &serde_json::json!({"command": "true"})),
-                ScriptedResponse::tool_call("w2", "read_file", &serde_json::json!({"path": "short.txt"})),
-                ScriptedResponse::tool_call("w4", "test__echo", &serde_json::json!({"text": "hello"})),
-                ScriptedResponse::tool_call("w3", "fetch_url", &serde_json::json!({"url": self.page_url})),
+                ScriptedResponse::tool_call("w1", "shell", &json!({"command": "true"})),
+                ScriptedResponse::tool_call("w2", "read_file", &json!({"path": "short.txt"})),
+                ScriptedResponse::tool_call("w4", "test__echo", &json!({"text": "hello"})),
+                ScriptedResponse::tool_call("w3", "fetch_url", &json!({"url": self.page_url})),
             ],
         );
         self.test_engine.run_message("warm-up", "warm up marker:warm-up").await;
     }
 
-    pub(super) fn workdir(&self) -> PathBuf {
-        self.test_engine.workdir()
-    }
-
     pub(super) fn script_run(&self, run: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
         self.test_engine.script_marker(run, answers);
-    }
-
-    pub(super) async fn close(self) {
-        self.test_engine.close().await;
     }
 }
 
@@ -254,11 +207,10 @@ async fn serve_page() -> String {
     let url = format!("http://{}/page.txt", listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((mut connection, _)) = listener.accept().await {
-            let answer =
-                b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello";
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\nconnection: close";
             // A stopped caller may have disconnected already.
             let _ = connection.read(&mut [0; 4096]).await;
-            let _ = connection.write_all(answer).await;
+            let _ = connection.write_all(format!("{head}\r\n\r\nhello").as_bytes()).await;
         }
     });
     url
@@ -295,8 +247,8 @@ impl<'a> CaseRun<'a> {
     }
 
     fn submission(&self, case: &SweepCase) -> Submission {
-        let channel_origin = (case.origin == MessageOrigin::Channel)
-            .then(|| channel_origin::channel_origin(self.run.as_str(), &self.text));
+        let channel_origin =
+            case.is_from_channel.then(|| channel_origin::channel_origin(self.run.as_str(), &self.text));
         Submission {
             agent: Some(parse_agent_id(case.agent)),
             channel_origin,

@@ -1,31 +1,15 @@
 //! The places where a stop can find a run, as data.
 
-mod mcp;
+mod mcp_servers;
 
-use std::time::Duration;
-
-use futures_util::FutureExt;
-use quell_engine::engine::Submission;
-use quell_engine::live_run::RunProgress;
-use quell_protocol::ResourceKind;
-use quell_protocol::api::OnBusy;
-use quell_protocol::approval::Decision;
-use quell_scope::Point;
-use quell_testkit::{ScriptedResponse, commands, leaks, model};
-use serde_json::{Value, json};
-use tokio::io::AsyncReadExt;
-
-use super::case_run::{CaseRun, CaseStepFuture, ExpectedOutcome, SweepCase, do_nothing};
-use super::earlier_turns::{send_long_turn, send_picture_turn, wait_summarising, wait_summary_disconnected};
-use super::stop_modes::{SweepStopMode, stop_run};
-use crate::test_engine::{WAIT_TIMEOUT, alice, background_call, parse_run_id, shell_call, submission, submission_as};
+use super::*;
 
 /// All cases: named places reached from outside, then every cancellation point from inside.
 pub(super) fn all_cases() -> Vec<SweepCase> {
     let mut cases = before_start_cases();
     cases.extend(model_cases());
     cases.extend(tool_cases());
-    cases.extend(mcp::mcp_cases());
+    cases.extend(mcp_servers::mcp_cases());
     cases.push(SweepCase::new("a hook that hangs").when(|case_run| wait_held(case_run, ResourceKind::Process).boxed()));
     cases.push(steer_case());
     cases.extend(completion_cases());
@@ -119,7 +103,7 @@ fn tool_cases() -> Vec<SweepCase> {
 fn steer_case() -> SweepCase {
     SweepCase::new("a steered message was taken")
         .prepare(|case_run| {
-            let gated = model::ScriptedStream::new().wait_for_gate(case_run.run.as_str());
+            let gated = ScriptedStream::new().wait_for_gate(case_run.run.as_str());
             let call = gated.tool_call("c1", "shell", &json!({"command": "true"}));
             script_model(case_run, [call.into(), ScriptedResponse::silent_mid_stream("I turn.")])
         })
@@ -168,7 +152,7 @@ fn point_cases() -> Vec<SweepCase> {
                 .prepare(|case_run| send_long_turn(case_run, ScriptedResponse::text("A story.")).boxed())
                 .shows(&["It was a long story."]),
             Point::Pictures => case.agent("seeing").prepare(|case_run| send_picture_turn(case_run).boxed()),
-            Point::KeepPictures => case.prepare(script_picture),
+            Point::KeepPictures => case.prepare(|run| script_call(run, "test__picture", &json!({"text": "a dot"}))),
             Point::Skills => case.agent("skilled").prepare(script_short_answer),
             Point::Attachments | Point::Delivery => case.sent_by_channel().prepare(script_short_answer),
             Point::ProcessWait => case.prepare(script_process_wait),
@@ -197,7 +181,7 @@ fn script_short_answer<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
 }
 
 fn script_everything<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
-    let batch = model::ScriptedStream::new()
+    let batch = ScriptedStream::new()
         .text("I will look.")
         .tool_call("c1", "shell", &json!({"command": format!("echo one; : {}", case_run.mark.as_str())}))
         .tool_call("c2", "read_file", &json!({"path": "short.txt"}))
@@ -223,12 +207,8 @@ fn script_long_search<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     script_call(case_run, "search_files", &json!({"pattern": "[a-z]+[0-9]+[A-Z]+Q$", "path": "long.txt"}))
 }
 
-fn script_picture<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
-    script_call(case_run, "test__picture", &json!({"text": "a dot"}))
-}
-
 fn script_batch<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
-    let batch = model::ScriptedStream::new()
+    let batch = ScriptedStream::new()
         .tool_call("c1", "shell", &json!({"command": "printf 'first of the %s\\n' batch"}))
         .tool_call("c2", "shell", &json!({"command": "printf 'second of the %s\\n' batch"}));
     script_model(case_run, [batch.into()])
@@ -257,7 +237,7 @@ fn script_background<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
 
 fn script_process_wait<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     let command = json!({"command": commands::setsid_child(&case_run.mark), "background": true});
-    let (start, wait) = (model::ScriptedStream::new(), json!({"action": "wait", "timeout_s": 600}));
+    let (start, wait) = (ScriptedStream::new(), json!({"action": "wait", "timeout_s": 600}));
     let batch = start.tool_call("c1", "shell", &command).tool_call("c2", "process", &wait);
     script_model(case_run, [batch.into()])
 }
@@ -302,15 +282,15 @@ async fn check_child_gone(case_run: &CaseRun<'_>) {
 
 /// An answer that ends when the test opens its gate.
 fn gated_answer(case_run: &CaseRun<'_>) -> ScriptedResponse {
-    model::ScriptedStream::new().text("Here is ").wait_for_gate(case_run.run.as_str()).text("the answer.").into()
+    ScriptedStream::new().text("Here is ").wait_for_gate(case_run.run.as_str()).text("the answer.").into()
 }
 
 impl CaseRun<'_> {
-    pub(super) async fn wait_request(&self) -> model::ModelRequestHandle {
+    pub(super) async fn wait_request(&self) -> ModelRequestHandle {
         self.sweep.test_engine.model.wait_for_marked_request(self.run.as_str()).await
     }
 
-    fn first_run_id(&self) -> quell_protocol::RunId {
+    fn first_run_id(&self) -> RunId {
         parse_run_id(&format!("first-of-{}", self.run))
     }
 }
@@ -324,11 +304,8 @@ async fn occupy_session(case_run: &CaseRun<'_>) {
 
 async fn wait_queued(case_run: &CaseRun<'_>) {
     let (engine, run) = (case_run.sweep.test_engine.engine.clone(), case_run.run.clone());
-    leaks::wait_until(WAIT_TIMEOUT, move || match engine.live_run(&run).map(|live_run| live_run.progress()) {
-        Some(RunProgress::Durable) => Ok(()),
-        other => Err(format!("run {run} is {other:?}")),
-    })
-    .await;
+    let progress = move || engine.live_run(&run).map(|live_run| live_run.progress());
+    leaks::wait_for_value("the progress of the run", Some(RunProgress::Durable), progress).await;
 }
 
 /// The run ahead of it continues undisturbed.
@@ -414,4 +391,43 @@ async fn steer_and_wait(case_run: &CaseRun<'_>) {
     test_engine.send_for_answer(steer).await;
     test_engine.model.open_gate(case_run.run.as_str());
     wait_text(case_run).await;
+}
+
+/// Sends a long turn that fills the small agent's window, before the run that is stopped. `then` answers the summary
+/// request.
+async fn send_long_turn(case_run: &CaseRun<'_>, then: ScriptedResponse) {
+    let before = format!("before-{}", case_run.run);
+    case_run.sweep.script_run(
+        &before,
+        [ScriptedResponse::text(format!("It was a long story. {}", "And on it went. ".repeat(200)))],
+    );
+    let text = format!("tell me a story marker:{before}");
+    case_run.sweep.test_engine.send(submission_as(&parse_run_id(&before), &case_run.session, &text)).await;
+    case_run.sweep.test_engine.wait_ended(&parse_run_id(&before)).await;
+    // The request of the summary carries the marker of the turn that it summarises.
+    case_run.sweep.script_run(&before, [then]);
+}
+
+/// Sends a turn with a picture before the run that is stopped: every later request shows the picture.
+async fn send_picture_turn(case_run: &CaseRun<'_>) {
+    let before = format!("before-{}", case_run.run);
+    case_run.sweep.script_run(&before, [ScriptedResponse::text("A dot.")]);
+    let picture = case_run.sweep.test_engine.workdir().join("dot.png");
+    let text = format!("keep this [IMAGE:{}] marker:{before}", picture.display());
+    let message = submission_as(&parse_run_id(&before), &case_run.session, &text);
+    case_run.sweep.test_engine.send(Submission { agent: Some(parse_agent_id("seeing")), ..message }).await;
+    case_run.sweep.test_engine.wait_ended(&parse_run_id(&before)).await;
+}
+
+/// Waits for the summary request; none of its text is streamed to people.
+async fn wait_summarising(case_run: &CaseRun<'_>) {
+    wait_summary_of(case_run).await.wait_paused().await;
+}
+
+async fn wait_summary_disconnected(case_run: &CaseRun<'_>) {
+    wait_summary_of(case_run).await.wait_client_left().await;
+}
+
+async fn wait_summary_of(case_run: &CaseRun<'_>) -> ModelRequestHandle {
+    wait_summary_request(&case_run.sweep.test_engine.model, &format!("before-{}", case_run.run)).await
 }

@@ -1,15 +1,6 @@
 //! The properties checked after every stop.
 
-use std::sync::Arc;
-
-use quell_engine::engine::Caller;
-use quell_protocol::api::{ComputeStatus, RunView};
-use quell_protocol::{EventKind, Receipt, Requester, RunEvent, Rung, StopReason, Verdict};
-use quell_testkit::leaks::{self, LeakAllowance};
-
-use super::case_run::{CaseRun, ExpectedOutcome, SweepCase};
-use super::stop_modes::{SweepStopAnswers, SweepStopMode, stop_run};
-use crate::test_engine::{NoticeRecorder, WAIT_TIMEOUT, abort_reason, alice, messages_as_text};
+use super::*;
 
 /// Threads of tokio's blocking pool stay for a while and belong to no run.
 pub(super) const BLOCKING_POOL_ALLOWANCE: LeakAllowance =
@@ -17,20 +8,12 @@ pub(super) const BLOCKING_POOL_ALLOWANCE: LeakAllowance =
 
 const STOP_NOTE: &str = "[The request above was stopped on purpose by the user";
 
-#[derive(Debug)]
-pub(super) struct StopFigures {
-    pub(super) verdict: &'static str,
-    pub(super) rung: Rung,
-    pub(super) settled_ms: Option<f64>,
-    pub(super) released_ms: Option<f64>,
-}
-
 pub(super) async fn check_stop(
     case_run: &CaseRun<'_>,
     case: &SweepCase,
     answers: &SweepStopAnswers,
     watcher: &mut NoticeRecorder,
-) -> StopFigures {
+) {
     let test_engine = &case_run.sweep.test_engine;
     let view = test_engine.wait_ended(&case_run.run).await;
     check_event_order(case, &watcher.run_events(&case_run.run));
@@ -43,13 +26,6 @@ pub(super) async fn check_stop(
     check_next_message(case_run, case).await;
     let events = watcher.run_events(&case_run.run);
     assert!(matches!(events.last().unwrap().kind, EventKind::Ended { .. }), "{}: after the end {events:#?}", case.name);
-    let released = receipt.resources.iter().filter_map(|row| row.released_at.as_ref()?.ms).reduce(f64::max);
-    StopFigures {
-        verdict: verdict.as_str(),
-        rung: receipt.rung,
-        settled_ms: receipt.settled_at.ms,
-        released_ms: released,
-    }
 }
 
 /// Sequence numbers rise by one from 1, with one `run.ending` and one `run.ended` as the last, and no deltas between
@@ -73,22 +49,14 @@ fn check_event_order(case: &SweepCase, events: &[Arc<RunEvent>]) {
 fn check_stop_answers(case_run: &CaseRun<'_>, case: &SweepCase, answers: &SweepStopAnswers, verdict: &Verdict) {
     let winners = answers.callers_that_stopped(&case_run.run);
     let by = |caller: &Caller| Requester { principal: caller.principal.clone(), surface: caller.surface };
-    match case.expected {
-        ExpectedOutcome::AbortedByThisStop => {
-            let [winner] = winners.as_slice() else { panic!("{}: {} callers stopped it", case.name, winners.len()) };
-            let expected = Verdict::Aborted { reason: StopReason::User, by: Some(by(winner)) };
-            assert_eq!(*verdict, expected, "{}", case.name);
-        }
-        ExpectedOutcome::AbortedEarlier => {
-            assert!(winners.is_empty(), "{}: {winners:?}", case.name);
-            let expected = Verdict::Aborted { reason: StopReason::User, by: Some(by(&alice())) };
-            assert_eq!(*verdict, expected, "{}", case.name);
-        }
-        ExpectedOutcome::Completed => {
-            assert!(winners.is_empty(), "{}: {winners:?}", case.name);
-            assert_eq!(*verdict, Verdict::Completed, "{}", case.name);
-        }
-    }
+    let aborted = |caller| Verdict::Aborted { reason: StopReason::User, by: Some(by(caller)) };
+    let expected = match (case.expected, winners.as_slice()) {
+        (ExpectedOutcome::AbortedByThisStop, [winner]) => aborted(winner),
+        (ExpectedOutcome::AbortedEarlier, []) => aborted(&alice()),
+        (ExpectedOutcome::Completed, []) => Verdict::Completed,
+        _ => panic!("{}: stopped by {winners:?}", case.name),
+    };
+    assert_eq!(*verdict, expected, "{}", case.name);
 }
 
 /// The receipt has no leftovers, and each resource has the time of its release.

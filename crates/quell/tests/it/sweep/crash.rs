@@ -3,26 +3,15 @@
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
-use std::time::{Duration, Instant};
 
 use futures_util::future::pending;
-use quell_engine::engine::RunFollow;
-use quell_protocol::api::RunView;
-use quell_protocol::{EventKind, StopReason};
 use quell_store::sqlite::test_support::CountedRows;
-use quell_testkit::commands::ProcessMarker;
-use quell_testkit::leaks;
-use quell_testkit::machine_speed::scaled_limit;
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use super::case_run::{CaseRun, StopMoment, SweepCase, SweepEngine};
-use super::cases;
 use super::checks::send_next_message;
-use crate::test_engine::{TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, receipt_of};
+use super::*;
 
 /// How long processes of a killed daemon may live on an idle machine.
 const GONE_LIMIT: Duration = Duration::from_secs(2);
@@ -116,29 +105,26 @@ fn kill_self() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_that_is_killed_anywhere_leaves_no_process_and_no_open_turn() {
     let mut deaths = 0;
-    for (number, case) in
-        cases::all_cases().iter().enumerate().filter(|(_, case)| !matches!(case.moment, StopMoment::BeforeMessage))
-    {
+    let cases = cases::all_cases();
+    let dies_within = |(_, case): &(usize, &SweepCase)| !matches!(case.moment, StopMoment::BeforeMessage);
+    for (number, case) in cases.iter().enumerate().filter(dies_within) {
         let home = tempfile::tempdir().unwrap();
         let mark = ProcessMarker::new();
-        let status = run_until_killed(home.path(), &KillOrder { case: number, marker: mark.as_str().to_owned() }).await;
-        let gone = mark.wait_gone(scaled_limit(GONE_LIMIT)).await;
+        run_until_killed(home.path(), &KillOrder { case: number, marker: mark.as_str().to_owned() }).await;
+        mark.wait_gone(scaled_limit(GONE_LIMIT)).await;
         wait_wardens_gone(home.path()).await;
-        let begun = Instant::now();
         let sweep = SweepEngine::start_in(TestDir::Borrowed(home.path().join(DATA_DIR)), |_| {}).await;
-        let ready = begun.elapsed();
         let case_run = CaseRun::new(&sweep, case, "Crash");
         let recorded = check_runs_sealed(&case_run, case).await;
         check_next_message(&case_run, case, recorded).await;
-        sweep.close().await;
-        print_row(&case.name, status, gone, ready);
+        sweep.test_engine.close().await;
         deaths += 1;
     }
     assert!(deaths > 50, "only {deaths} cases");
 }
 
-/// Plays a case in its own process until that is dead; returns its exit status.
-async fn run_until_killed(home: &Path, order: &KillOrder) -> ExitStatus {
+/// Plays a case in its own process until that is killed.
+async fn run_until_killed(home: &Path, order: &KillOrder) {
     std::fs::write(home.join(ORDER_FILE), serde_json::to_string(order).unwrap()).unwrap();
     std::fs::create_dir(home.join(DATA_DIR)).unwrap();
     let mut victim = Command::new(std::env::current_exe().unwrap());
@@ -150,7 +136,6 @@ async fn run_until_killed(home: &Path, order: &KillOrder) -> ExitStatus {
     let status = status.expect("the daemon is not killed").unwrap();
     let output = || std::fs::read_to_string(&output).unwrap();
     assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "case {}: {}", order.case, output());
-    status
 }
 
 /// Checks all runs after the restart. Returns whether the run of the case has left a turn.
@@ -193,10 +178,4 @@ async fn check_next_message(case_run: &CaseRun<'_>, case: &SweepCase, recorded: 
     for taken in all_runs(&case_run.sweep.test_engine).await.into_iter().filter(|run| run.state == "steered") {
         assert!(seen.contains(&taken.text), "{}: {:?} is in no turn: {seen}", case.name, taken.text);
     }
-}
-
-#[expect(clippy::print_stdout, reason = "prints the result table")]
-fn print_row(name: &str, status: ExitStatus, gone: Duration, ready: Duration) {
-    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-    println!("{name:<44} {status:<20} gone ms {:>7.1} recovered ms {:>7.1}", ms(gone), ms(ready));
 }

@@ -1,16 +1,6 @@
 //! Ways to stop a run in the sweep, and how each is carried out.
 
-use std::pin::pin;
-use std::sync::Barrier;
-
-use futures_util::poll;
-use quell_engine::Engine;
-use quell_engine::engine::{Caller, StopResult};
-use quell_kernel::StopLevel;
-use quell_kernel::registry::StopRequest;
-use quell_protocol::{RunId, StopReason};
-
-use crate::test_engine::{alice, root, run_stop_scope};
+use super::*;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SweepStopMode {

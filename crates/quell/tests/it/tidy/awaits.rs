@@ -21,7 +21,6 @@ const TEST_FILES: &[&str] = &["crates/llm/src/fake_server.rs"];
 
 const REASON_MARK: &str = "// waits: ";
 
-/// What makes a wait right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AwaitReason {
     Raced,

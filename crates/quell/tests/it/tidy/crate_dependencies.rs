@@ -25,7 +25,7 @@ const ALLOWED: &[(&str, &str)] = &[
 
 /// What the pure crates may use besides: nothing with a clock, IO, async, randomness or logging.
 const PURE: &[(&str, &str)] = &[
-    ("protocol", "serde serde_json thiserror utoipa"),
+    ("protocol", "serde serde_json serde_with thiserror utoipa"),
     ("kernel", "anstyle-parse base64 serde serde-saphyr serde_json sha2 thiserror"),
 ];
 

@@ -4,9 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use super::source_file::SourceFile;
-use super::{TidyFinding, file_shape, workspace_root};
+use super::{TidyFinding, workspace_root};
 
-/// The head of each table.
 const TABLE_HEAD: &str = "| what goes wrong | why not here |";
 
 /// Finds names in backticks that lead nowhere, and rows that name nothing.
@@ -28,9 +27,9 @@ pub(super) fn check_race_table(source: &SourceFile) -> Vec<TidyFinding> {
 }
 
 /// A file below `crates/`, or a test as `it::a::b`, `quell-engine: a::b`, `quell-process/commands: a::b`,
-/// `quell-store: conformance::a::b`.
+/// `quell-store: conformance::a::b`. A shortened name is taken for a reference, so that it is reported.
 fn is_reference(name: &str) -> bool {
-    name.starts_with("it::") || name.starts_with("quell-") || name.starts_with("crates/")
+    ["it::", "quell-", "crates/", "…"].iter().any(|start| name.starts_with(start))
 }
 
 fn reference_exists(name: &str) -> bool {
@@ -68,8 +67,19 @@ fn has_test(file: &Path, test: &str) -> bool {
     let source = SourceFile::new(&file.to_string_lossy(), &text);
     let head = format!("fn {test}(");
     let places = source.lines.iter().enumerate().filter(|(_, line)| line.contains(&head));
-    places.map(|(at, _)| file_shape::lines_above_item(&source, at + 1)).any(|above| {
+    places.map(|(at, _)| lines_above_item(&source, at + 1)).any(|above| {
         let is = |mark: &str| above.iter().any(|line| line.trim().starts_with(mark));
         (is("#[test]") || is("#[tokio::test") || is("#[rstest]")) && !is("#[ignore")
     })
+}
+
+/// The documentation and the attributes of the item in this line.
+fn lines_above_item(source: &SourceFile, line: usize) -> Vec<&String> {
+    source.lines[..line - 1].iter().rev().take_while(|line| belongs_to_the_item_below(line)).collect()
+}
+
+/// Documentation and attributes, also over several lines: everything up to a blank line or the end of the item before.
+fn belongs_to_the_item_below(line: &str) -> bool {
+    let line = line.trim();
+    line.starts_with("///") || !(line.is_empty() || line.ends_with(['{', '}', ';']))
 }

@@ -72,17 +72,6 @@ const SAMPLES: &[(&str, &str, RuleSamples)] = &[
     ("file name", "crates/kernel/src/string_util.rs", &[("", &[1])]),
     ("file name", "crates/engine/src/uncommon.rs", &[("fn f(context: u8) {}", &[])]),
     (
-        "cancel safety",
-        LIB,
-        &[
-            ("/// Waits.\npub async fn wait() {}", &[2]),
-            ("/// # Cancel safety\n/// Safe.\npub fn a() {}\n/// Waits.\npub async fn wait() {}", &[5]),
-            ("/// # Cancel safety\n#[expect(\n    x,\n    reason = \"y\",\n)]\npub async fn wait() {}", &[]),
-            ("async fn private() {}\npub(super) async fn near() {}", &[]),
-        ],
-    ),
-    ("cancel safety", "crates/testkit/src/pty.rs", &[("pub async fn wait() {}", &[])]),
-    (
         "awaits",
         HOOKS,
         &[
@@ -131,6 +120,7 @@ const SAMPLES: &[(&str, &str, RuleSamples)] = &[
         &[
             ("| a | `it::race::no_such_test` |\n| b | `quell-kernel: run::tests::table::rows` |", &[1, 2]),
             ("| a | `it::test_engine::alice` |\n| b | `it::sweep::crash::dies` |", &[1, 2]),
+            ("| a | `it::tidy::tidy_texts`, `…_sources` |", &[1]),
             ("| a | `crates/engine/src/gone.rs` |\n| b | nothing |\n| c | `Engine::stop` |", &[1, 2, 3]),
             (
                 "| what goes wrong | why not here |\n|---|---|\n| a | `it::tidy::tidy_texts`, \

@@ -1,13 +1,8 @@
 //! Send and watch: `chat.send` and its repeats, `chat` events, history, `agent.wait`, subscriptions, nodes.
 
-use std::time::Duration;
-
-use quell_testkit::ScriptedResponse;
-use quell_testkit::model::ScriptedStream;
-use serde_json::{Value, json};
-
-use super::{WsTestClient, chat_send_params, start_connected, start_streaming_and_connect};
-use crate::test_server::{TestServer, assert_fields, gated_response};
+use super::WsTestClient;
+use super::{chat_send_params, start_connected, start_streaming_and_connect, start_with_socket};
+use crate::prelude::*;
 
 fn chat_payloads(client: &WsTestClient, run: &str) -> Vec<Value> {
     let mine = client.events.iter().filter(|event| event["event"] == "chat" && event["payload"]["runId"] == run);
@@ -16,17 +11,14 @@ fn chat_payloads(client: &WsTestClient, run: &str) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_answered_in_deltas_and_a_final() {
-    let server = TestServer::start().await;
+    let (server, mut client) = start_connected().await;
     server.model.script(ScriptedStream::new().text("one ").wait_for_gate("go").text("two"));
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    let sent = client.send_chat("s", "hello", "r1").await;
-    assert_fields(&sent, &json!({"runId": "r1", "status": "started"}));
+    assert_fields(&client.send_chat("s", "hello", "r1").await, &json!({"runId": "r1", "status": "started"}));
     let delta = client.wait_event_with("chat", "state", "delta").await;
     assert_fields(&delta, &json!({"deltaText": "one ", "seq": 1, "sessionKey": "s"}));
     assert_eq!(delta["message"], json!({"role": "assistant", "content": [{"type": "text", "text": "one "}]}));
     server.model.open_gate("go");
-    let last = client.wait_event_with("chat", "state", "final").await;
-    assert_eq!(last["message"]["content"][0]["text"], "one two");
+    assert_eq!(client.wait_event_with("chat", "state", "final").await["message"]["content"][0]["text"], "one two");
     client.wait_event_with("run", "state", "ended").await;
     let chats = chat_payloads(&client, "r1");
     let seqs: Vec<u64> = chats.iter().map(|chat| chat["seq"].as_u64().unwrap()).collect();
@@ -39,9 +31,8 @@ async fn a_message_is_answered_in_deltas_and_a_final() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deltas_are_paced_and_whole() {
-    let server = TestServer::start().await;
+    let (server, mut client) = start_connected().await;
     server.model.script(ScriptedResponse::tokens_forever(Duration::from_millis(1)));
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     client.send_chat("s", "hello", "r1").await;
     client.wait_event_with("chat", "state", "delta").await;
     let begin = std::time::Instant::now();
@@ -69,8 +60,7 @@ async fn a_client_that_joins_midway_gets_the_whole_text() {
     server.model.request_at(0).wait_paused().await;
     server.http.run_events(&run, 0).await.wait_for("text.delta").await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    let history = client.call("chat.history", json!({"sessionKey": "s"})).await;
-    assert_eq!(history["inFlightRun"]["text"], "begun");
+    assert_eq!(client.call("chat.history", json!({"sessionKey": "s"})).await["inFlightRun"]["text"], "begun");
     server.model.open_gate("go");
     let delta = client.wait_event_with("chat", "state", "delta").await;
     assert_eq!(delta["message"]["content"][0]["text"], "begun and done");
@@ -81,9 +71,8 @@ async fn a_client_that_joins_midway_gets_the_whole_text() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_is_an_error_with_its_kind() {
-    let server = TestServer::start().await;
+    let (server, mut client) = start_connected().await;
     server.model.script(ScriptedResponse::status(400));
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     client.send_chat("s", "hello", "r1").await;
     let error = client.wait_event_with("chat", "state", "error").await;
     assert!(error["errorMessage"].is_string() && error["errorKind"] == "unknown", "{error}");
@@ -94,9 +83,8 @@ async fn a_failure_is_an_error_with_its_kind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeat_answers_what_became_of_the_first() {
-    let server = TestServer::start().await;
+    let (server, mut client) = start_connected().await;
     server.model.script(gated_response("go"));
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     client.send_chat("s", "hello", "r1").await;
     client.wait_event_with("chat", "state", "delta").await;
     assert_eq!(client.send_chat("s", "hello", "r1").await["status"], "in_flight");
@@ -120,7 +108,7 @@ async fn a_repeat_answers_what_became_of_the_first() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_sends_are_refused() {
     let (server, mut client) = start_connected().await;
-    let bad = [
+    for bad in [
         json!({"sessionKey": "s", "message": "x"}),
         json!({"sessionKey": "s", "idempotencyKey": "k"}),
         json!({"message": "x", "idempotencyKey": "k"}),
@@ -133,9 +121,8 @@ async fn bad_sends_are_refused() {
         json!({"sessionKey": "s", "message": "x", "idempotencyKey": "k", "queueMode": "maybe"}),
         json!({"sessionKey": "s", "message": "x", "idempotencyKey": "k", "agentId": "nobody"}),
         json!([]),
-    ];
-    for params in bad {
-        client.call_refused_as("INVALID_REQUEST", "chat.send", params.clone()).await;
+    ] {
+        client.call_refused_as("INVALID_REQUEST", "chat.send", bad).await;
     }
     assert!(server.model.recorded_requests().is_empty());
 }
@@ -218,13 +205,12 @@ async fn the_terminal_clients_first_calls_are_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_sees_the_sessions_that_it_subscribed_to_and_nothing_else() {
-    let server = TestServer::start().await;
-    let mut node = WsTestClient::open_socket(&server).await;
+    let (server, mut node) = start_with_socket().await;
     let hello = node.handshake(&server.token, json!({"role": "node", "scopes": []})).await;
     assert_eq!(hello["payload"]["auth"], json!({"role": "node", "scopes": []}));
-    let params =
-        |event: &str, key: &str| json!({"event": event, "payloadJSON": json!({"sessionKey": key}).to_string()});
-    node.call("node.event", params("chat.subscribe", "mine")).await;
+    let params = |event: &str, key: &str| json!({"event": event, "payload": {"sessionKey": key}});
+    let text = json!({"sessionKey": "mine"}).to_string();
+    node.call("node.event", json!({"event": "chat.subscribe", "payloadJSON": text})).await;
     node.call_refused_as("INVALID_REQUEST", "node.event", params("chat.subscribe", "")).await;
     node.call_refused_as("FORBIDDEN", "chat.send", chat_send_params("mine", "x", "k")).await;
     let other = server.start_streaming_run("other").await;
@@ -243,8 +229,7 @@ async fn a_node_sees_the_sessions_that_it_subscribed_to_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_without_the_read_scope_gets_no_events() {
-    let server = TestServer::start().await;
-    let mut blind = WsTestClient::open_socket(&server).await;
+    let (server, mut blind) = start_with_socket().await;
     blind.handshake(&server.token, json!({"scopes": []})).await;
     server.run_to_end("s").await;
     let error = blind.call_refused("runs.list", json!({})).await;

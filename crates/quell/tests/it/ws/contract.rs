@@ -1,12 +1,8 @@
 //! The parameters of the gateway protocol: each is supported, or refused by its name.
 
-use quell_testkit::ScriptedResponse;
-use rstest::rstest;
-use serde_json::{Value, json};
-
-use super::{WsTestClient, chat_send_params, start_connected, start_streaming_and_connect, start_with_socket};
-use crate::test_engine::list_files_call;
-use crate::test_server::{TestServer, assert_fields, gated_response};
+use super::WsTestClient;
+use super::{chat_send_params, start_connected, start_streaming_and_connect, start_with_socket};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_array_is_no_frame_and_no_params() {
@@ -26,8 +22,7 @@ async fn an_array_is_no_frame_and_no_params() {
         ("health", json!([1])),
         ("agents.list", json!("x")),
     ] {
-        let error = client.call_refused(method, params.clone()).await;
-        assert_eq!(error["code"], "INVALID_REQUEST", "{method} {params}: {error}");
+        client.call_refused_as("INVALID_REQUEST", method, params).await;
     }
     server.assert_running(&run).await;
     assert_eq!(client.call("hold.get", json!({})).await["held"], false);
@@ -51,65 +46,64 @@ async fn attachments_are_refused_by_name() {
     assert_eq!(client.call("chat.send", none).await["status"], "started");
 }
 
-#[rstest]
-#[case("chat.send", json!({"sessionKey": "s", "message": "x", "idempotencyKey": "k"}),
-    &["thinking", "fastMode", "deliver", "originatingChannel", "replyToId", "toolBindings", "intent", "mentions",
-      "expectedLeafEntryId", "workContext", "atachments"])]
-#[case("chat.history", json!({"sessionKey": "s"}), &["maxChars", "messageId", "inputRunIds", "pendingBefore", "before"])]
-#[case("chat.abort", json!({"sessionKey": "s"}), &["runid", "keepQueued"])]
-#[case("sessions.abort", json!({"key": "s"}), &["runid"])]
-#[case("sessions.list", json!({}), &["ownerId", "involvingMe", "boardFace", "serach"])]
-#[case("sessions.describe", json!({"key": "s"}), &["agent"])]
-#[case("sessions.resolve", json!({"key": "s"}), &["shortId", "slugHint"])]
-#[case("sessions.subscribe", json!({}), &["key"])]
-#[case("sessions.reset", json!({"key": "s"}), &["keepBackground"])]
-#[case("sessions.delete", json!({"key": "s"}), &["archivedOnly", "expectedLifecycleRevision"])]
-#[case("agents.list", json!({}), &["agentId"])]
-#[case("models.list", json!({}), &["preparedOnly", "refresh"])]
-#[case("commands.list", json!({}), &["search"])]
-#[case("question.list", json!({}), &["sessionKey"])]
-#[case("plugin.approval.list", json!({}), &["limit"])]
-#[case("plugin.approval.resolve", json!({"id": "none", "decision": "deny"}), &["reviewer"])]
-#[case("approvals.resolve", json!({"id": "none", "decision": "deny"}), &["reason"])]
-#[case("approvals.list", json!({}), &["limit"])]
-#[case("agent.wait", json!({"runId": "none"}), &["timeout"])]
-#[case("node.event", json!({"event": "chat.subscribe", "payload": {"sessionKey": "s"}}), &["key"])]
-#[case("runs.list", json!({}), &["search"])]
-#[case("runs.get", json!({"runId": "none"}), &["wait"])]
-#[case("runs.stop", json!({"runId": "none"}), &["forced"])]
-#[case("runs.follow", json!({"runId": "none"}), &["before"])]
-#[case("runs.unfollow", json!({"runId": "none"}), &["after"])]
-#[case("stop.all", json!({}), &["held"])]
-#[case("hold.get", json!({}), &["held"])]
-#[case("hold.set", json!({"held": false}), &["force"])]
-#[case("health", json!({}), &["verbose"])]
-#[case("status", json!({}), &["verbose"])]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_parameter_that_is_not_heeded_is_refused_by_name(
-    #[case] method: &str,
-    #[case] params: Value,
-    #[case] names: &[&str],
-) {
+async fn a_parameter_that_is_not_heeded_is_refused_by_name() {
     let (server, mut client) = start_connected().await;
-    for name in names {
-        let mut more = params.clone();
-        more[*name] = json!("x");
-        let error = client.call_refused(method, more).await;
-        assert_eq!(error["code"], "INVALID_REQUEST", "{method} {name}: {error}");
-        assert_eq!(error["details"], json!({"code": "UNSUPPORTED_PARAMETER", "parameter": name}), "{method}: {error}");
-        assert!(error["message"].as_str().unwrap().contains(name), "{method}: {error}");
+    let send = chat_send_params("s", "x", "k");
+    let more = "thinking fastMode deliver originatingChannel replyToId toolBindings intent mentions expectedLeafEntryId workContext atachments";
+    for (method, params, names) in [
+        ("chat.send", send, more),
+        ("chat.history", json!({"sessionKey": "s"}), "maxChars messageId inputRunIds pendingBefore before"),
+        ("chat.abort", json!({"sessionKey": "s"}), "runid keepQueued"),
+        ("sessions.abort", json!({"key": "s"}), "runid"),
+        ("sessions.list", json!({}), "ownerId involvingMe boardFace serach"),
+        ("sessions.describe", json!({"key": "s"}), "agent"),
+        ("sessions.resolve", json!({"key": "s"}), "shortId slugHint"),
+        ("sessions.subscribe", json!({}), "key"),
+        ("sessions.reset", json!({"key": "s"}), "keepBackground"),
+        ("sessions.delete", json!({"key": "s"}), "archivedOnly expectedLifecycleRevision"),
+        ("agents.list", json!({}), "agentId"),
+        ("models.list", json!({}), "preparedOnly refresh"),
+        ("commands.list", json!({}), "search"),
+        ("question.list", json!({}), "sessionKey"),
+        ("plugin.approval.list", json!({}), "limit"),
+        ("plugin.approval.resolve", json!({"id": "none", "decision": "deny"}), "reviewer"),
+        ("approvals.resolve", json!({"id": "none", "decision": "deny"}), "reason"),
+        ("approvals.list", json!({}), "limit"),
+        ("agent.wait", json!({"runId": "none"}), "timeout"),
+        ("node.event", json!({"event": "chat.subscribe", "payload": {"sessionKey": "s"}}), "key"),
+        ("runs.list", json!({}), "search"),
+        ("runs.get", json!({"runId": "none"}), "wait"),
+        ("runs.stop", json!({"runId": "none"}), "forced"),
+        ("runs.follow", json!({"runId": "none"}), "before"),
+        ("runs.unfollow", json!({"runId": "none"}), "after"),
+        ("stop.all", json!({}), "held"),
+        ("hold.get", json!({}), "held"),
+        ("hold.set", json!({"held": false}), "force"),
+        ("health", json!({}), "verbose"),
+        ("status", json!({}), "verbose"),
+    ] {
+        for name in names.split(' ') {
+            let mut more = params.clone();
+            more[name] = json!("x");
+            let error = client.call_refused_as("INVALID_REQUEST", method, more).await;
+            let details = json!({"code": "UNSUPPORTED_PARAMETER", "parameter": name});
+            assert_eq!(error["details"], details, "{method}: {error}");
+            assert!(error["message"].as_str().unwrap().contains(name), "{method}: {error}");
+        }
     }
     assert!(server.model.recorded_requests().is_empty(), "nothing was sent");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_requests_of_the_terminal_client_are_accepted() {
-    let server = TestServer::start().await;
+    let (server, mut client) = start_connected().await;
     server.model.script(ScriptedResponse::text("done")).script(ScriptedResponse::silent_mid_stream("begun"));
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let given = json!({"sessionKey": "s", "sessionId": "s", "message": "x", "deliver": false, "thinking": null, "fastMode": false});
     let send = |key: &str| {
-        json!({"sessionKey": "s", "sessionId": "s", "message": "x", "deliver": false, "idempotencyKey": key, "thinking": null,
-               "fastMode": false})
+        let mut params = given.clone();
+        params["idempotencyKey"] = json!(key);
+        params
     };
     client.call("chat.send", send("k1")).await;
     client.wait_chat("k1", "final").await;
@@ -121,11 +115,8 @@ async fn the_requests_of_the_terminal_client_are_accepted() {
     client.wait_chat("k2", "delta").await;
     let stopped = client.call("chat.abort", json!({"sessionKey": "s", "preserveSideRuns": true})).await;
     assert_eq!(stopped["runIds"], json!(["k2"]));
-    let other = client.call_refused(
-        "chat.send",
-        json!({"sessionKey": "s", "sessionId": "t", "message": "x", "idempotencyKey": "k3"}),
-    );
-    assert_eq!(other.await["details"]["parameter"], "sessionId");
+    let params = json!({"sessionKey": "s", "sessionId": "t", "message": "x", "idempotencyKey": "k3"});
+    assert_eq!(client.call_refused("chat.send", params).await["details"]["parameter"], "sessionId");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,19 +147,14 @@ async fn a_subscription_without_events_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_model_is_listed_once() {
     let (_server, mut client) = start_connected().await;
-    assert_eq!(
-        client.call("agents.list", json!({})).await["agents"].as_array().unwrap().len(),
-        2,
-        "two agents, one model"
-    );
+    let agents = client.call("agents.list", json!({})).await["agents"].clone();
+    assert_eq!(agents.as_array().unwrap().len(), 2, "two agents, one model");
     let models = client.call("models.list", json!({})).await["models"].clone();
     assert_eq!(models, json!([{"id": "model", "name": "model", "provider": "scripted"}]));
     let of_one = client.call("models.list", json!({"agentId": "team/writer", "view": "configured"})).await;
     assert_eq!(of_one["models"], models);
-    assert_eq!(
-        client.call_refused("models.list", json!({"agentId": "nobody"})).await["details"]["code"],
-        "UNKNOWN_AGENT_ID"
-    );
+    let unknown = client.call_refused("models.list", json!({"agentId": "nobody"})).await;
+    assert_eq!(unknown["details"]["code"], "UNKNOWN_AGENT_ID");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,11 +165,7 @@ async fn operator_approvals_is_a_known_scope() {
     assert_eq!(client.call("approvals.list", json!({})).await["approvals"], json!([]));
     let unknown = client.call_refused("approvals.resolve", json!({"id": "none", "decision": "deny"})).await;
     assert_eq!(unknown["details"]["code"], "APPROVAL_NOT_FOUND", "it may answer: {unknown}");
-    assert_eq!(
-        client.call_refused("chat.send", chat_send_params("s", "x", "k")).await["code"],
-        "FORBIDDEN",
-        "and nothing else"
-    );
+    client.call_refused_as("FORBIDDEN", "chat.send", chat_send_params("s", "x", "k")).await;
     let reader = server.create_token("reader", "read").await;
     let mut client = WsTestClient::open_socket(&server).await;
     let hello = client.handshake(&reader, json!({"scopes": ["operator.read", "operator.approvals"]})).await;
@@ -192,18 +174,12 @@ async fn operator_approvals_is_a_known_scope() {
     assert_eq!(error["details"]["missingScope"], "operator.approvals");
 }
 
-#[rstest]
-#[case("/compact")]
-#[case("/queue collect")]
-#[case("/btw what is the time?")]
-#[case("/goal ship it")]
-#[case("/Compact")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_is_not_known_here_is_no_prompt(#[case] text: &str) {
+async fn a_command_that_is_not_known_here_is_no_prompt() {
     let (server, mut client) = start_connected().await;
+    let text = "/Queue collect";
     let error = client.call_refused("chat.send", chat_send_params("s", text, "k")).await;
-    let name = text.split(' ').next().unwrap().to_lowercase();
-    assert_eq!(error["details"], json!({"code": "UNSUPPORTED_COMMAND", "command": name}), "{error}");
+    assert_eq!(error["details"], json!({"code": "UNSUPPORTED_COMMAND", "command": "/queue"}), "{error}");
     assert!(server.model.recorded_requests().is_empty(), "nothing was sent");
     assert_eq!(client.call("sessions.list", json!({})).await["count"], 0, "and no session was made");
     server.model.script(ScriptedResponse::text("done"));
@@ -214,19 +190,9 @@ async fn a_command_that_is_not_known_here_is_no_prompt(#[case] text: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_is_no_command() {
-    let server = TestServer::start().await;
-    server.model.script(ScriptedResponse::text("done"));
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    client.send_chat("s", "/queues are long in /etc, why?", "k").await;
-    assert_eq!(client.wait_chat("k", "final").await["message"]["content"][0]["text"], "done");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn status_and_help_are_answered_without_a_model() {
     let (server, run, mut client) = start_streaming_and_connect().await;
-    let sent = client.send_chat("s", "/status", "k1").await;
-    assert_fields(&sent, &json!({"runId": "k1", "status": "ok"}));
+    assert_fields(&client.send_chat("s", "/status", "k1").await, &json!({"runId": "k1", "status": "ok"}));
     let status = client.wait_chat("k1", "final").await["message"]["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(status.starts_with("Working since") && status.contains("scripted/model"), "{status}");
     client.send_chat("s", "/help", "k2").await;
@@ -236,18 +202,10 @@ async fn status_and_help_are_answered_without_a_model() {
     let names: Vec<Value> = client.call("commands.list", json!({})).await["commands"].as_array().unwrap().clone();
     let names: Vec<&str> = names.iter().map(|command| command["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["stop", "status", "help", "new"]);
-    let reset = client.send_chat("s", "/new", "k3").await;
-    assert_eq!(reset["status"], "ok");
+    assert_eq!(client.send_chat("s", "/new", "k3").await["status"], "ok");
     server.wait_ended(&run).await;
     let history = client.call("chat.history", json!({"sessionKey": "s"})).await;
     assert_eq!(history["messages"], json!([]), "a new conversation began");
-}
-
-/// Runs a message whose model first calls a tool: four rows of history.
-async fn run_with_call(server: &TestServer, session: &str, text: &str) {
-    server.model.script(list_files_call()).script(ScriptedResponse::text(text));
-    let run = server.send_message(session, text).await;
-    server.wait_forgotten(&run).await;
 }
 
 fn message_ids(rows: &[Value]) -> Vec<String> {
@@ -258,7 +216,9 @@ fn message_ids(rows: &[Value]) -> Vec<String> {
 async fn history_in_pages_is_the_history_as_a_whole() {
     let server = TestServer::start().await;
     for text in ["one", "two", "three"] {
-        run_with_call(&server, "s", text).await;
+        // With a call, so that each run has four rows.
+        server.model.script(list_files_call());
+        server.run_scripted("s", text, ScriptedResponse::text(text)).await;
     }
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let whole = client.call("chat.history", json!({"sessionKey": "s"})).await;
@@ -267,35 +227,27 @@ async fn history_in_pages_is_the_history_as_a_whole() {
     let seqs: Vec<u64> = whole.iter().map(|row| row["__openclaw"]["seq"].as_u64().unwrap()).collect();
     assert!(seqs.is_sorted_by(|one, next| one < next), "numbers rise with the transcript: {seqs:?}");
     for limit in [1, 2, 3, 5, 7, 12, 13] {
-        let (mut rows, mut cursor) = (Vec::new(), Value::Null);
-        loop {
-            let page = client.call("chat.history", json!({"sessionKey": "s", "limit": limit, "cursor": cursor})).await;
-            let mut page_rows = page["messages"].as_array().unwrap().clone();
-            assert!(page_rows.len() <= limit, "at most {limit}: {}", page_rows.len());
-            page_rows.append(&mut rows);
-            rows = page_rows;
+        let (mut by_cursor, mut by_offset, mut cursor) = (Vec::new(), Vec::new(), Value::Null);
+        while by_offset.len() < whole.len() {
+            let params = json!({"sessionKey": "s", "limit": limit, "cursor": cursor});
+            let page = client.call("chat.history", params).await;
             cursor = page["nextCursor"].clone();
-            if cursor.is_null() {
-                break;
+            let params = json!({"sessionKey": "s", "limit": limit, "offset": by_offset.len()});
+            let other_page = client.call("chat.history", params).await;
+            for (rows, page) in [(&mut by_cursor, page), (&mut by_offset, other_page)] {
+                let page = page["messages"].as_array().unwrap();
+                assert!(!page.is_empty() && page.len() <= limit, "at most {limit}: {}", page.len());
+                rows.splice(0..0, page.iter().cloned());
             }
         }
-        assert_eq!(rows, whole, "pages of {limit}");
-        let mut rows: Vec<Value> = Vec::new();
-        while rows.len() < whole.len() {
-            let params = json!({"sessionKey": "s", "limit": limit, "offset": rows.len()});
-            let mut page = client.call("chat.history", params).await["messages"].as_array().unwrap().clone();
-            assert!(!page.is_empty() && page.len() <= limit);
-            page.append(&mut rows);
-            rows = page;
-        }
-        assert_eq!(message_ids(&rows), message_ids(&whole), "offsets with {limit}");
+        assert!(cursor.is_null(), "pages of {limit}");
+        assert_eq!(by_cursor, whole, "pages of {limit}");
+        assert_eq!(message_ids(&by_offset), message_ids(&whole), "offsets with {limit}");
     }
     let beyond = client.call("chat.history", json!({"sessionKey": "s", "offset": 12})).await;
     assert_eq!((&beyond["messages"], &beyond["nextCursor"]), (&json!([]), &Value::Null));
-    for bad in [json!({"limit": 0}), json!({"limit": 1001}), json!({"offset": -1}), json!({"cursor": "none"})] {
-        let mut params = bad.clone();
-        params["sessionKey"] = json!("s");
-        client.call_refused_as("INVALID_REQUEST", "chat.history", params).await;
+    for (name, bad) in [("limit", json!(0)), ("limit", json!(1001)), ("offset", json!(-1)), ("cursor", json!("none"))] {
+        client.call_refused_as("INVALID_REQUEST", "chat.history", json!({"sessionKey": "s", name: bad})).await;
     }
 }
 
@@ -312,9 +264,8 @@ async fn history_begins_at_the_last_reset() {
     server.wait_forgotten(&run).await;
     for params in [json!({"sessionKey": "s"}), json!({"sessionKey": "s", "limit": 2})] {
         let history = client.call("chat.history", params).await;
-        let texts: Vec<&Value> =
-            history["messages"].as_array().unwrap().iter().map(|row| &row["content"][0]["text"]).collect();
-        assert_eq!(texts, ["after", "anew"]);
+        let rows = history["messages"].as_array().unwrap();
+        assert_eq!(rows.iter().map(|row| &row["content"][0]["text"]).collect::<Vec<_>>(), ["after", "anew"]);
         assert_eq!(history["nextCursor"], Value::Null, "there is nothing before a reset");
     }
 }
@@ -362,8 +313,8 @@ async fn the_list_of_sessions_heeds_its_filters() {
         server.run_to_end(key).await;
     }
     server.model.script(ScriptedResponse::text("wrote"));
-    let run = server.post_run("delta", &json!({"text": "say wrote", "agent": "team/writer"})).await.expect_status(202);
-    server.wait_forgotten(run["runId"].as_str().unwrap()).await;
+    let run = server.http.start_run("delta", &json!({"text": "say wrote", "agent": "team/writer"})).await;
+    server.wait_forgotten(&run).await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let mut keys = async |params: Value| -> Vec<String> {
         let list = client.call("sessions.list", params).await;
@@ -380,9 +331,8 @@ async fn the_list_of_sessions_heeds_its_filters() {
     assert_eq!(keys(json!({"archived": true})).await, Vec::<String>::new(), "none is archived");
     assert_eq!(keys(json!({"archived": false, "includeGlobal": true, "includeUnknown": true})).await.len(), 4);
     assert_eq!(keys(json!({"label": "x"})).await, Vec::<String>::new(), "none has a label");
-    let bad = [json!({"limit": 0}), json!({"sortBy": "name"}), json!({"offset": "x"}), json!({"activeMinutes": 0})];
-    for params in bad {
-        client.call_refused_as("INVALID_REQUEST", "sessions.list", params.clone()).await;
+    for bad in [json!({"limit": 0}), json!({"sortBy": "name"}), json!({"offset": "x"}), json!({"activeMinutes": 0})] {
+        client.call_refused_as("INVALID_REQUEST", "sessions.list", bad).await;
     }
     let params = json!({"search": "alpha", "includeDerivedTitles": true, "includeLastMessage": true});
     let row = client.call("sessions.list", params).await["sessions"][0].clone();

@@ -1,22 +1,21 @@
 //! `runs.follow`, and how the page connects: with a cookie instead of a token.
 
-use std::time::Duration;
+use secrecy::ExposeSecret as _;
 
-use quell_testkit::model::ScriptedStream;
-use quell_testkit::{ScriptedResponse, leaks};
-use serde_json::{Value, json};
-
-use super::{WAIT_TIMEOUT, WsTestClient};
-use crate::test_server::TestServer;
+use super::WsTestClient;
+use crate::prelude::*;
 
 /// Sequence number and type of each event of a followed run so far.
 fn followed_events(client: &WsTestClient, run: &str) -> Vec<(u64, String)> {
-    let mine = client.events.iter().filter(|event| event["event"] == "run.event" && event["payload"]["runId"] == run);
-    mine.map(|event| {
-        let payload = &event["payload"];
-        (payload["seq"].as_u64().unwrap(), payload["type"].as_str().unwrap().to_owned())
-    })
-    .collect()
+    let payloads = client.events.iter().filter(|event| event["event"] == "run.event").map(|event| &event["payload"]);
+    let of_run = payloads.filter(|payload| payload["runId"] == run);
+    of_run.map(|event| (event["seq"].as_u64().unwrap(), event["type"].as_str().unwrap().to_owned())).collect()
+}
+
+/// Signs a browser in; returns its cookie and the origin of the page.
+async fn sign_in(server: &TestServer) -> (String, String) {
+    let signed_in = server.engine.access().sign_in_with_token(&server.token).await.unwrap().unwrap();
+    (signed_in.cookie.expose_secret().to_owned(), format!("http://{}", server.address))
 }
 
 async fn connect_page(server: &TestServer) -> WsTestClient {
@@ -36,14 +35,11 @@ async fn a_followed_run_is_told_as_its_sse_route_tells_it() {
     client.wait_event_with("run.event", "type", "text.delta").await;
     server.model.open_gate("go");
     client.wait_event_with("run.event", "type", "run.ended").await;
-    let events: Vec<Value> =
-        client.events.iter().filter(|event| event["event"] == "run.event").map(|e| e["payload"].clone()).collect();
+    let followed = client.events.iter().filter(|event| event["event"] == "run.event").map(|event| &event["payload"]);
     let sse = server.http.run_events("r1", 0).await.read_to_end().await;
-    let receipt = |event: &Value| event["receipt"].clone();
-    assert_eq!(receipt(events.last().unwrap()), receipt(&sse.events.last().unwrap().data));
-    let text: String =
-        events.iter().filter(|event| event["type"] == "text.delta").map(|e| e["text"].as_str().unwrap()).collect();
-    assert_eq!(text, "one two");
+    assert_eq!(followed.clone().next_back().unwrap()["receipt"], sse.events.last().unwrap().data["receipt"]);
+    let deltas = followed.filter(|event| event["type"] == "text.delta");
+    assert_eq!(deltas.map(|event| event["text"].as_str().unwrap()).collect::<String>(), "one two");
     assert!(!client.events.iter().any(|event| event["event"] == "chat"), "a client with run-events gets no chat");
     let seqs: Vec<u64> = followed_events(&client, "r1").iter().map(|(seq, _)| *seq).collect();
     assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>(), "from 1, without a hole");
@@ -68,9 +64,9 @@ async fn following_goes_on_behind_a_cursor_and_ends_when_it_is_given_up() {
     client.call("runs.follow", json!({"runId": "r1", "after": 1_000_000})).await;
     let end = client.wait_event_with("run.event", "type", "run.ended").await;
     assert_eq!(end["receipt"]["verdict"]["kind"], "aborted");
-    let unknown = client.call_refused("runs.follow", json!({"runId": "nobody"})).await;
-    assert_eq!(unknown["code"], "INVALID_REQUEST");
-    client.call_refused("runs.follow", json!({"runId": ""})).await;
+    for unknown in ["nobody", ""] {
+        client.call_refused_as("INVALID_REQUEST", "runs.follow", json!({"runId": unknown})).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,9 +112,7 @@ async fn a_run_that_is_followed_anew_takes_no_second_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cookie_of_the_page_opens_the_socket_from_its_own_origin_alone() {
     let server = TestServer::start().await;
-    let signed_in = server.engine.access().sign_in_with_token(&server.token).await.unwrap().unwrap();
-    let cookie = secrecy::ExposeSecret::expose_secret(&signed_in.cookie).to_owned();
-    let own = format!("http://{}", server.address);
+    let (cookie, own) = sign_in(&server).await;
     let mut client = WsTestClient::open_as_browser(&server, &cookie, Some(&own)).await;
     let hello = client.handshake("", json!({"auth": null})).await;
     assert_eq!(hello["ok"], true, "{hello}");
@@ -126,8 +120,7 @@ async fn the_cookie_of_the_page_opens_the_socket_from_its_own_origin_alone() {
     client.send_chat("s", "hello", "r1").await;
     server.model.request_at(0).wait_paused().await;
     client.call("sessions.abort", json!({"key": "s"})).await;
-    let run = server.wait_ended("r1").await;
-    assert_eq!(run["verdict"]["by"], json!({"principal": "admin", "surface": "page"}));
+    assert_eq!(server.wait_ended("r1").await["verdict"]["by"], json!({"principal": "admin", "surface": "page"}));
     // Without an origin it is not a browser, and its cookie does not authenticate; a wrong cookie does not either.
     for (value, origin) in [(cookie.as_str(), None), ("wrong", Some(own.as_str()))] {
         let mut other = WsTestClient::open_as_browser(&server, value, origin).await;
@@ -140,19 +133,13 @@ async fn the_cookie_of_the_page_opens_the_socket_from_its_own_origin_alone() {
     assert_eq!(refused["error"]["details"]["code"], "AUTH_TOKEN_MISMATCH", "{refused}");
     drop(client);
     let state = server.state.clone();
-    leaks::wait_until(
-        WAIT_TIMEOUT,
-        move || if state.stream_count() <= 1 { Ok(()) } else { Err("streams stay open".into()) },
-    )
-    .await;
+    leaks::wait_for_true("the streams are closed", move || state.stream_count() <= 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_socket_and_an_open_stream_end_with_what_let_them_in() {
     let (server, run) = TestServer::start_streaming().await;
-    let own = format!("http://{}", server.address);
-    let signed_in = server.engine.access().sign_in_with_token(&server.token).await.unwrap().unwrap();
-    let cookie = secrecy::ExposeSecret::expose_secret(&signed_in.cookie).to_owned();
+    let (cookie, own) = sign_in(&server).await;
     let mut browser = WsTestClient::open_as_browser(&server, &cookie, Some(&own)).await;
     browser.handshake("", json!({"auth": null})).await;
     let token = server.create_token("bot", "read").await;

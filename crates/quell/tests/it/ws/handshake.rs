@@ -1,15 +1,12 @@
 //! The handshake: its failures, the limits before authentication, and `hello-ok`.
 
-use std::time::Duration;
-
-use rstest::rstest;
-use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use super::{WsTestClient, start_with_socket};
+use super::WsTestClient;
+use super::start_with_socket;
+use crate::prelude::*;
 use crate::test_engine::skip_time;
-use crate::test_server::{TestServer, assert_fields};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hello_has_all_that_clients_need() {
@@ -19,13 +16,11 @@ async fn hello_has_all_that_clients_need() {
     assert!(hello["server"]["version"].is_string() && hello["server"]["connId"].is_string(), "{hello:#}");
     let want = json!({"maxPayload": 26_214_400, "maxBufferedBytes": 52_428_800, "tickIntervalMs": 30_000});
     assert_eq!(hello["policy"], want);
-    assert_eq!(
-        hello["auth"],
-        json!({"role": "operator", "scopes": ["operator.read", "operator.write", "operator.admin", "operator.approvals"]})
-    );
-    assert_eq!(hello["snapshot"]["presence"], json!([]));
-    assert_eq!(hello["snapshot"]["stateVersion"], json!({"presence": 0, "health": 0}));
-    assert!(hello["snapshot"]["health"].is_object() && hello["snapshot"]["uptimeMs"].is_number());
+    let scopes = ["operator.read", "operator.write", "operator.admin", "operator.approvals"];
+    assert_eq!(hello["auth"], json!({"role": "operator", "scopes": scopes}));
+    let snapshot = &hello["snapshot"];
+    assert_fields(snapshot, &json!({"presence": [], "stateVersion": {"presence": 0, "health": 0}}));
+    assert!(snapshot["health"].is_object() && snapshot["uptimeMs"].is_number());
     let names = |field: &str| hello["features"][field].as_array().unwrap().clone();
     for method in ["chat.send", "chat.abort", "chat.history", "agent.wait", "runs.stop", "stop.all", "hold.set"] {
         assert!(names("methods").contains(&json!(method)), "{method}");
@@ -34,12 +29,9 @@ async fn hello_has_all_that_clients_need() {
         assert!(names("events").contains(&json!(event)), "{event}");
     }
     // Every announced method exists.
-    for method in names("methods") {
-        let method = method.as_str().unwrap();
-        if matches!(method, "stop.all" | "hold.set") {
-            continue;
-        }
-        let answer = client.request(method, json!({})).await;
+    for method in names("methods").iter().filter(|method| !["stop.all", "hold.set"].contains(&method.as_str().unwrap()))
+    {
+        let answer = client.request(method.as_str().unwrap(), json!({})).await;
         assert!(!answer.to_string().contains("unknown method"), "{answer}");
     }
 }
@@ -91,44 +83,27 @@ async fn a_bad_token_is_refused(#[case] changed: Value, #[case] code: &str) {
 #[rstest]
 #[case::other_method("{\"type\":\"req\",\"id\":\"1\",\"method\":\"health\"}", 1008, true)]
 #[case::no_client(
-    "{\"type\":\"req\",\"id\":\"1\",\"method\":\"connect\",\"params\":{\"minProtocol\":4,\"maxProtocol\":4}}",
+    r#"{"type":"req","id":"1","method":"connect","params":{"minProtocol":4,"maxProtocol":4}}"#,
     1008,
     true
 )]
 #[case::unknown_envelope_field("{\"type\":\"req\",\"id\":\"1\",\"method\":\"connect\",\"extra\":1}", 1008, true)]
 #[case::not_json("hello", 1000, false)]
+#[case::binary(Message::binary(vec![1, 2, 3]), 1000, false)]
+#[case::just_too_much("x".repeat(64 * 1024 + 1), 1009, false)]
+#[case::too_much("x".repeat(70_000), 1009, false)]
+#[case::far_too_much("x".repeat(1024 * 1024), 1009, false)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_first_frame_ends_it(#[case] frame: &str, #[case] code: u16, #[case] answered: bool) {
+async fn a_wrong_first_frame_ends_it(#[case] frame: impl Into<Message>, #[case] code: u16, #[case] answered: bool) {
     let (_server, mut client) = start_with_socket().await;
     client.wait_event("connect.challenge").await;
-    client.send_text(frame).await;
+    client.send_frame(frame.into()).await;
     let (closed, _, before) = client.wait_close().await;
     assert_eq!(closed, code);
     assert_eq!(before.len(), usize::from(answered), "{before:#?}");
     if answered {
         assert_eq!((&before[0]["id"], &before[0]["error"]["code"]), (&json!("1"), &json!("INVALID_REQUEST")));
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_binary_first_frame_ends_it() {
-    let (_server, mut client) = start_with_socket().await;
-    client.wait_event("connect.challenge").await;
-    client.send_frame(Message::binary(vec![1, 2, 3])).await;
-    assert_eq!(client.wait_close().await.0, 1000);
-}
-
-#[rstest]
-#[case::just_over(64 * 1024 + 1)]
-#[case::over(70_000)]
-#[case::far_over(1024 * 1024)]
-#[tokio::test(flavor = "multi_thread")]
-async fn too_much_before_authentication_is_1009(#[case] bytes: usize) {
-    let (_server, mut client) = start_with_socket().await;
-    client.wait_event("connect.challenge").await;
-    client.send_text(&"x".repeat(bytes)).await;
-    let (code, _, before) = client.wait_close().await;
-    assert_eq!((code, before.len()), (1009, 0));
 }
 
 #[tokio::test]
@@ -140,20 +115,6 @@ async fn silence_ends_it_after_fifteen_seconds() {
     assert_eq!(late.handshake(&server.token, json!({})).await["ok"], true);
     skip_time(Duration::from_secs(5)).await;
     assert_eq!(silent.wait_close().await.0, 1000);
-}
-
-#[rstest]
-#[case::less(json!(["operator.read"]), "write", json!(["operator.read"]))]
-#[case::more(json!(["operator.admin"]), "write", json!(["operator.read", "operator.write"]))]
-#[case::none(json!([]), "admin", json!([]))]
-#[case::foreign(json!(["operator.pairing"]), "admin", json!([]))]
-#[tokio::test(flavor = "multi_thread")]
-async fn granted_is_asked_and_token(#[case] asked: Value, #[case] token: &str, #[case] granted: Value) {
-    let server = TestServer::start().await;
-    let token = server.create_token("t", token).await;
-    let mut client = WsTestClient::open_socket(&server).await;
-    let hello = client.handshake(&token, json!({"scopes": asked})).await;
-    assert_eq!(hello["payload"]["auth"]["scopes"], granted);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,14 +1,8 @@
 //! Stop over the WebSocket: `chat.abort` exactly as the protocol says, and the other stop methods of the gateway.
 
-use std::time::Instant;
-
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::{ScriptedResponse, leaks};
-use rstest::rstest;
-use serde_json::{Value, json};
-
-use super::{WAIT_TIMEOUT, WsTestClient, chat_send_params, start_connected, start_streaming_and_connect};
-use crate::test_server::{TestServer, assert_fields};
+use super::WsTestClient;
+use super::{chat_send_params, start_connected, start_streaming_and_connect};
+use crate::prelude::*;
 
 #[rstest]
 #[case::missing(json!({}))]
@@ -29,8 +23,7 @@ async fn a_malformed_abort_is_refused_and_stops_nothing(#[case] params: Value) {
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let error = client.call_refused("chat.abort", params).await;
     assert_fields(&error, &json!({"code": "INVALID_REQUEST", "message": "missing runId or sessionKey"}));
-    let runs = client.call("runs.list", json!({"state": "active"})).await;
-    assert_eq!(runs["items"][0]["state"], "running");
+    assert_eq!(client.call("runs.list", json!({"state": "active"})).await["items"][0]["state"], "running");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,14 +38,15 @@ async fn an_abort_needs_the_scope() {
         ("runs.stop", json!({"runId": run})),
         ("chat.send", chat_send_params("s", "/stop", "k")),
     ] {
-        let error = client.call_refused(method, params).await;
-        let want =
-            json!({"code": "MISSING_SCOPE", "missingScope": "operator.write", "requiredScopes": ["operator.write"]});
-        assert_eq!((&error["code"], &error["details"]), (&json!("FORBIDDEN"), &want));
+        let error = client.call_refused_as("FORBIDDEN", method, params).await;
+        let scope = "operator.write";
+        assert_eq!(
+            error["details"],
+            json!({"code": "MISSING_SCOPE", "missingScope": scope, "requiredScopes": [scope]})
+        );
     }
     for (method, params) in [("stop.all", json!({"hold": true})), ("hold.set", json!({"held": true}))] {
-        let error = client.call_refused(method, params).await;
-        assert_eq!(error["details"]["missingScope"], "operator.admin");
+        assert_eq!(client.call_refused(method, params).await["details"]["missingScope"], "operator.admin");
     }
     server.assert_running(&run).await;
 }
@@ -82,40 +76,31 @@ async fn an_abort_that_stops_nothing_always_answers_the_same() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_is_told_in_order_with_its_receipt() {
-    let server = TestServer::start().await;
+    let (server, mut client) = start_connected().await;
     server.model.script(ScriptedResponse::silent_mid_stream("partial"));
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     client.send_chat("s", "go", "r1").await;
     client.wait_event_with("chat", "state", "delta").await;
     client.call("chat.abort", json!({"sessionKey": "s", "stopReason": "enough"})).await;
     let ended = client.wait_event_with("run", "state", "ended").await;
     assert_eq!(ended["verdict"]["by"], json!({"principal": "admin", "surface": "ws"}));
     assert_fields(&ended, &json!({"receipt": {"leftovers": [], "turn": {"recorded": true}}}));
-    let events: Vec<String> = client
-        .events
+    let of_run = |event: &&Value| event["payload"]["runId"] == "r1" && event["event"] != "agent";
+    let events: Vec<&Value> = client.events.iter().filter(of_run).collect();
+    let names = events
         .iter()
-        .filter(|event| event["payload"]["runId"] == "r1" && event["event"] != "agent")
-        .map(|event| {
-            format!("{} {}", event["event"].as_str().unwrap(), event["payload"]["state"].as_str().unwrap_or("-"))
-        })
-        .collect();
-    assert_eq!(events, ["chat delta", "execution:cancel -", "chat aborted", "run ending", "run ended"]);
-    let find = |name: &str, state: &str| {
-        let fits = |event: &&Value| event["event"] == name && (state.is_empty() || event["payload"]["state"] == state);
-        client.events.iter().find(fits).unwrap()["payload"].clone()
-    };
-    let cancel = find("execution:cancel", "");
-    assert_eq!(cancel, json!({"runId": "r1", "sessionKey": "s", "reason": "enough"}));
-    let aborted = find("chat", "aborted");
-    assert_fields(&aborted, &json!({"seq": 2, "stopReason": "enough"}));
-    assert_eq!(aborted["message"]["content"][0]["text"], "partial");
+        .map(|event| (event["event"].as_str().unwrap(), event["payload"]["state"].as_str().unwrap_or("-")));
+    let order =
+        [("chat", "delta"), ("execution:cancel", "-"), ("chat", "aborted"), ("run", "ending"), ("run", "ended")];
+    assert_eq!(names.collect::<Vec<_>>(), order);
+    assert_eq!(events[1]["payload"], json!({"runId": "r1", "sessionKey": "s", "reason": "enough"}));
+    assert_fields(&events[2]["payload"], &json!({"seq": 2, "stopReason": "enough"}));
+    assert_eq!(events[2]["payload"]["message"]["content"][0]["text"], "partial");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abort_before_any_text_has_number_one() {
-    let server = TestServer::start().await;
+    let (server, mut client) = start_connected().await;
     server.model.script(ScriptedResponse::SilentBeforeHeaders);
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     client.send_chat("s", "go", "r1").await;
     server.model.request_at(0).wait_arrived().await;
     client.call("chat.abort", json!({"sessionKey": "s"})).await;
@@ -134,8 +119,7 @@ async fn stop_text_stops_the_session_and_says_command() {
     for id in [run, queued] {
         assert_eq!(client.wait_chat(&id, "aborted").await["stopReason"], "command");
     }
-    let again = client.send_chat("s", "/stop", "k").await;
-    assert_fields(&again, &json!({"aborted": false, "runIds": []}));
+    assert_fields(&client.send_chat("s", "/stop", "k").await, &json!({"aborted": false, "runIds": []}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,12 +138,10 @@ async fn sessions_abort_has_the_gateways_shape() {
 async fn runs_stop_waits_for_the_receipt_when_asked() {
     let (_server, run, mut client) = start_streaming_and_connect().await;
     client.call_refused_as("INVALID_REQUEST", "runs.stop", json!({"runId": "nobody"})).await;
-    let wrong = client.call_refused("runs.stop", json!({"runId": run, "sessionKey": "t"})).await;
-    assert_eq!(wrong["code"], "INVALID_REQUEST");
+    client.call_refused_as("INVALID_REQUEST", "runs.stop", json!({"runId": run, "sessionKey": "t"})).await;
     let answer = client.call("runs.stop", json!({"runId": run, "wait": true, "force": true})).await;
     assert_fields(&answer, &json!({"aborted": true, "state": "ended", "receipt": {"leftovers": []}}));
-    let view = client.call("runs.get", json!({"runId": run})).await;
-    assert_eq!(view["verdict"], answer["verdict"]);
+    assert_eq!(client.call("runs.get", json!({"runId": run})).await["verdict"], answer["verdict"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,18 +161,15 @@ async fn everything_stops_from_here_too() {
 async fn a_reconnected_owner_can_stop_its_run_and_an_abort_by_http_is_told() {
     let server = TestServer::start().await;
     let anna = server.create_token("anna", "write").await;
-    server
-        .model
-        .script(ScriptedResponse::silent_mid_stream("partial"))
-        .script(ScriptedResponse::silent_mid_stream("partial"));
+    let partial = ScriptedResponse::silent_mid_stream("partial");
+    server.model.script(partial.clone()).script(partial);
     let mut first = WsTestClient::connect_operator(&server, &anna).await;
     first.send_chat("s", "go", "r1").await;
     first.send_chat("t", "go", "r2").await;
     drop(first);
     server.model.request_at(1).wait_paused().await;
     let mut again = WsTestClient::connect_operator(&server, &anna).await;
-    let answer = again.call("chat.abort", json!({"sessionKey": "s", "runId": "r1"})).await;
-    assert_eq!(answer["aborted"], true);
+    assert_eq!(again.call("chat.abort", json!({"sessionKey": "s", "runId": "r1"})).await["aborted"], true);
     assert_eq!(again.wait_event_with("chat", "state", "aborted").await["runId"], "r1");
     let _ = server.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
     let aborted = again.wait_event_with("chat", "state", "aborted").await;
@@ -220,28 +199,6 @@ fn received_statuses(client: &WsTestClient) -> Vec<String> {
     client.events.iter().filter(of_main).filter_map(status).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_time_that_a_stop_takes_to_reach_a_client() {
-    const SAMPLES: usize = 50;
-    let (server, mut client) = start_connected().await;
-    let mut times = Vec::with_capacity(SAMPLES);
-    for sample in 0..SAMPLES {
-        server.model.script(ScriptedResponse::silent_mid_stream("partial"));
-        let run = format!("r{sample}");
-        client.send_chat("s", "go", &run).await;
-        client.wait_event_with("chat", "state", "delta").await;
-        let begin = Instant::now();
-        client.send_request("chat.abort", json!({"sessionKey": "s"})).await;
-        client.wait_event_with("chat", "state", "aborted").await;
-        times.push(begin.elapsed());
-        client.wait_event_with("run", "state", "ended").await;
-    }
-    times.sort_unstable();
-    println!("stop -> aborted at a WebSocket client: median {:?}, worst {:?}", times[SAMPLES / 2], times[SAMPLES - 1]);
-    assert_eq!(times.len(), SAMPLES);
-    server.model.assert_histories_valid();
-}
-
 /// A caller who may not stop a run may not remove its history either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
@@ -251,22 +208,13 @@ async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
     for method in ["sessions.reset", "sessions.delete"] {
         let error = client.call_refused(method, json!({"key": "s"})).await;
         assert_fields(&error, &json!({"code": "FORBIDDEN", "details": {"code": "NOT_OWNER"}}));
-        let view = server.http.run_view(&run).await;
-        assert_eq!(view["state"], "running", "{method}");
+        server.assert_running(&run).await;
     }
     let mut admin = WsTestClient::connect_operator(&server, &server.token).await;
     assert_eq!(admin.call("sessions.delete", json!({"key": "s"})).await["deleted"], true);
     // The receipt stays; the texts of the run go once its records are closed.
-    let path = format!("/api/runs/{run}");
-    let closed = async {
-        loop {
-            let view = server.http.get(&path).await.expect_status(200);
-            if view["text"] == "" {
-                return view;
-            }
-        }
-    };
-    let view = tokio::time::timeout(WAIT_TIMEOUT, closed).await.expect("the text of a deleted session is still there");
+    let closed = async || Some(server.http.run_view(&run).await).filter(|view| view["text"] == "");
+    let view = poll_until("the removal of the text of a deleted session", closed).await;
     assert_eq!(view["verdict"]["kind"], "aborted", "{view:#}");
     assert!(view["receipt"].is_object() && view["output"].is_null(), "{view:#}");
     assert_eq!(admin.call("sessions.delete", json!({"key": "s"})).await["deleted"], false);
@@ -282,9 +230,7 @@ async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_of_what_an_ended_run_left_did_something(#[case] method: &str, #[case] params: Value) {
     let (server, marker) = (TestServer::start_with_processes().await, ProcessMarker::new());
-    let serve = json!({"command": commands::setsid_child(&marker), "background": true});
-    server.model.script(ScriptedResponse::tool_call("c1", "shell", &serve));
-    server.model.script(ScriptedResponse::text("It runs."));
+    server.model.script(background_call(commands::setsid_child(&marker))).script(ScriptedResponse::text("It runs."));
     let run = server.send_message("s", "serve").await;
     server.http.run_events(&run, 0).await.read_to_end().await.assert_valid();
     marker.wait_for_count(2).await;
@@ -292,17 +238,15 @@ async fn a_stop_of_what_an_ended_run_left_did_something(#[case] method: &str, #[
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let answer = client.call(method, params.clone()).await;
     assert_eq!((&answer["runIds"], &answer["processes"][0]["startedByRun"]), (&json!([]), &json!(run)), "{answer:#}");
-    let stopped = if method == "sessions.abort" { answer["status"] == "aborted" } else { answer["aborted"] == true };
-    assert!(stopped, "{answer:#}");
+    let has_stopped = |answer: &Value| answer["aborted"] == true || answer["status"] == "aborted";
+    assert!(has_stopped(&answer), "{answer:#}");
     if method == "runs.stop" {
         assert_eq!(answer["processes"][0]["state"], "ended", "it was waited for");
     }
     marker.wait_gone(WAIT_TIMEOUT).await;
     // The warden reports the end a moment later.
     let engine = server.engine.clone();
-    let over = move || if engine.count_live_processes() == 0 { Ok(()) } else { Err("not reported yet".to_owned()) };
-    leaks::wait_until(WAIT_TIMEOUT, over).await;
+    leaks::wait_for_value("live processes", 0, move || engine.count_live_processes()).await;
     let again = client.call(method, params).await;
-    let stopped = if method == "sessions.abort" { again["status"] == "aborted" } else { again["aborted"] == true };
-    assert!(!stopped && again["processes"].is_null(), "{again:#}");
+    assert!(!has_stopped(&again) && again["processes"].is_null(), "{again:#}");
 }

@@ -59,7 +59,6 @@ fn unsupported_command(name: &str) -> RpcError {
     RpcError::invalid(message).with_details(json!({"code": "UNSUPPORTED_COMMAND", "command": format!("/{name}")}))
 }
 
-/// Executes a command and returns the reply.
 pub(super) async fn run_command(
     client: &WsClient,
     key: &SessionKey,

@@ -31,7 +31,6 @@ fn is_supported(spec: &MethodSpec, name: &str, value: &Value) -> bool {
         || is_default_value(spec.name, name, value)
 }
 
-/// The error that names the unsupported parameter.
 pub(super) fn unsupported_parameter(method: &str, name: &str) -> RpcError {
     let message = match (method, name) {
         ("chat.send", "attachments") => "attachments are not supported yet".to_owned(),

@@ -1,7 +1,6 @@
 //! One gateway connection: sends Hello, expects Identify or Resume and heartbeats in time, and sends the events of its
 //! session.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -17,7 +16,6 @@ use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 use super::chat_data::BOT;
 use super::gateway_sessions::{FakeGatewaySession, MESSAGE_CONTENT};
 use super::{FakeDiscordShared, TOKEN};
-use crate::fake_server::CountGuard;
 
 /// Discord: a client's payload may have 4096 bytes.
 const MAX_PAYLOAD_BYTES: usize = 4096;
@@ -31,7 +29,7 @@ const PRIVILEGED_INTENTS: u64 = (1 << 1) | (1 << 8);
 
 /// Command of a test for every open connection.
 #[derive(Debug, Clone)]
-pub(super) enum FakeGatewayCommand {
+pub enum FakeGatewayCommand {
     /// Break the connection without a close frame.
     Drop,
     Close(u16),
@@ -39,7 +37,6 @@ pub(super) enum FakeGatewayCommand {
 }
 
 enum FakeGatewayEnd {
-    /// The server closes it.
     Close(u16),
     /// The server breaks it.
     Drop,
@@ -49,7 +46,7 @@ enum FakeGatewayEnd {
 
 struct FakeGatewayConnection {
     socket: WebSocketStream<TcpStream>,
-    shared: Arc<FakeDiscordShared>,
+    shared: FakeDiscordShared,
     number: u64,
     /// The number of the last event that was sent on this connection.
     last_sent: u64,
@@ -63,7 +60,7 @@ struct FakeGatewayConnection {
 
 /// Serves a connection until either side ends it.
 #[expect(clippy::result_large_err, reason = "the signature that the handshake callback requires")]
-pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeDiscordShared>) {
+pub(super) async fn serve_connection(stream: TcpStream, shared: FakeDiscordShared) {
     let mut query = String::new();
     let look = |request: &Request, response: Response| {
         query = request.uri().query().unwrap_or_default().to_owned();
@@ -71,19 +68,18 @@ pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeDiscordS
     };
     let Ok(socket) = accept_hdr_async(stream, look).await else { return };
     let inbox = shared.commands.subscribe();
-    let _open = CountGuard::new(&shared.state, |state| &mut state.connections);
-    let number = shared.update_state(|state| {
+    let _open = shared.state.count(|state| &mut state.connections);
+    let (number, interval) = shared.state.update(|state| {
         state.next_connection += 1;
-        state.next_connection
+        (state.next_connection, state.heartbeat)
     });
-    let overdue = Instant::now() + 2 * shared.state.borrow().heartbeat;
     let mut connection = FakeGatewayConnection {
         socket,
         shared,
         number,
         last_sent: 0,
         session: None,
-        heartbeat_deadline: overdue,
+        heartbeat_deadline: Instant::now() + 2 * interval,
         payload_times: Vec::new(),
     };
     let end = match query.as_str() {
@@ -96,7 +92,8 @@ pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeDiscordS
 impl FakeGatewayConnection {
     async fn run(&mut self, mut inbox: broadcast::Receiver<FakeGatewayCommand>) -> Result<FakeGatewayEnd, Error> {
         let mut changes = self.shared.state.subscribe();
-        let interval = u64::try_from(self.shared.state.borrow().heartbeat.as_millis()).unwrap_or(u64::MAX);
+        let interval =
+            self.shared.state.with_state(|state| u64::try_from(state.heartbeat.as_millis()).unwrap_or(u64::MAX));
         self.send_payload(&json!({"op": 10, "d": {"heartbeat_interval": interval}})).await?;
         loop {
             if !self.send_pending_events().await? {
@@ -131,7 +128,7 @@ impl FakeGatewayConnection {
     async fn finish(mut self, end: FakeGatewayEnd) {
         match end {
             FakeGatewayEnd::Close(code) => {
-                self.shared.state.send_modify(|state| state.close_codes_sent.push(code));
+                self.shared.state.update(|state| state.close_codes_sent.push(code));
                 let frame = CloseFrame { code: code.into(), reason: "".into() };
                 if self.socket.close(Some(frame)).await.is_ok() {
                     // The close frame has arrived when the client answers it or is gone.
@@ -139,7 +136,7 @@ impl FakeGatewayConnection {
                 }
             }
             FakeGatewayEnd::Drop => {}
-            FakeGatewayEnd::ClientLeft(code) => self.shared.state.send_modify(|state| {
+            FakeGatewayEnd::ClientLeft(code) => self.shared.state.update(|state| {
                 state.close_codes_received.push(code);
                 // Discord: a close with 1000 or 1001 ends the client's session.
                 if matches!(code, Some(1000 | 1001)) {
@@ -156,17 +153,17 @@ impl FakeGatewayConnection {
     /// Sends pending events of the session; false when another connection has taken over the session.
     async fn send_pending_events(&mut self) -> Result<bool, Error> {
         let Some(id) = &self.session else { return Ok(true) };
-        let events = {
-            let state = self.shared.state.borrow();
-            match state.sessions.iter().find(|session| session.id == *id) {
-                Some(session) if session.connection == self.number => session.events_after(self.last_sent),
-                Some(_) => return Ok(false),
-                // The session has ended: there are no more events, and the client may start another session.
-                None => {
-                    drop(state);
-                    self.session = None;
-                    return Ok(true);
-                }
+        let events = self.shared.state.with_state(|state| {
+            let session = state.sessions.iter().find(|session| session.id == *id)?;
+            Some((session.connection == self.number).then(|| session.events_after(self.last_sent)))
+        });
+        let events = match events {
+            Some(Some(events)) => events,
+            Some(None) => return Ok(false),
+            // The session has ended: there are no more events, and the client may start another session.
+            None => {
+                self.session = None;
+                return Ok(true);
             }
         };
         for (number, text) in events {
@@ -204,7 +201,7 @@ impl FakeGatewayConnection {
             Value::Null => None,
             seq => Some(seq.as_u64().ok_or(FakeGatewayEnd::Close(4002))?),
         };
-        let (acknowledges, interval) = self.shared.update_state(|state| {
+        let (acknowledges, interval) = self.shared.state.update(|state| {
             state.heartbeats += 1;
             let own = state.sessions.iter_mut().find(|session| session.connection == self.number);
             if let (Some(session), Some(seq)) = (own, seq) {
@@ -228,8 +225,8 @@ impl FakeGatewayConnection {
         if intents & !KNOWN_INTENTS != 0 {
             return Err(FakeGatewayEnd::Close(4013));
         }
-        let shared = Arc::clone(&self.shared);
-        shared.update_state(|state| {
+        let shared = self.shared.state.clone();
+        shared.update(|state| {
             let privileged = PRIVILEGED_INTENTS | if state.message_content { 0 } else { MESSAGE_CONTENT };
             if intents & privileged != 0 {
                 return Err(FakeGatewayEnd::Close(4014));
@@ -260,8 +257,8 @@ impl FakeGatewayConnection {
         let (Some(id), Some(seq)) = (data["session_id"].as_str(), data["seq"].as_u64()) else {
             return Err(FakeGatewayEnd::Close(4002));
         };
-        let shared = Arc::clone(&self.shared);
-        shared.update_state(|state| match state.sessions.iter_mut().find(|session| session.id == id) {
+        let shared = self.shared.state.clone();
+        shared.update(|state| match state.sessions.iter_mut().find(|session| session.id == id) {
             Some(session) if seq > session.last_seq => Err(FakeGatewayEnd::Close(4007)),
             Some(session) if session.can_resume(seq) => {
                 session.connection = self.number;

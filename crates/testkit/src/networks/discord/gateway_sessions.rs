@@ -12,7 +12,7 @@ pub(super) const DIRECT_MESSAGES: u64 = 1 << 12;
 pub(super) const MESSAGE_CONTENT: u64 = 1 << 15;
 
 #[derive(Debug, Clone)]
-pub(super) struct FakeGatewaySession {
+pub struct FakeGatewaySession {
     pub(super) id: String,
     pub(super) intents: u64,
     /// The number of its last event.

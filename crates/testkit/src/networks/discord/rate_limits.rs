@@ -5,30 +5,15 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DiscordRoute {
-    /// `GET /users/@me`
     Me,
-    /// `GET /applications/@me`
     Application,
-    /// `GET /gateway/bot`
     Gateway,
-    /// `POST /channels/{id}/messages`
     Send,
-    /// `PATCH /channels/{id}/messages/{id}`
     Edit,
-    /// `PUT /channels/{id}/messages/{id}/reactions/{emoji}/@me`
     React,
-    /// `DELETE` of the same
     Unreact,
-    /// `POST /channels/{id}/typing`
     Typing,
-    /// A file on the CDN.
     File,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct FakeRateLimit {
-    calls: usize,
-    window: Duration,
 }
 
 /// Remaining calls, or the time until the next one.
@@ -43,35 +28,33 @@ pub(super) struct RateLimitStatus {
 
 /// Times of the calls within the window.
 #[derive(Debug, Clone, Default)]
-pub(super) struct RateLimitCounters {
+pub struct RateLimitCounters {
     calls: HashMap<(DiscordRoute, String), Vec<Instant>>,
 }
 
 impl RateLimitCounters {
     /// Counts a call, unless it exceeds the limit.
     pub(super) fn count_call(&mut self, route: DiscordRoute, channel: &str, now: Instant) -> RateLimitStatus {
-        let limit = rate_limit_of(route);
+        let (limit, window) = rate_limit_of(route);
         let calls = self.calls.entry((bucket_of(route), channel.to_owned())).or_default();
-        calls.retain(|at| now.duration_since(*at) < limit.window);
-        let exceeded = calls.len() >= limit.calls;
+        calls.retain(|at| now.duration_since(*at) < window);
+        let exceeded = calls.len() >= limit;
         if !exceeded {
             calls.push(now);
         }
         let oldest = calls.first().map_or(Duration::ZERO, |at| now.duration_since(*at));
-        let (remaining, reset_after) = (limit.calls - calls.len(), limit.window.saturating_sub(oldest));
-        RateLimitStatus { limit: limit.calls, remaining, reset_after, exceeded }
+        let (remaining, reset_after) = (limit - calls.len(), window.saturating_sub(oldest));
+        RateLimitStatus { limit, remaining, reset_after, exceeded }
     }
 }
 
-/// Limits as measured from the `X-RateLimit` headers of the real API; the documentation guarantees none.
-fn rate_limit_of(route: DiscordRoute) -> FakeRateLimit {
+/// Calls within a time, as measured from the `X-RateLimit` headers of the real API; the documentation guarantees none.
+fn rate_limit_of(route: DiscordRoute) -> (usize, Duration) {
     match route {
-        DiscordRoute::Send | DiscordRoute::Edit | DiscordRoute::Typing => {
-            FakeRateLimit { calls: 5, window: Duration::from_secs(5) }
-        }
-        DiscordRoute::React | DiscordRoute::Unreact => FakeRateLimit { calls: 1, window: Duration::from_millis(250) },
+        DiscordRoute::Send | DiscordRoute::Edit | DiscordRoute::Typing => (5, Duration::from_secs(5)),
+        DiscordRoute::React | DiscordRoute::Unreact => (1, Duration::from_millis(250)),
         DiscordRoute::Me | DiscordRoute::Application | DiscordRoute::Gateway | DiscordRoute::File => {
-            FakeRateLimit { calls: 50, window: Duration::from_secs(1) }
+            (50, Duration::from_secs(1))
         }
     }
 }

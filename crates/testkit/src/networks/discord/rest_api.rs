@@ -19,28 +19,23 @@ const MAX_NONCE_BYTES: usize = 25;
 /// Discord: application flags, `GATEWAY_MESSAGE_CONTENT_LIMITED`.
 const MESSAGE_CONTENT_LIMITED: u64 = 1 << 19;
 
-#[derive(Debug)]
-struct DiscordRestRequest {
-    route: DiscordRoute,
-    /// Channel, message and reaction, as far as the route has them.
-    parts: Vec<String>,
-}
-
 /// Answers a request; none where the connection is closed instead.
 pub(super) fn answer_request(state: &mut FakeDiscordState, incoming: &RawHttpRequest) -> Option<FakeHttpReply> {
     let path = incoming.path.split('?').next().unwrap_or_default();
-    let Some(asked) = parse_request(&incoming.method, path) else {
+    let words = split_path(path).unwrap_or_default();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let Some(route) = route_of(&incoming.method, &words) else {
         state.client_errors.push(format!("no such route: {} {path}", incoming.method));
         return Some(api_error(404, 0, "404: Not Found"));
     };
-    state.record_call(asked.route, &incoming.body);
-    if asked.route == DiscordRoute::File {
-        return Some(serve_file(state, incoming, &asked.parts));
+    state.record_call(route, &incoming.body);
+    if let ["attachments", _, id, _] = words.as_slice() {
+        return Some(serve_file(state, incoming, id));
     }
     if let Err(refusal) = check_headers(state, incoming) {
         return Some(refusal);
     }
-    let fault = state.take_fault(asked.route);
+    let fault = state.take_fault(route);
     match fault {
         Some(FakeDiscordFault::Status { status, code, message }) => {
             return Some(api_error(status, code, &message));
@@ -51,37 +46,39 @@ pub(super) fn answer_request(state: &mut FakeDiscordState, incoming: &RawHttpReq
         Some(FakeDiscordFault::CloseBefore) => return None,
         Some(FakeDiscordFault::LoseAnswer) | None => {}
     }
-    let channel = asked.parts.first().map_or("", String::as_str);
-    let allowance = state.limits.as_mut().map(|limits| limits.count_call(asked.route, channel, Instant::now()));
+    let channel = if let ["channels", channel, ..] = words.as_slice() { Some(*channel) } else { None };
+    let counted = channel.unwrap_or_default();
+    let allowance = state.limits.as_mut().map(|limits| limits.count_call(route, counted, Instant::now()));
     let reply = match allowance.filter(|allowance| allowance.exceeded) {
         Some(exceeded) => super::state::rate_limit_reply(exceeded.reset_after, super::RateLimitScope::User),
-        None => perform_request(state, &asked, incoming).unwrap_or_else(|refusal| refusal),
+        None if channel.is_some_and(|channel| state.chat_data.channel(channel).is_none()) => {
+            api_error(404, 10003, "Unknown Channel")
+        }
+        None => perform_request(state, route, &words, incoming).unwrap_or_else(|refusal| refusal),
     };
     let lost = matches!(fault, Some(FakeDiscordFault::LoseAnswer));
     (!lost).then(|| add_rate_limit_headers(reply, allowance))
 }
 
-fn parse_request(method: &str, path: &str) -> Option<DiscordRestRequest> {
+/// The words of a path behind the version of the API, or of the path of a file.
+fn split_path(path: &str) -> Option<Vec<String>> {
     let path = path.strip_prefix("/api/v10").or_else(|| path.starts_with("/attachments/").then_some(path))?;
-    let parts: Vec<String> = path.split('/').skip(1).map(percent_decode).collect::<Option<_>>()?;
-    let words: Vec<&str> = parts.iter().map(String::as_str).collect();
-    let (route, kept): (DiscordRoute, Vec<&str>) = match (method, words.as_slice()) {
-        ("GET", ["users", "@me"]) => (DiscordRoute::Me, vec![]),
-        ("GET", ["applications", "@me"]) => (DiscordRoute::Application, vec![]),
-        ("GET", ["gateway", "bot"]) => (DiscordRoute::Gateway, vec![]),
-        ("POST", ["channels", channel, "messages"]) => (DiscordRoute::Send, vec![channel]),
-        ("PATCH", ["channels", channel, "messages", message]) => (DiscordRoute::Edit, vec![channel, message]),
-        ("PUT", ["channels", channel, "messages", message, "reactions", sign, "@me"]) => {
-            (DiscordRoute::React, vec![channel, message, sign])
-        }
-        ("DELETE", ["channels", channel, "messages", message, "reactions", sign, "@me"]) => {
-            (DiscordRoute::Unreact, vec![channel, message, sign])
-        }
-        ("POST", ["channels", channel, "typing"]) => (DiscordRoute::Typing, vec![channel]),
-        ("GET", ["attachments", _, id, _]) => (DiscordRoute::File, vec![id]),
+    path.split('/').skip(1).map(percent_decode).collect()
+}
+
+fn route_of(method: &str, words: &[&str]) -> Option<DiscordRoute> {
+    Some(match (method, words) {
+        ("GET", ["users", "@me"]) => DiscordRoute::Me,
+        ("GET", ["applications", "@me"]) => DiscordRoute::Application,
+        ("GET", ["gateway", "bot"]) => DiscordRoute::Gateway,
+        ("POST", ["channels", _, "messages"]) => DiscordRoute::Send,
+        ("PATCH", ["channels", _, "messages", _]) => DiscordRoute::Edit,
+        ("PUT", ["channels", _, "messages", _, "reactions", _, "@me"]) => DiscordRoute::React,
+        ("DELETE", ["channels", _, "messages", _, "reactions", _, "@me"]) => DiscordRoute::Unreact,
+        ("POST", ["channels", _, "typing"]) => DiscordRoute::Typing,
+        ("GET", ["attachments", _, _, _]) => DiscordRoute::File,
         _ => return None,
-    };
-    Some(DiscordRestRequest { route, parts: kept.into_iter().map(str::to_owned).collect() })
+    })
 }
 
 fn check_headers(state: &mut FakeDiscordState, incoming: &RawHttpRequest) -> Result<(), FakeHttpReply> {
@@ -98,14 +95,12 @@ fn check_headers(state: &mut FakeDiscordState, incoming: &RawHttpRequest) -> Res
 
 fn perform_request(
     state: &mut FakeDiscordState,
-    asked: &DiscordRestRequest,
+    route: DiscordRoute,
+    words: &[&str],
     incoming: &RawHttpRequest,
 ) -> Result<FakeHttpReply, FakeHttpReply> {
-    let part = |at: usize| asked.parts.get(at).map_or("", String::as_str);
-    if asked.parts.first().is_some_and(|channel| state.chat_data.channel(channel).is_none()) {
-        return Err(api_error(404, 10003, "Unknown Channel"));
-    }
-    match asked.route {
+    let part = |at: usize| words.get(at).copied().unwrap_or_default();
+    match route {
         DiscordRoute::Me => Ok(FakeHttpReply::json(200, &state.chat_data.user_json(BOT))),
         DiscordRoute::Application => {
             let flags = if state.message_content { MESSAGE_CONTENT_LIMITED } else { 0 };
@@ -118,11 +113,11 @@ fn perform_request(
             });
             Ok(FakeHttpReply::json(200, &json!({"url": state.gateway_url, "shards": 1, "session_start_limit": limit})))
         }
-        DiscordRoute::Send => create_message(state, part(0), incoming),
-        DiscordRoute::Edit => edit_message(state, part(0), part(1), incoming),
-        DiscordRoute::React | DiscordRoute::Unreact => change_reaction(state, asked.route, [part(0), part(1), part(2)]),
+        DiscordRoute::Send => create_message(state, part(1), incoming),
+        DiscordRoute::Edit => edit_message(state, part(1), part(3), incoming),
+        DiscordRoute::React | DiscordRoute::Unreact => change_reaction(state, route, [part(1), part(3), part(5)]),
         DiscordRoute::Typing => {
-            if let Some(channel) = state.chat_data.channel_mut(part(0)) {
+            if let Some(channel) = state.chat_data.channel_mut(part(1)) {
                 channel.typing += 1;
             }
             Ok(FakeHttpReply::new(204, ""))
@@ -219,12 +214,12 @@ fn change_reaction(
     Ok(FakeHttpReply::new(204, ""))
 }
 
-fn serve_file(state: &mut FakeDiscordState, incoming: &RawHttpRequest, parts: &[String]) -> FakeHttpReply {
+fn serve_file(state: &mut FakeDiscordState, incoming: &RawHttpRequest, id: &str) -> FakeHttpReply {
     // The real CDN is another server: a token sent there is leaked.
     if incoming.header("authorization").is_some() {
         state.client_errors.push("the token was sent to the CDN".to_owned());
     }
-    match parts.first().and_then(|id| state.chat_data.file(id)) {
+    match state.chat_data.file(id) {
         Some(file) => FakeHttpReply::new(200, file.bytes.clone()).with_header("content-type", &file.media_type),
         None => api_error(404, 0, "404: Not Found"),
     }

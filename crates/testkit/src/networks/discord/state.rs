@@ -14,8 +14,11 @@ use crate::or_fail::OrFail as _;
 /// Fault that is injected into the next call of a route.
 #[derive(Debug, Clone)]
 pub enum FakeDiscordFault {
-    /// Refused with a status.
-    Status { status: u16, code: u64, message: String },
+    Status {
+        status: u16,
+        code: u64,
+        message: String,
+    },
     /// Refused by a rate limit.
     RateLimited {
         /// Time until the next call is allowed.
@@ -64,16 +67,20 @@ pub struct FakeDiscordState {
     /// Client errors that Discord tolerates.
     pub client_errors: Vec<String>,
     pub(super) faults: Vec<(DiscordRoute, VecDeque<FakeDiscordFault>)>,
-    pub(super) limits: Option<RateLimitCounters>,
-    pub(super) sessions: Vec<FakeGatewaySession>,
+    /// None switches rate limits off, for tests of other behaviour.
+    pub limits: Option<RateLimitCounters>,
+    pub sessions: Vec<FakeGatewaySession>,
     pub(super) next_connection: u64,
-    pub(super) heartbeat: Duration,
-    pub(super) acknowledges: bool,
-    pub(super) message_content: bool,
-    pub(super) identifies_left: u64,
-    pub(super) identifies_reset: Duration,
+    /// Heartbeat interval of new connections.
+    pub heartbeat: Duration,
+    /// Whether heartbeats are acknowledged. A connection without acknowledgements is a zombie.
+    pub acknowledges: bool,
+    /// Whether the bot has the message content intent.
+    pub message_content: bool,
+    /// Sessions that may still start until the count is reset.
+    pub identifies_left: u64,
+    pub identifies_reset: Duration,
     pub(super) gateway_url: String,
-    /// Base URL of attachments.
     pub(super) file_base_url: String,
 }
 

@@ -1,6 +1,6 @@
 //! The fake refuses what Discord refuses.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use rstest::rstest;
@@ -91,7 +91,7 @@ fn confirmed_events_cannot_be_replayed() {
 
 /// The close code of the gateway after this payload.
 async fn close_code_after(discord: &FakeDiscord, payload: Value) -> u16 {
-    let url = format!("ws://{}/?v=10&encoding=json", discord.gateway.address());
+    let url = format!("ws://{}/?v=10&encoding=json", discord.sockets.address());
     let mut socket = connect_async(url).await.unwrap().0;
     assert!(socket.next().await.unwrap().unwrap().is_text(), "it begins with Hello");
     socket.send(Message::text(payload.to_string())).await.unwrap();
@@ -125,6 +125,6 @@ async fn an_invalid_payload_closes_the_connection(#[case] payload: Value, #[case
 #[tokio::test]
 async fn a_client_without_heartbeats_is_closed() {
     let discord = FakeDiscord::start().await;
-    discord.set_heartbeat_interval(Duration::from_millis(10));
+    discord.update(|state| state.heartbeat = Duration::from_millis(10));
     assert_eq!(close_code_after(&discord, json!({"op": 1, "d": null})).await, 4009);
 }

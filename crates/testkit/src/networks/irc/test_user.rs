@@ -3,11 +3,11 @@
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::IrcServer;
-use crate::fake_server::wait_for_state;
+use crate::fake_server::SharedState;
 use crate::or_fail::OrFail as _;
 
 /// A line that a user received.
@@ -27,7 +27,7 @@ pub struct IrcLine {
 #[derive(Debug)]
 pub struct IrcTestUser {
     nick: String,
-    received: watch::Sender<Vec<IrcLine>>,
+    received: SharedState<Vec<IrcLine>>,
     outgoing: mpsc::UnboundedSender<String>,
     _tasks: JoinSet<()>,
 }
@@ -37,7 +37,7 @@ impl IrcTestUser {
     pub async fn connect(server: &IrcServer, nick: &str) -> Self {
         let stream = TcpStream::connect(server.address()).await.or_fail(format_args!("{nick} cannot connect"));
         let (reader, writer) = stream.into_split();
-        let read = watch::Sender::new(Vec::new());
+        let read = SharedState::default();
         let (say, said) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
         tasks.spawn(write_loop(writer, said));
@@ -74,14 +74,13 @@ impl IrcTestUser {
         self.send_raw(&format!("PRIVMSG {target} :{text}"));
     }
 
-    /// Sends a line unchanged.
     pub fn send_raw(&self, line: &str) {
         // A closed connection is noticed by the next wait for an answer.
         let _ = self.outgoing.send(format!("{line}\r\n"));
     }
 
     pub fn lines(&self) -> Vec<IrcLine> {
-        self.received.borrow().clone()
+        self.received.state()
     }
 
     /// Waits until it has received this many messages from a user; returns their texts.
@@ -92,7 +91,7 @@ impl IrcTestUser {
 
     /// Waits until the received lines fulfil a condition.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&[IrcLine]) -> bool) -> Vec<IrcLine> {
-        wait_for_state(&self.received, &format!("{what} for {}", self.nick), |lines| condition(lines)).await
+        self.received.wait_for(&format!("{what} for {}", self.nick), |lines| condition(lines)).await
     }
 }
 
@@ -109,14 +108,14 @@ async fn write_loop(mut writer: OwnedWriteHalf, mut said: mpsc::UnboundedReceive
     }
 }
 
-async fn read_loop(reader: OwnedReadHalf, read: watch::Sender<Vec<IrcLine>>, say: mpsc::UnboundedSender<String>) {
+async fn read_loop(reader: OwnedReadHalf, read: SharedState<Vec<IrcLine>>, say: mpsc::UnboundedSender<String>) {
     let mut lines = BufReader::new(reader).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let line = parse_line(&line);
         if line.command == "PING" {
             let _ = say.send(format!("PONG :{}\r\n", line.text));
         }
-        read.send_modify(|lines| lines.push(line));
+        read.update(|lines| lines.push(line));
     }
 }
 

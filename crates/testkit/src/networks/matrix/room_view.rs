@@ -15,7 +15,6 @@ pub struct MatrixUserView {
 
 #[derive(Debug, Clone, Default)]
 pub struct MatrixRoomView {
-    /// Messages in order.
     pub messages: Vec<MatrixMessageView>,
     pub typing: Vec<String>,
     pub members: Vec<String>,
@@ -46,7 +45,6 @@ impl MatrixMessageView {
         self.content["body"].as_str().unwrap_or_default()
     }
 
-    /// Its HTML text.
     pub fn html(&self) -> &str {
         self.content["formatted_body"].as_str().unwrap_or_default()
     }

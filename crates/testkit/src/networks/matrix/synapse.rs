@@ -1,30 +1,27 @@
 //! The Synapse process, its configuration and its data.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{MISSING_SYNAPSE_HELP, MatrixTestUser};
-use crate::daemon::http_client;
-use crate::external_server::free_port;
+use crate::external_server::{ExternalServer, free_port, start_server};
 use crate::or_fail::OrFail as _;
 
 /// Longest wait for the server to be ready. It decides only how late a failing test fails.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often it is started until its chosen port is still free.
-const START_ATTEMPTS: u32 = 5;
-
 /// Server part of every user id.
 pub(super) const SERVER_NAME: &str = "quell.test";
 
-/// Runs the server and exits when its input ends, so that nothing is left over even if the test is killed.
+/// Runs the server with its log on standard output, and exits when its input ends, so that nothing is left over even if
+/// the test is killed.
 const LAUNCH_SCRIPT: &str = "
 import os, sys, threading
+os.dup2(1, 2)
 def leave_with_the_test():
     sys.stdin.buffer.read()
     os._exit(1)
@@ -36,9 +33,9 @@ main()
 /// A homeserver. Dropping it kills it and removes its data.
 #[derive(Debug)]
 pub struct Synapse {
+    process: ExternalServer,
     folder: TempDir,
     port: u16,
-    child: Option<Child>,
 }
 
 impl Synapse {
@@ -50,15 +47,16 @@ impl Synapse {
     /// # Panics
     /// When Synapse is not installed or does not become ready, with its output.
     pub async fn start() -> Self {
-        let mut last = String::new();
-        for _ in 0..START_ATTEMPTS {
-            let mut server = Self::prepare();
-            match server.start_process().await {
-                Ok(()) => return server,
-                Err(output) => last = output,
-            }
-        }
-        panic!("Synapse did not start\n{last}");
+        start_server("Synapse", async || {
+            let (folder, port) =
+                (TempDir::with_prefix("quell-synapse-").or_fail("no folder for a homeserver"), free_port());
+            // YAML is a superset of JSON.
+            let config = homeserver_config(folder.path(), port).to_string();
+            std::fs::write(folder.path().join("homeserver.yaml"), config).or_fail("no configuration for a homeserver");
+            let process = start_process(folder.path(), port).await?;
+            Ok(Self { process, folder, port })
+        })
+        .await
     }
 
     /// Such as `http://127.0.0.1:40000`.
@@ -73,11 +71,7 @@ impl Synapse {
 
     /// Kills it: connections break in the middle, and nothing listens on its port.
     pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // An error means that it has ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.process.kill();
     }
 
     /// Kills it if it runs, and starts it again on the same port with the same data.
@@ -86,62 +80,23 @@ impl Synapse {
     /// If dropped, the server is down or starting; another call makes it ready.
     pub async fn restart(&mut self) {
         self.kill();
-        self.start_process().await.unwrap_or_else(|output| panic!("Synapse did not start again\n{output}"));
-    }
-
-    /// Its output since the last start.
-    fn output(&self) -> String {
-        fs::read_to_string(self.log()).unwrap_or_default()
-    }
-
-    fn log(&self) -> PathBuf {
-        self.folder.path().join("output.log")
-    }
-
-    /// A directory with the configuration, for a port that is free now.
-    fn prepare() -> Self {
-        let port = free_port();
-        let folder = TempDir::with_prefix("quell-synapse-").or_fail("no folder for a homeserver");
-        // YAML is a superset of JSON.
-        let config = homeserver_config(folder.path(), port).to_string();
-        fs::write(folder.path().join("homeserver.yaml"), config).or_fail("no configuration for a homeserver");
-        Self { folder, port, child: None }
-    }
-
-    /// Starts it and waits until it is ready; on failure returns its output.
-    async fn start_process(&mut self) -> Result<(), String> {
-        let begin = Instant::now();
-        self.child = Some(spawn(self.folder.path(), &self.log()));
-        let (client, url) = (http_client(), format!("{}/_matrix/client/versions", self.base_url()));
-        while !client.get(&url).send().await.is_ok_and(|answer| answer.status() == 200) {
-            let has_ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
-            if has_ended || begin.elapsed() > START_TIMEOUT {
-                return Err(self.output());
-            }
-            // Readiness sends no event; poll it as a load balancer does.
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        // Another process that has taken the port meanwhile may answer too; then this one has ended or will end.
-        let is_own = self.output().contains(&format!("now listening on TCP port {}", self.port));
-        if is_own { Ok(()) } else { Err(self.output()) }
+        let started = start_process(self.folder.path(), self.port).await;
+        self.process = started.unwrap_or_else(|output| panic!("Synapse did not start again\n{output}"));
     }
 }
 
-impl Drop for Synapse {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn spawn(folder: &Path, log: &Path) -> Child {
+/// A listening process, or its output. Another process that has taken the port meanwhile is no listener of ours.
+async fn start_process(folder: &Path, port: u16) -> Result<ExternalServer, String> {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/synapse/bin/python");
     assert!(python.exists(), "{MISSING_SYNAPSE_HELP}");
-    let output = File::create(log).or_fail("no log for Synapse");
     #[expect(clippy::disallowed_methods, reason = "the test starts an external program")]
     let mut command = std::process::Command::new(python);
     command.args(["-c", LAUNCH_SCRIPT, "--config-path", "homeserver.yaml"]).current_dir(folder);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(output);
-    command.spawn().or_fail("Synapse cannot be started")
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let child = command.spawn().or_fail("Synapse cannot be started");
+    let sign = format!("now listening on TCP port {port}");
+    let is_ready = move |line: &str| line.contains(&sign).then_some(());
+    Ok(ExternalServer::watch(child, START_TIMEOUT, is_ready).await?.0)
 }
 
 /// As little work as possible, no rate limits, no federation.

@@ -1,7 +1,6 @@
 //! One Socket Mode connection: checks the ticket, sends hello, then sends envelopes until they are acknowledged.
 
 use std::future::pending;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -24,7 +23,7 @@ const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
 /// Command of a test for every open connection.
 #[derive(Debug, Clone)]
-pub(super) enum SocketModeCommand {
+pub enum SocketModeCommand {
     /// Break the connection without a close frame.
     Drop,
     Close,
@@ -35,24 +34,12 @@ pub(super) enum SocketModeCommand {
     Send(String),
 }
 
-/// Counts one open connection while it lives.
-struct SocketModeConnectionGuard {
-    shared: Arc<FakeSlackShared>,
-    number: u64,
-}
-
-impl Drop for SocketModeConnectionGuard {
-    fn drop(&mut self) {
-        self.shared.update_state(|state| state.remove_connection(self.number));
-    }
-}
-
 /// Serves a connection until either side ends it.
 #[expect(clippy::result_large_err, reason = "the signature that the handshake callback requires")]
-pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeSlackShared>) {
+pub(super) async fn serve_connection(stream: TcpStream, shared: FakeSlackShared) {
     let look = |request: &Request, response: Response| {
         let ticket = request.uri().query().and_then(|query| query.strip_prefix("ticket=")).unwrap_or_default();
-        if shared.update_state(|state| state.redeem_ticket(ticket)) {
+        if shared.state.update(|state| state.redeem_ticket(ticket)) {
             return Ok(response);
         }
         let mut refusal = ErrorResponse::new(None);
@@ -61,11 +48,10 @@ pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeSlackSha
     };
     let Ok(mut socket) = accept_hdr_async(stream, look).await else { return };
     let inbox = shared.commands.subscribe();
-    let number = shared.update_state(FakeSlackState::register_connection);
-    let open = SocketModeConnectionGuard { shared: Arc::clone(&shared), number };
+    let number = shared.state.update(FakeSlackState::register_connection);
+    let _open = shared.state.on_drop(move |state| state.remove_connection(number));
     // Many tests let the client disconnect in the middle.
     let _ = run_connection(&mut socket, &shared, number, inbox).await;
-    drop(open);
 }
 
 async fn run_connection(
@@ -75,35 +61,36 @@ async fn run_connection(
     mut inbox: broadcast::Receiver<SocketModeCommand>,
 ) -> Result<(), Error> {
     let mut changes = shared.state.subscribe();
-    let connections = shared.state.borrow().connections;
+    let connections = shared.state.with_state(|state| state.connections);
     let info = json!({"app_id": "A1111"});
     send_json(socket, &json!({"type": "hello", "num_connections": connections, "connection_info": info})).await?;
     loop {
-        while let Some(told) = shared.next_envelope(number) {
+        while let Some(told) = shared.state.update_if(|state| state.next_envelope_for(number, Instant::now())) {
             send_json(socket, &told).await?;
         }
-        if shared.state.borrow().may_close(number) {
+        let (may_close, retry) = shared.state.with_state(|state| (state.may_close(number), state.next_retry_at()));
+        if may_close {
             return close_socket(socket).await;
         }
-        let retry = shared.state.borrow().next_retry_at().unwrap_or_else(|| Instant::now() + IDLE_WAIT);
+        let retry = retry.unwrap_or_else(|| Instant::now() + IDLE_WAIT);
         // Cancel safe: each branch only takes what has arrived.
         tokio::select! {
             order = inbox.recv() => match order {
                 Ok(SocketModeCommand::Send(text)) => socket.send(Message::text(text)).await?,
                 Ok(SocketModeCommand::Disconnect(reason)) => {
-                    shared.update_state(|state| state.leaving.push(number));
+                    shared.state.update(|state| state.leaving.push(number));
                     send_json(socket, &json!({"type": "disconnect", "reason": reason, "debug_info": {"host": "fake"}})).await?;
                 }
                 Ok(SocketModeCommand::Close) => return close_socket(socket).await,
                 Ok(SocketModeCommand::Freeze) => {
-                    shared.update_state(|state| state.frozen += 1);
+                    shared.state.update(|state| state.frozen += 1);
                     pending::<()>().await;
                 }
                 Ok(SocketModeCommand::Drop) | Err(_) => return Ok(()),
             },
             message = socket.next() => match message {
                 Some(Ok(Message::Text(text))) => receive_frame(shared, &text),
-                Some(Ok(Message::Binary(_))) => shared.update_state(|state| state.client_errors.push("a binary frame".to_owned())),
+                Some(Ok(Message::Binary(_))) => shared.state.update(|state| state.client_errors.push("a binary frame".to_owned())),
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) | None => return Ok(()),
                 Some(Err(error)) => return Err(error),
@@ -116,7 +103,7 @@ async fn run_connection(
 
 fn receive_frame(shared: &FakeSlackShared, text: &str) {
     let told: Value = serde_json::from_str(text).unwrap_or_default();
-    shared.update_state(|state| match told["envelope_id"].as_str() {
+    shared.state.update(|state| match told["envelope_id"].as_str() {
         Some(id) => state.acknowledge(id),
         None => state.client_errors.push(format!("a frame that acknowledges nothing: {text}")),
     });
@@ -131,18 +118,6 @@ async fn close_socket(socket: &mut WebSocketStream<TcpStream>) -> Result<(), Err
     // The close frame has arrived when the client answers it or is gone.
     while let Some(Ok(_)) = socket.next().await {}
     Ok(())
-}
-
-impl FakeSlackShared {
-    /// The next envelope of a connection. Watchers are notified only if there is one.
-    fn next_envelope(&self, number: u64) -> Option<Value> {
-        let mut told = None;
-        self.state.send_if_modified(|state| {
-            told = state.next_envelope_for(number, Instant::now());
-            told.is_some()
-        });
-        told
-    }
 }
 
 impl FakeSlackState {

@@ -82,8 +82,9 @@ pub struct FakeSlackState {
     /// Client errors that Slack tolerates.
     pub client_errors: Vec<String>,
     pub(super) faults: BTreeMap<String, VecDeque<FakeSlackFault>>,
-    pub(super) limits: BTreeMap<String, (usize, Duration)>,
-    pub(super) scopes: String,
+    /// Calls of a method within a time; a test may replace Slack's own limits.
+    pub limits: BTreeMap<String, (usize, Duration)>,
+    pub scopes: String,
     pub(super) socket_mode_enabled: bool,
     pub(super) tickets: Vec<String>,
     pub(super) uploads: BTreeMap<String, FakeSlackUpload>,

@@ -12,17 +12,19 @@ use super::{APP_TOKEN, BOT_TOKEN};
 use crate::fake_server::http1::RawHttpRequest;
 use crate::fake_server::{FakeHttpReply, percent_decode};
 
-/// Methods that accept JSON, and those that accept only a form.
-const JSON_METHODS: &[&str] = &[
-    "auth.test",
-    "apps.connections.open",
-    "chat.postMessage",
-    "chat.update",
-    "reactions.add",
-    "reactions.remove",
-    "files.completeUploadExternal",
+/// Methods with the names of their parameters.
+const METHODS: &[(&str, &str)] = &[
+    ("auth.test", ""),
+    ("apps.connections.open", ""),
+    ("chat.postMessage", "channel text thread_ts mrkdwn unfurl_links unfurl_media"),
+    ("chat.update", "channel ts text"),
+    ("reactions.add", "channel timestamp name"),
+    ("reactions.remove", "channel timestamp name"),
+    ("files.getUploadURLExternal", "filename length"),
+    ("files.completeUploadExternal", "files channel_id thread_ts"),
 ];
-const FORM_METHODS: &[&str] = &["files.getUploadURLExternal"];
+/// The method that accepts only a form.
+const FORM_METHOD: &str = "files.getUploadURLExternal";
 
 type FakeSlackError = &'static str;
 
@@ -90,11 +92,9 @@ fn apply_fault(
 fn parse_body(method: &str, incoming: &RawHttpRequest) -> Result<Value, FakeSlackError> {
     let content_type = incoming.header("content-type").unwrap_or_default();
     match content_type.split(';').next().unwrap_or_default().trim() {
-        _ if !JSON_METHODS.contains(&method) && !FORM_METHODS.contains(&method) => Err("unknown_method"),
-        "application/json" if JSON_METHODS.contains(&method) => {
-            serde_json::from_slice(&incoming.body).map_err(|_| "invalid_json")
-        }
-        "application/json" => Err("invalid_arguments"),
+        _ if METHODS.iter().all(|(known, _)| *known != method) => Err("unknown_method"),
+        "application/json" if method == FORM_METHOD => Err("invalid_arguments"),
+        "application/json" => serde_json::from_slice(&incoming.body).map_err(|_| "invalid_json"),
         "application/x-www-form-urlencoded" => parse_form(&incoming.body).ok_or("invalid_form_data"),
         _ => Err("invalid_post_type"),
     }

@@ -2,12 +2,14 @@
 
 pub(super) mod send;
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::state::{FakeTelegramFile, FakeTelegramState};
+use super::state::{FakeTelegramState, TelegramCall};
 use super::{BOT_ID, BOT_NAME};
+use crate::fake_server::FakeHttpReply;
 use send::parse_marked_text;
 
 /// Largest file that a bot can download (Bot API: getFile).
@@ -17,36 +19,29 @@ const MAX_DOWNLOAD_BYTES: usize = 20 * 1024 * 1024;
 const ALLOWED_REACTIONS: &str = "👍 👎 ❤ 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤\u{200d}🔥 🌚 🌭 💯 🤣 ⚡ 🍌 🏆 💔 🤨 😐 🍓 🍾 💋 \
     🖕 😈 😴 😭 🤓 👻 👨\u{200d}💻 👀 🎃 🙈 😇 😨 🤝 ✍ 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 🤷\u{200d}♂ 🤷 🤷\u{200d}♀ 😡";
 
-#[derive(Debug)]
-pub(super) struct FakeBotApiRequest {
-    pub(super) method: String,
-    pub(super) body: Value,
-    pub(super) file: Option<FakeTelegramFile>,
+/// An error as the API answers it, with its `ResponseParameters`.
+pub(super) fn refusal_with(code: u16, description: &str, parameters: Value) -> FakeHttpReply {
+    let mut body = json!({"ok": false, "error_code": code, "description": description});
+    if !parameters.is_null() {
+        body["parameters"] = parameters;
+    }
+    FakeHttpReply::json(code, &body)
 }
 
-#[derive(Debug)]
-pub(super) struct FakeBotApiError {
-    pub(super) code: u16,
-    pub(super) description: String,
-    /// Bot API: `ResponseParameters`.
-    pub(super) parameters: Option<Value>,
+pub(super) fn refusal(code: u16, description: &str) -> FakeHttpReply {
+    refusal_with(code, description, Value::Null)
 }
 
-pub(super) fn refusal(code: u16, description: impl Into<String>) -> FakeBotApiError {
-    FakeBotApiError { code, description: description.into(), parameters: None }
+pub(super) fn bad_request(description: impl Display) -> FakeHttpReply {
+    refusal(400, &format!("Bad Request: {description}"))
 }
 
-/// 400 with a description.
-pub(super) fn bad_request(description: impl std::fmt::Display) -> FakeBotApiError {
-    refusal(400, format!("Bad Request: {description}"))
-}
-
-pub(super) fn too_many_requests(seconds: u64) -> FakeBotApiError {
+pub(super) fn too_many_requests(seconds: u64) -> FakeHttpReply {
     let description = format!("Too Many Requests: retry after {seconds}");
-    FakeBotApiError { code: 429, description, parameters: Some(json!({ "retry_after": seconds })) }
+    refusal_with(429, &description, json!({ "retry_after": seconds }))
 }
 
-pub(super) fn run_method(state: &mut FakeTelegramState, request: &FakeBotApiRequest) -> Result<Value, FakeBotApiError> {
+pub(super) fn run_method(state: &mut FakeTelegramState, request: &TelegramCall) -> Result<Value, FakeHttpReply> {
     let body = &request.body;
     if request.file.is_some() && !request.method.starts_with("send") {
         return Err(bad_request("a file where none belongs"));
@@ -64,7 +59,6 @@ pub(super) fn run_method(state: &mut FakeTelegramState, request: &FakeBotApiRequ
         "sendMessage" => send::send_message(state, body),
         "sendPhoto" | "sendDocument" | "sendVoice" | "sendAudio" | "sendVideo" => send::send_file(state, request),
         "editMessageText" => edit_message_text(state, body),
-        "deleteMessage" => delete_message(state, body),
         "sendChatAction" => send_chat_action(state, body),
         "setMessageReaction" => set_message_reaction(state, body),
         "getFile" => get_file(state, body),
@@ -73,7 +67,7 @@ pub(super) fn run_method(state: &mut FakeTelegramState, request: &FakeBotApiRequ
 }
 
 /// Refuses parameters that the method does not know.
-pub(super) fn check_known_parameters(body: &Value, names: &[&str]) -> Result<(), FakeBotApiError> {
+pub(super) fn check_known_parameters(body: &Value, names: &[&str]) -> Result<(), FakeHttpReply> {
     let none = serde_json::Map::new();
     let given =
         if body.is_null() { &none } else { body.as_object().ok_or_else(|| bad_request("the body is no object"))? };
@@ -83,7 +77,7 @@ pub(super) fn check_known_parameters(body: &Value, names: &[&str]) -> Result<(),
     }
 }
 
-fn edit_message_text(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
+fn edit_message_text(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeHttpReply> {
     check_known_parameters(body, &["chat_id", "message_id", "text", "parse_mode", "link_preview_options"])?;
     let chat_id = send::check_reachable_chat(state, body)?;
     let message = body["message_id"].as_i64().ok_or_else(|| bad_request("message identifier is not specified"))?;
@@ -118,16 +112,7 @@ fn edit_message_text(state: &mut FakeTelegramState, body: &Value) -> Result<Valu
     Ok(send::message_json(chat_id, chat, &shown))
 }
 
-fn delete_message(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
-    check_known_parameters(body, &["chat_id", "message_id"])?;
-    let chat = send::check_reachable_chat(state, body)?;
-    let messages = &mut state.chat_mut(chat).messages;
-    let place = messages.iter().position(|shown| Some(shown.id) == body["message_id"].as_i64());
-    messages.remove(place.ok_or_else(|| bad_request("message to delete not found"))?);
-    Ok(json!(true))
-}
-
-fn send_chat_action(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
+fn send_chat_action(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeHttpReply> {
     check_known_parameters(body, &["chat_id", "message_thread_id", "action"])?;
     let chat = send::check_reachable_chat(state, body)?;
     send::check_topic(state, chat, body)?;
@@ -139,7 +124,7 @@ fn send_chat_action(state: &mut FakeTelegramState, body: &Value) -> Result<Value
     Ok(json!(true))
 }
 
-fn set_message_reaction(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
+fn set_message_reaction(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeHttpReply> {
     check_known_parameters(body, &["chat_id", "message_id", "reaction", "is_big"])?;
     let chat = send::check_reachable_chat(state, body)?;
     let none = Vec::new();
@@ -162,7 +147,7 @@ fn set_message_reaction(state: &mut FakeTelegramState, body: &Value) -> Result<V
     Ok(json!(true))
 }
 
-fn get_file(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
+fn get_file(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeHttpReply> {
     check_known_parameters(body, &["file_id"])?;
     let id = body["file_id"].as_str().ok_or_else(|| bad_request("file_id not specified"))?;
     let wrong = || bad_request("wrong file_id or the file is temporarily unavailable");

@@ -6,27 +6,20 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::super::multipart::parse_parts;
-use super::methods::{
-    FakeBotApiError, FakeBotApiRequest, bad_request, check_known_parameters, refusal, run_method, too_many_requests,
-};
+use super::methods::{bad_request, check_known_parameters, refusal, run_method, too_many_requests};
 use super::state::{FakeTelegramFile, FakeTelegramState, TelegramCall};
 use super::{FakeTelegramFault, TOKEN};
 use crate::fake_server::http1::RawHttpRequest;
-use crate::fake_server::{CountGuard, FakeHttpReply, serve_http, update_state};
+use crate::fake_server::{FakeHttpReply, SharedState, serve_http};
 
-type SharedTelegramState = watch::Sender<FakeTelegramState>;
+type SharedTelegramState = SharedState<FakeTelegramState>;
 
 pub(super) async fn serve_connection(stream: TcpStream, stage: SharedTelegramState) {
-    let _connected = CountGuard::new(&stage, |state| &mut state.connections);
-    serve_http(stream, move |incoming| {
-        let stage = stage.clone();
-        async move { answer_request(&stage, incoming).await.into() }
-    })
-    .await;
+    let _connected = stage.count(|state| &mut state.connections);
+    serve_http(stream, |incoming| answer_request(&stage, incoming)).await;
 }
 
 /// The answer; `None` when the connection is closed instead.
@@ -36,51 +29,47 @@ async fn answer_request(stage: &SharedTelegramState, incoming: RawHttpRequest) -
         return Some(serve_download(stage, file));
     }
     let Some((token, method)) = path.strip_prefix("/bot").and_then(|rest| rest.split_once('/')) else {
-        return Some(error_reply(&refusal(404, "Not Found")));
+        return Some(refusal(404, "Not Found"));
     };
     if token != TOKEN {
         // A malformed token is answered with 404, a wrong one with 401.
         let (code, description) = if token.contains(':') { (401, "Unauthorized") } else { (404, "Not Found") };
-        return Some(error_reply(&refusal(code, description)));
+        return Some(refusal(code, description));
     }
     let request = match parse_request(method, &incoming) {
         Ok(request) => request,
-        Err(refusal) => return Some(error_reply(&refusal)),
+        Err(refusal) => return Some(refusal),
     };
-    let (index, fault) = record_call(stage, &request);
+    let fault = record_call(stage, &request);
     let acts = matches!(fault, None | Some(FakeTelegramFault::LoseAnswer | FakeTelegramFault::ActThenHtmlPage(_)));
     let result = if !acts {
         Err(bad_request("as the test wants"))
     } else if request.method == "getUpdates" {
         get_updates(stage, &request.body).await
     } else {
-        update_state(stage, |state| run_method(state, &request))
+        stage.update(|state| run_method(state, &request))
     };
-    let reply = match fault {
+    Some(match fault {
         None => match result {
             Ok(result) => FakeHttpReply::json(200, &json!({"ok": true, "result": result})),
-            Err(refusal) => error_reply(&refusal),
+            Err(refusal) => refusal,
         },
-        Some(FakeTelegramFault::Refuse(code, description)) => error_reply(&refusal(code, description)),
-        Some(FakeTelegramFault::RateLimited(seconds)) => error_reply(&too_many_requests(seconds)),
+        Some(FakeTelegramFault::Refuse(code, description)) => refusal(code, description),
+        Some(FakeTelegramFault::RateLimited(seconds)) => too_many_requests(seconds),
         Some(FakeTelegramFault::HtmlPage(code) | FakeTelegramFault::ActThenHtmlPage(code)) => html_reply(code, &path),
         Some(FakeTelegramFault::Silent) => return std::future::pending().await,
         Some(FakeTelegramFault::Drop | FakeTelegramFault::LoseAnswer) => return None,
-    };
-    stage.send_modify(|state| state.calls[index].answered = Some(reply.status));
-    Some(reply)
-}
-
-fn record_call(stage: &SharedTelegramState, request: &FakeBotApiRequest) -> (usize, Option<FakeTelegramFault>) {
-    update_state(stage, |state| {
-        let (method, body) = (request.method.clone(), request.body.clone());
-        state.calls.push(TelegramCall { method, body, at: Instant::now(), answered: None });
-        let fault = state.faults.get_mut(&request.method).and_then(VecDeque::pop_front);
-        (state.calls.len() - 1, fault)
     })
 }
 
-fn parse_request(method: &str, incoming: &RawHttpRequest) -> Result<FakeBotApiRequest, FakeBotApiError> {
+fn record_call(stage: &SharedTelegramState, request: &TelegramCall) -> Option<FakeTelegramFault> {
+    stage.update(|state| {
+        state.calls.push(request.clone());
+        state.faults.get_mut(&request.method).and_then(VecDeque::pop_front)
+    })
+}
+
+fn parse_request(method: &str, incoming: &RawHttpRequest) -> Result<TelegramCall, FakeHttpReply> {
     let content_type = incoming.header("content-type").unwrap_or_default();
     let (body, file) = match (incoming.method.as_str(), content_type) {
         ("GET", _) => (Value::Null, None),
@@ -94,7 +83,7 @@ fn parse_request(method: &str, incoming: &RawHttpRequest) -> Result<FakeBotApiRe
         ("POST", "") if incoming.body.is_empty() => (Value::Null, None),
         _ => return Err(bad_request(format!("{} with {content_type:?} is not understood", incoming.method))),
     };
-    Ok(FakeBotApiRequest { method: method.to_owned(), body, file })
+    Ok(TelegramCall { method: method.to_owned(), body, file, at: Instant::now() })
 }
 
 /// The fields of a form, and its file.
@@ -117,7 +106,7 @@ fn parse_form(content_type: &str, body: &Bytes) -> Result<(Value, Option<FakeTel
 }
 
 /// Bot API: getUpdates. Of two waiting calls, the older is ended.
-async fn get_updates(stage: &SharedTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
+async fn get_updates(stage: &SharedTelegramState, body: &Value) -> Result<Value, FakeHttpReply> {
     check_known_parameters(body, &["offset", "limit", "timeout", "allowed_updates"])?;
     let limit = match body.get("limit") {
         None => 100,
@@ -132,7 +121,7 @@ async fn get_updates(stage: &SharedTelegramState, body: &Value) -> Result<Value,
     let due =
         |state: &FakeTelegramState| state.newest_poll != mine || state.updates.iter().any(|(id, _)| *id >= offset);
     let time = Duration::from_secs(body["timeout"].as_u64().unwrap_or(0));
-    let waiting = (!time.is_zero()).then(|| CountGuard::new(stage, |state| &mut state.waiting_polls));
+    let waiting = (!time.is_zero()).then(|| stage.count(|state| &mut state.waiting_polls));
     // A timeout is no error: no update arrived.
     let _ = timeout(time, states.wait_for(due)).await;
     drop(waiting);
@@ -146,7 +135,7 @@ async fn get_updates(stage: &SharedTelegramState, body: &Value) -> Result<Value,
 }
 
 /// Confirms updates up to the offset, and makes this the newest poll.
-fn begin_poll(stage: &SharedTelegramState, body: &Value, offset: i64) -> Result<u64, FakeBotApiError> {
+fn begin_poll(stage: &SharedTelegramState, body: &Value, offset: i64) -> Result<u64, FakeHttpReply> {
     let wanted = match body.get("allowed_updates") {
         None => None,
         Some(list) => {
@@ -154,7 +143,7 @@ fn begin_poll(stage: &SharedTelegramState, body: &Value, offset: i64) -> Result<
             Some(names.map_err(|_| bad_request("can't parse allowed updates JSON array"))?)
         }
     };
-    update_state(stage, |state| {
+    stage.update(|state| {
         if !state.webhook.is_empty() {
             let why = "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to delete the \
                 webhook first";
@@ -168,22 +157,13 @@ fn begin_poll(stage: &SharedTelegramState, body: &Value, offset: i64) -> Result<
 }
 
 fn serve_download(stage: &SharedTelegramState, path: &str) -> FakeHttpReply {
-    let state = stage.borrow();
-    let wanted = path.strip_prefix(TOKEN).and_then(|rest| rest.strip_prefix('/'));
-    match wanted.and_then(|wanted| state.files.values().find(|(path, _)| path == wanted)) {
+    let wanted = path.strip_prefix(TOKEN).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
+    stage.with_state(|state| match state.files.values().find(|(path, _)| path == wanted) {
         Some((_, bytes)) => {
             FakeHttpReply::new(200, bytes.to_vec()).with_header("content-type", "application/octet-stream")
         }
-        None => error_reply(&refusal(404, "Not Found")),
-    }
-}
-
-fn error_reply(refusal: &FakeBotApiError) -> FakeHttpReply {
-    let mut body = json!({"ok": false, "error_code": refusal.code, "description": refusal.description});
-    if let Some(parameters) = &refusal.parameters {
-        body["parameters"] = parameters.clone();
-    }
-    FakeHttpReply::json(refusal.code, &body)
+        None => refusal(404, "Not Found"),
+    })
 }
 
 fn html_reply(code: u16, path: &str) -> FakeHttpReply {

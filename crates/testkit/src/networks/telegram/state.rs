@@ -31,8 +31,10 @@ pub struct FakeTelegramState {
     /// Path and content of files that people sent, by file id.
     pub(super) files: BTreeMap<String, (String, Bytes)>,
     pub(super) faults: HashMap<String, VecDeque<FakeTelegramFault>>,
-    pub(super) min_edit_interval: Option<Duration>,
-    pub(super) webhook: String,
+    /// Edits in one chat that follow each other faster are answered 429. Telegram does not publish its limit.
+    pub min_edit_interval: Option<Duration>,
+    /// URL of a webhook that another program has set: with one, `getUpdates` is refused.
+    pub webhook: String,
     last_update: i64,
     /// Private chats and small groups share one numbering of messages; each supergroup has its own.
     last_message: i64,
@@ -43,9 +45,8 @@ pub struct TelegramCall {
     pub method: String,
     /// Its parameters without files.
     pub body: Value,
+    pub(super) file: Option<FakeTelegramFile>,
     pub at: Instant,
-    /// Status of its answer, if it was answered. The answer may have been lost.
-    pub answered: Option<u16>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -71,7 +72,6 @@ pub enum FakeTelegramChatKind {
     /// One user and the bot.
     #[default]
     Private,
-    /// A small group.
     Group,
     Supergroup,
 }

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::methods::send;
 use super::state::{FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramState};
 use super::{BOT_ID, FakeTelegram};
-use crate::fake_server::update_state;
 use crate::or_fail::OrFail as _;
 
 /// A user. A private chat has the id of its user.
@@ -46,7 +45,7 @@ impl FakeTelegram {
     }
 
     pub fn edit_message(&self, chat: i64, person: TelegramTestUser, message: i64, text: &str) {
-        self.state.send_modify(|state| {
+        self.update(|state| {
             let found = state.chat_mut(chat).messages.iter_mut().find(|shown| shown.id == message);
             let shown = found.or_fail(format_args!("chat {chat} shows no message {message}"));
             text.clone_into(&mut shown.text);
@@ -60,7 +59,7 @@ impl FakeTelegram {
     /// A user sends a file: a `photo`, `document`, `voice`, `audio` or `video`.
     pub fn post_file(&self, chat: i64, person: TelegramTestUser, file: &FakeTelegramFile, caption: &str) -> i64 {
         let mut content = json!({});
-        content[file.kind.as_str()] = update_state(&self.state, |state| store_file(state, file));
+        content[file.kind.as_str()] = self.update(|state| store_file(state, file));
         if !caption.is_empty() {
             content["caption"] = json!(caption);
             content["caption_entities"] = find_entities(caption);
@@ -74,7 +73,7 @@ impl FakeTelegram {
     /// When the user writes in another user's private chat.
     pub fn post_content(&self, chat: i64, person: TelegramTestUser, content: Value) -> i64 {
         assert!(chat < 0 || chat == person.id, "{person:?} writes in the private chat of {chat}");
-        update_state(&self.state, |state| {
+        self.update(|state| {
             let id = state.next_message_id(chat);
             let text = content["text"].as_str().or(content["caption"].as_str()).unwrap_or_default().to_owned();
             let mut shown = FakeTelegramMessage::new(id, person.id, text);
@@ -88,7 +87,7 @@ impl FakeTelegram {
 
     /// Turns a group into a forum and opens a topic. Returns the topic id.
     pub fn open_topic(&self, chat: i64) -> i64 {
-        update_state(&self.state, |state| {
+        self.update(|state| {
             let id = state.next_message_id(chat);
             let chat = state.chat_mut(chat);
             chat.forum = true;
@@ -99,12 +98,12 @@ impl FakeTelegram {
 
     /// The user of a private chat blocks the bot, or the bot is removed from a group.
     pub fn block_bot(&self, chat: i64) {
-        self.state.send_modify(|state| state.chat_mut(chat).bot_blocked = true);
+        self.update(|state| state.chat_mut(chat).bot_blocked = true);
     }
 
     /// Turns a group into a supergroup with another id.
     pub fn migrate_group(&self, group: i64, to: i64) {
-        self.state.send_modify(|state| {
+        self.update(|state| {
             state.chat_mut(group).migrated_to = Some(to);
             state.chat_mut(to);
             let chat = send::chat_json(group, state.chat_mut(group));

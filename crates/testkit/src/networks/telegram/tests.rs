@@ -1,10 +1,12 @@
 //! The fake refuses what the real Telegram refuses.
 
+use std::time::Instant;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::methods::{FakeBotApiRequest, run_method};
-use super::state::{FakeTelegramMessage, FakeTelegramState};
+use super::methods::run_method;
+use super::state::{FakeTelegramMessage, FakeTelegramState, TelegramCall};
 use super::{BOT_ID, html};
 
 #[rstest]
@@ -35,7 +37,9 @@ fn it_refuses(#[case] method: &str, #[case] mut body: Value, #[case] why: &str) 
         state.chat_mut(7).messages.push(FakeTelegramMessage::new(id, from, "shown".to_owned()));
     }
     body["chat_id"] = json!(7);
-    let request = FakeBotApiRequest { method: method.to_owned(), body, file: None };
+    let request = TelegramCall { method: method.to_owned(), body, file: None, at: Instant::now() };
     let refusal = run_method(&mut state, &request).unwrap_err();
-    assert!(refusal.description.starts_with(&format!("Bad Request: {why}")), "{}", refusal.description);
+    let answer: Value = serde_json::from_slice(&refusal.body).unwrap();
+    let description = answer["description"].as_str().unwrap();
+    assert!(refusal.status == 400 && description.starts_with(&format!("Bad Request: {why}")), "{answer}");
 }

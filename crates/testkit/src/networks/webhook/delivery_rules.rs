@@ -12,13 +12,6 @@ pub(super) const POST_PATH: &str = "/hook/a-secret-of-the-receiver";
 /// Oldest accepted post, in seconds.
 const MAX_AGE_S: u64 = 300;
 
-#[derive(Debug)]
-struct SignedPost {
-    event: String,
-    id: String,
-    body: Value,
-}
-
 /// Answers a request; none where the connection is closed instead.
 pub(super) fn answer_request(state: &mut FakeReceiverState, incoming: &RawHttpRequest) -> Option<FakeHttpReply> {
     if incoming.method == "GET" { Some(serve_file(state, &incoming.path)) } else { receive_post(state, incoming) }
@@ -40,10 +33,11 @@ fn receive_post(state: &mut FakeReceiverState, incoming: &RawHttpRequest) -> Opt
             return Some(error_reply(code, &why));
         }
     };
+    state.deliveries.push(post.clone());
     let fault = state.faults.pop_front();
     let acts = matches!(fault, None | Some(FakeWebhookFault::LoseAnswer));
     let result = if acts { apply_post(state, &post) } else { Ok(json!({})) };
-    let reply = match (fault, result) {
+    match (fault, result) {
         (Some(FakeWebhookFault::Drop | FakeWebhookFault::LoseAnswer), _) => None,
         (Some(FakeWebhookFault::Status(code, after)), _) => {
             let reply = error_reply(code, "as the test wants");
@@ -58,10 +52,7 @@ fn receive_post(state: &mut FakeReceiverState, incoming: &RawHttpRequest) -> Opt
             state.refusals.push(why);
             Some(reply)
         }
-    };
-    let answered = reply.as_ref().map(|reply| reply.status);
-    state.deliveries.push(RecordedDelivery { event: post.event, id: post.id, body: post.body, answered });
-    reply
+    }
 }
 
 fn error_reply(code: u16, why: &str) -> FakeHttpReply {
@@ -74,7 +65,7 @@ pub(super) fn unix_now() -> i64 {
 }
 
 /// Parses a post; else returns the status and the reason of its refusal.
-fn parse_post(incoming: &RawHttpRequest) -> Result<SignedPost, (u16, String)> {
+fn parse_post(incoming: &RawHttpRequest) -> Result<RecordedDelivery, (u16, String)> {
     let bad = |why: String| (400, why);
     let header = |wanted: &str| {
         let mut found = incoming.headers.iter().filter(|(name, _)| name == wanted);
@@ -99,11 +90,11 @@ fn parse_post(incoming: &RawHttpRequest) -> Result<SignedPost, (u16, String)> {
     if body["type"] != *event || body["id"] != *id || id.is_empty() {
         return Err(bad("the headers do not say what the body says".to_owned()));
     }
-    Ok(SignedPost { event, id, body })
+    Ok(RecordedDelivery { event, id, body })
 }
 
 /// Executes a post; returns the body of the answer. A repeated post has no further effect.
-fn apply_post(state: &mut FakeReceiverState, post: &SignedPost) -> Result<Value, (u16, String)> {
+fn apply_post(state: &mut FakeReceiverState, post: &RecordedDelivery) -> Result<Value, (u16, String)> {
     let Some(fields) = post.body.as_object() else { return Err((400, "the body is no object".to_owned())) };
     match post.event.as_str() {
         "ping" => check_known_fields(fields, &["type", "channel", "id"]).map(|()| json!({})),
@@ -122,7 +113,7 @@ fn apply_post(state: &mut FakeReceiverState, post: &SignedPost) -> Result<Value,
     }
 }
 
-fn add_message(state: &mut FakeReceiverState, post: &SignedPost) -> Result<Value, (u16, String)> {
+fn add_message(state: &mut FakeReceiverState, post: &RecordedDelivery) -> Result<Value, (u16, String)> {
     if let Some(id) = state.ids_by_event.get(&post.id) {
         return Ok(json!({"id": id}));
     }
@@ -136,7 +127,7 @@ fn add_message(state: &mut FakeReceiverState, post: &SignedPost) -> Result<Value
     Ok(if state.omits_ids { json!({}) } else { json!({"id": id}) })
 }
 
-fn edit_message(state: &mut FakeReceiverState, post: &SignedPost) -> Result<Value, (u16, String)> {
+fn edit_message(state: &mut FakeReceiverState, post: &RecordedDelivery) -> Result<Value, (u16, String)> {
     let (target, text, plain) = (text_field(post, "target")?, text_field(post, "text")?, text_field(post, "plain")?);
     let revision = post.body["revision"].as_i64().ok_or((400, "revision is no number".to_owned()))?;
     let shown =
@@ -148,7 +139,7 @@ fn edit_message(state: &mut FakeReceiverState, post: &SignedPost) -> Result<Valu
     Ok(json!({}))
 }
 
-fn text_field(post: &SignedPost, field: &str) -> Result<String, (u16, String)> {
+fn text_field(post: &RecordedDelivery, field: &str) -> Result<String, (u16, String)> {
     let text = post.body[field].as_str().filter(|text| !text.trim().is_empty());
     text.map(str::to_owned).ok_or_else(|| (400, format!("{field} is empty or missing")))
 }

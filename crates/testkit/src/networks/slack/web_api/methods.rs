@@ -6,7 +6,7 @@ use super::super::super::FakeChatFile;
 use super::super::BOT;
 use super::super::chat_data::FakeSlackMessage;
 use super::super::state::{BOT_ID, FakeSlackState, FakeSlackUpload};
-use super::FakeSlackError;
+use super::{FakeSlackError, METHODS};
 
 /// Slack: chat.postMessage. Longer text is split in two, much longer text is truncated.
 const MAX_MESSAGE_CHARS: usize = 4000;
@@ -33,16 +33,9 @@ pub(super) fn run_method(state: &mut FakeSlackState, method: &str, body: &Value)
 
 /// Slack ignores unknown keys; a client that sends one has an error.
 fn check_keys(state: &mut FakeSlackState, method: &str, body: &Value) {
-    let known: &[&str] = match method {
-        "chat.postMessage" => &["channel", "text", "thread_ts", "mrkdwn", "unfurl_links", "unfurl_media"],
-        "chat.update" => &["channel", "ts", "text"],
-        "reactions.add" | "reactions.remove" => &["channel", "timestamp", "name"],
-        "files.getUploadURLExternal" => &["filename", "length"],
-        "files.completeUploadExternal" => &["files", "channel_id", "thread_ts"],
-        _ => &[],
-    };
+    let known = METHODS.iter().find(|(known, _)| *known == method).map_or("", |(_, names)| names);
     let keys = body.as_object().into_iter().flat_map(|object| object.keys());
-    for key in keys.filter(|key| !known.contains(&key.as_str())) {
+    for key in keys.filter(|key| !known.split(' ').any(|known| known == *key)) {
         state.client_errors.push(format!("{method}: an unknown key: {key}"));
     }
 }

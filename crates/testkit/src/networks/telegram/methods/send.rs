@@ -3,9 +3,12 @@
 use serde_json::{Value, json};
 
 use super::super::html::{self, ParsedEntity};
-use super::super::state::{FakeTelegramChat, FakeTelegramChatKind, FakeTelegramMessage, FakeTelegramState};
+use super::super::state::{
+    FakeTelegramChat, FakeTelegramChatKind, FakeTelegramMessage, FakeTelegramState, TelegramCall,
+};
 use super::super::{BOT_ID, BOT_NAME};
-use super::{FakeBotApiError, FakeBotApiRequest, bad_request, check_known_parameters, refusal};
+use super::{bad_request, check_known_parameters, refusal, refusal_with};
+use crate::fake_server::FakeHttpReply;
 
 /// Bot API: sendMessage, "1-4096 characters after entities parsing".
 pub(in super::super) const MAX_TEXT_UNITS: usize = 4096;
@@ -16,7 +19,7 @@ const MAX_PHOTO_BYTES: usize = 10 * 1024 * 1024;
 /// Bot API: sendDocument, "up to 50 MB".
 const MAX_FILE_BYTES: usize = 50 * 1024 * 1024;
 
-pub(in super::super) fn send_message(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
+pub(in super::super) fn send_message(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeHttpReply> {
     let names = ["chat_id", "message_thread_id", "text", "parse_mode", "link_preview_options", "reply_parameters"];
     check_known_parameters(body, &names)?;
     let chat = check_reachable_chat(state, body)?;
@@ -31,8 +34,8 @@ pub(in super::super) fn send_message(state: &mut FakeTelegramState, body: &Value
 
 pub(in super::super) fn send_file(
     state: &mut FakeTelegramState,
-    request: &FakeBotApiRequest,
-) -> Result<Value, FakeBotApiError> {
+    request: &TelegramCall,
+) -> Result<Value, FakeHttpReply> {
     let body = &request.body;
     check_known_parameters(body, &["chat_id", "message_thread_id", "caption", "parse_mode", "reply_parameters"])?;
     let chat = check_reachable_chat(state, body)?;
@@ -57,7 +60,7 @@ fn add_message(
     chat_id: i64,
     body: &Value,
     mut shown: FakeTelegramMessage,
-) -> Result<Value, FakeBotApiError> {
+) -> Result<Value, FakeHttpReply> {
     shown.thread = check_topic(state, chat_id, body)?;
     if let Some(reply) = body.get("reply_parameters") {
         let to = reply["message_id"].as_i64();
@@ -73,13 +76,13 @@ fn add_message(
 }
 
 /// The chat of a call, if the bot can write there.
-pub(in super::super) fn check_reachable_chat(state: &FakeTelegramState, body: &Value) -> Result<i64, FakeBotApiError> {
+pub(in super::super) fn check_reachable_chat(state: &FakeTelegramState, body: &Value) -> Result<i64, FakeHttpReply> {
     let given = &body["chat_id"];
     let id = given.as_i64().or_else(|| given.as_str()?.parse().ok()).ok_or_else(|| bad_request("chat_id is empty"))?;
     let chat = state.chats.get(&id).ok_or_else(|| bad_request("chat not found"))?;
     if let Some(to) = chat.migrated_to {
-        let description = "Bad Request: group chat was upgraded to a supergroup chat".to_owned();
-        return Err(FakeBotApiError { code: 400, description, parameters: Some(json!({ "migrate_to_chat_id": to })) });
+        let description = "Bad Request: group chat was upgraded to a supergroup chat";
+        return Err(refusal_with(400, description, json!({ "migrate_to_chat_id": to })));
     }
     if chat.bot_blocked {
         let description = match chat.kind {
@@ -96,7 +99,7 @@ pub(in super::super) fn check_topic(
     state: &mut FakeTelegramState,
     chat: i64,
     body: &Value,
-) -> Result<Option<i64>, FakeBotApiError> {
+) -> Result<Option<i64>, FakeHttpReply> {
     match body.get("message_thread_id") {
         None => Ok(None),
         Some(id) => {
@@ -111,7 +114,7 @@ pub(in super::super) fn parse_marked_text(
     body: &Value,
     name: &str,
     longest: usize,
-) -> Result<(String, Vec<ParsedEntity>), FakeBotApiError> {
+) -> Result<(String, Vec<ParsedEntity>), FakeHttpReply> {
     let source = match &body[name] {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),

@@ -1,6 +1,4 @@
-//! Bounded queue of notices per channel, with the priority of each.
-//!
-//! Notices are the texts in a chat besides replies. Nothing waits for a notice.
+//! The queue of a channel's notices: the texts in a chat besides replies. Nothing waits for a notice.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +16,7 @@ const MAX_FOLLOWED_STOPS: usize = 64;
 /// The same text goes to the same sender once in this time. Up to this many texts are remembered.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_RECENT_NOTICES: usize = 256;
+
 pub(super) struct NoticeQueue {
     sender: mpsc::Sender<ChatNotice>,
     stop_permits: Arc<Semaphore>,
@@ -42,59 +41,28 @@ pub(super) struct ChatNotice {
 /// A higher priority is dropped later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoticePriority {
+    /// That a tool has started; dropped if even a few notices wait.
     Tool,
     Text,
+    /// The reply to a stop. It is sent before all other waiting notices, also in the network's own queue.
     Stop,
 }
 
-/// Address, and whether the queue is for stop replies. The notices of one key are sent one after the other.
-pub(super) type QueueKey = (ChatAddress, bool);
-
-impl ChatNotice {
-    pub(super) fn queue_key(&self) -> QueueKey {
-        (self.address.clone(), self.priority == NoticePriority::Stop)
-    }
-}
-
 impl NoticeQueue {
-    /// Creates the queue and the receiver for [`run_notice_queue`](super::notice_sender::run_notice_queue).
+    /// Creates the queue and the receiver for `notice_sender`.
     pub(super) fn new() -> (Self, mpsc::Receiver<ChatNotice>) {
         let (sender, notices) = mpsc::channel(QUEUE_CAPACITY);
         let stop_permits = Arc::new(Semaphore::new(MAX_FOLLOWED_STOPS));
         (Self { sender, stop_permits, recent: Mutex::default() }, notices)
     }
 
-    /// Queues a notice; drops it if too many wait.
-    pub(super) fn push(&self, address: &ChatAddress, text: impl Into<String>) {
-        self.push_with_priority(address, text.into(), NoticePriority::Text);
-    }
-
-    /// Queues a reply to a stop. It is sent before all other waiting notices, also in the network's own queue.
-    pub(super) fn push_stop_reply(&self, address: &ChatAddress, text: impl Into<String>) {
-        self.push_with_priority(address, text.into(), NoticePriority::Stop);
-    }
-
-    /// Queues a notice that a tool has started; drops it if even a few notices wait.
-    pub(super) fn push_tool_notice(&self, address: &ChatAddress, text: String) {
-        self.push_with_priority(address, text, NoticePriority::Tool);
-    }
-
     /// Queues a notice, unless the same text was sent to this sender at this address within [`REPEAT_INTERVAL`].
-    pub(super) fn push_unless_recent(&self, address: &ChatAddress, sender: &str, text: &'static str) {
-        self.push_with_priority_unless_recent(address, sender, text, NoticePriority::Text);
-    }
-
-    /// Same as [`NoticeQueue::push_unless_recent`], with the priority of a stop reply.
-    pub(super) fn push_stop_reply_unless_recent(&self, address: &ChatAddress, sender: &str, text: &'static str) {
-        self.push_with_priority_unless_recent(address, sender, text, NoticePriority::Stop);
-    }
-
-    fn push_with_priority_unless_recent(
+    pub(super) fn push_unless_recent(
         &self,
+        priority: NoticePriority,
         address: &ChatAddress,
         sender: &str,
         text: &'static str,
-        priority: NoticePriority,
     ) {
         let now = Instant::now();
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +75,7 @@ impl NoticeQueue {
         }
         recent.push_back(RecentNotice { address: address.clone(), sender: sender.to_owned(), text, sent_at: now });
         drop(recent);
-        self.push_with_priority(address, text.to_owned(), priority);
+        self.push(priority, address, text);
     }
 
     /// Acquires the permit to report the end of a stop; `None` when all are in use.
@@ -115,8 +83,9 @@ impl NoticeQueue {
         Arc::clone(&self.stop_permits).try_acquire_owned().ok()
     }
 
-    fn push_with_priority(&self, address: &ChatAddress, text: String, priority: NoticePriority) {
-        let (address, key) = (address.clone(), uuid::Uuid::now_v7().to_string());
+    /// Queues a notice; drops it if too many wait.
+    pub(super) fn push(&self, priority: NoticePriority, address: &ChatAddress, text: impl Into<String>) {
+        let (address, text, key) = (address.clone(), text.into(), uuid::Uuid::now_v7().to_string());
         if self.sender.try_send(ChatNotice { address, text, key, created_at: Instant::now(), priority }).is_err() {
             tracing::warn!("a notice was dropped: too many wait");
         }
@@ -132,10 +101,10 @@ mod tests {
         let (notice_queue, mut notices) = NoticeQueue::new();
         let address = ChatAddress { target: "room".to_owned(), thread: None };
         for sender in ["ann", "ann", "bob"] {
-            notice_queue.push_unless_recent(&address, sender, "Nothing");
+            notice_queue.push_unless_recent(NoticePriority::Text, &address, sender, "Nothing");
         }
         tokio::time::advance(REPEAT_INTERVAL).await;
-        notice_queue.push_unless_recent(&address, "ann", "Nothing");
+        notice_queue.push_unless_recent(NoticePriority::Text, &address, "ann", "Nothing");
         drop(notice_queue);
         let mut sent = 0;
         while notices.recv().await.is_some() {

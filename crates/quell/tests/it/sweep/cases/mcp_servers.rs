@@ -1,14 +1,7 @@
 //! Places at MCP servers where a stop can find a run: a server that starts, a call that is cancelled, a call that is
 //! not.
 
-use futures_util::FutureExt;
-use quell_protocol::ResourceKind;
-use quell_testkit::leaks;
-use serde_json::json;
-
-use super::super::case_run::{CaseRun, CaseStep, SweepCase};
-use super::{script_call, wait_held};
-use crate::test_engine::WAIT_TIMEOUT;
+use super::*;
 
 pub(super) fn mcp_cases() -> Vec<SweepCase> {
     let calling = |name, prepare: CaseStep| SweepCase::new(name).prepare(prepare).shows(&["Stopped while it ran"]);

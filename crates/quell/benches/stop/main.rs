@@ -7,35 +7,20 @@
 
 #![expect(clippy::unwrap_used, reason = "a bench may panic")]
 
-#[path = "stop/baseline.rs"]
 mod baseline;
-#[path = "stop/channels.rs"]
 mod channels;
-#[path = "stop/chat.rs"]
 mod chat;
-#[path = "stop/concurrent_stops.rs"]
 mod concurrent_stops;
-#[path = "stop/connection_load.rs"]
 mod connection_load;
-#[path = "stop/mcp.rs"]
 mod mcp;
-#[path = "stop/page.rs"]
 mod page;
-#[path = "stop/processes.rs"]
 mod processes;
-#[path = "stop/recovery.rs"]
 mod recovery;
-#[path = "stop/report.rs"]
 mod report;
-#[path = "stop/sessions.rs"]
 mod sessions;
-#[path = "stop/single.rs"]
 mod single;
-#[path = "stop/startup.rs"]
 mod startup;
-#[path = "stop/subtree.rs"]
 mod subtree;
-#[path = "stop/times.rs"]
 mod times;
 
 use std::path::Path;
@@ -46,6 +31,11 @@ use report::BenchReport;
 
 fn quell() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_quell"))
+}
+
+/// Resident memory of a process in KiB.
+fn rss_kib(pid: u32) -> f64 {
+    f64::from(u32::try_from(quell_testkit::leaks::rss_bytes(pid).unwrap() / 1024).unwrap())
 }
 
 /// The configuration of a daemon with one scripted provider and room for many runs.
@@ -72,7 +62,7 @@ fn main() {
         ("channels-take", channels::measure_intake(&report).boxed_local()),
         ("channels-answer", channels::measure_answers(&report).boxed_local()),
         ("channels-stop", channels::measure_stops(&report).boxed_local()),
-        ("channels-sanitiser", async { channels::measure_sanitiser(&report) }.boxed_local()),
+        ("channels-sanitiser", async { channels::sanitiser::measure(&report) }.boxed_local()),
         ("chat", chat::measure(&report, samples.min(50)).boxed_local()),
         ("crowds", connection_load::measure(&report).boxed_local()),
         ("processes", processes::measure(&report, samples).boxed_local()),

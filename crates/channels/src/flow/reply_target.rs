@@ -1,12 +1,13 @@
-//! Reactions on the request message that show the state of its run.
+//! The message that a run answers, and the reactions on it that show the state of the run.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell_protocol::{RunId, StopReason, Verdict};
 use tokio::time::timeout;
 
 use super::channel::ActiveChannel;
-use super::send_retry::{SendPersistence, retry_idempotent};
+use super::send_retry::{RetrySafety, SendPersistence, retry};
 use crate::network::{ChatAddress, MessageId, Reactions, SendError};
 
 /// Time limit for a reaction at the end of a run.
@@ -17,36 +18,33 @@ pub(super) const DONE_EMOJI: &str = "✅";
 pub(super) const FAILED_EMOJI: &str = "⚠️";
 const STOPPED_EMOJI: &str = "⏹";
 
-/// The request message of a run, on which the reactions are set.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct StatusReactions<'a> {
-    pub(super) channel: &'a ActiveChannel,
-    pub(super) address: &'a ChatAddress,
-    pub(super) request_message: &'a MessageId,
-    pub(super) run_id: &'a RunId,
+/// The message that a run answers, and where the answer goes.
+#[derive(Debug, Clone)]
+pub(super) struct ReplyTarget {
+    pub(super) channel: Arc<ActiveChannel>,
+    pub(super) address: ChatAddress,
+    /// The message to which the run replies.
+    pub(super) request_message: MessageId,
+    pub(super) run_id: RunId,
 }
 
-impl StatusReactions<'_> {
-    pub(super) async fn add(&self, emoji: &str, limit: Duration) {
+impl ReplyTarget {
+    pub(super) async fn add_reaction(&self, emoji: &str, limit: Duration) {
         let Some(reactions) = self.reactions() else { return };
-        let adding = retry_idempotent(
-            || reactions.add(self.address, self.request_message, emoji),
-            SendPersistence::UntilCancelled,
-        );
+        let add = || reactions.add(&self.address, &self.request_message, emoji);
+        let adding = retry(add, RetrySafety::Idempotent, SendPersistence::UntilCancelled);
         self.log_failure("added to", emoji, timeout(limit, adding).await.ok());
     }
 
-    pub(super) async fn remove(&self, emoji: &str) {
+    pub(super) async fn remove_reaction(&self, emoji: &str) {
         let Some(reactions) = self.reactions() else { return };
-        let removing = retry_idempotent(
-            || reactions.remove(self.address, self.request_message, emoji),
-            SendPersistence::UntilCancelled,
-        );
+        let remove = || reactions.remove(&self.address, &self.request_message, emoji);
+        let removing = retry(remove, RetrySafety::Idempotent, SendPersistence::UntilCancelled);
         self.log_failure("removed from", emoji, timeout(FINAL_REACTION_TIMEOUT, removing).await.ok());
     }
 
     fn reactions(&self) -> Option<&dyn Reactions> {
-        self.channel.network.reactions().filter(|_| self.channel.config.ack_reactions)
+        self.channel.network.features().reactions.filter(|_| self.channel.config.ack_reactions)
     }
 
     fn log_failure(&self, action: &str, emoji: &str, result: Option<Result<(), SendError>>) {

@@ -1,10 +1,16 @@
-//! Worst-case inputs, with counted (not timed) work.
+//! Worst-case inputs: time grows with the length, and not with its square.
 
-use super::super::{NarrationPolicy, SanitiserRules, sanitise_partial_reply, sanitise_reply, work_counter};
-use super::tools;
+use std::time::Duration;
 
-/// Maximum reads per byte, for the partial and the complete reply together. The worst case needs 16.
-const MAX_READS_PER_BYTE: usize = 20;
+use quell_kernel::channel::sanitise::{NarrationPolicy, SanitiserRules, sanitise_partial_reply, sanitise_reply};
+use rustix::time::{ClockId, clock_gettime};
+
+const SHORT_BYTES: usize = 5_000;
+const LONG_BYTES: usize = 50_000;
+/// Largest time of the long text in times of the short one. Linear work gives 10, quadratic work 100.
+const MAX_RATIO: f64 = 40.0;
+/// In shorter times the clock decides.
+const MIN_TIME: Duration = Duration::from_millis(2);
 
 /// Pieces that are repeated, and the end that is appended once.
 const WORST_CASES: &[(&str, &str)] = &[
@@ -91,34 +97,38 @@ fn worst_case_texts(size: usize) -> impl Iterator<Item = String> {
     })
 }
 
-#[test]
-fn work_is_linear_in_the_length() {
-    let tools = tools();
-    worst_case_texts(10_000).for_each(|text| {
-        assert_linear_work(&text, &SanitiserRules { tools: &tools, narration_policy: NarrationPolicy::Keep })
-    });
-    worst_case_texts(10_000).for_each(|text| {
-        assert_linear_work(&text, &SanitiserRules { tools: &tools, narration_policy: NarrationPolicy::Drop })
-    });
-}
-
-/// Only some cases: long texts are slow in a debug build, and faster growth than linear shows in any of them.
-#[rstest::rstest]
-#[case(100_000, 3)]
-#[case(1_000_000, 21)]
-fn work_is_linear_in_the_length_of_long_texts(#[case] size: usize, #[case] step: usize) {
-    let tools = tools();
-    for text in worst_case_texts(size).step_by(step) {
-        assert_linear_work(&text, &SanitiserRules { tools: &tools, narration_policy: NarrationPolicy::Keep });
-    }
-}
-
-fn assert_linear_work(text: &str, rules: &SanitiserRules<'_>) {
-    let work = work_counter::count_bytes_during(|| {
+/// The best of three runs, in time of the processor: other work of the machine counts little.
+fn best_time(text: &str, rules: &SanitiserRules<'_>) -> Duration {
+    let measure = |_| {
+        let started = thread_time();
         let _ = sanitise_reply(text, rules);
         let _ = sanitise_partial_reply(text, rules.tools);
-    });
-    let beginning: String = text.chars().take(40).collect();
-    assert!(work >= text.len(), "{beginning:?}: {work} is less than one read of {} bytes", text.len());
-    assert!(work <= MAX_READS_PER_BYTE * text.len(), "{beginning:?}: {} reads of each byte", work / text.len());
+        thread_time() - started
+    };
+    (0..3).map(measure).min().unwrap_or_default()
+}
+
+fn thread_time() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[rstest::rstest]
+#[case::with_narration(NarrationPolicy::Keep)]
+#[case::without_narration(NarrationPolicy::Drop)]
+fn work_is_linear_in_the_length(#[case] narration_policy: NarrationPolicy) {
+    let tools = ["shell", "web_search"].map(str::to_owned).into();
+    let rules = SanitiserRules { tools: &tools, narration_policy };
+    for (short, long) in worst_case_texts(SHORT_BYTES).zip(worst_case_texts(LONG_BYTES)) {
+        let (short_time, long_time) = (best_time(&short, &rules), best_time(&long, &rules));
+        if long_time < MIN_TIME {
+            continue;
+        }
+        let beginning: String = short.chars().take(40).collect();
+        let ratio = long_time.as_secs_f64() / short_time.as_secs_f64();
+        println!("{ratio:.1} for {beginning:?}: {short_time:?}, {long_time:?}");
+        assert!(
+            ratio < MAX_RATIO,
+            "{beginning:?}: {short_time:?} for {SHORT_BYTES} bytes, {long_time:?} for {LONG_BYTES}"
+        );
+    }
 }

@@ -1,0 +1,85 @@
+//! Install Python tools into virtual environments below `target/`: the homeserver Synapse, and the tools that check the
+//! HTTP API against its OpenAPI document.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+
+use crate::{command, run_checked, workspace_root};
+
+/// A tool with its virtual environment.
+pub(super) struct PythonTool {
+    pub(super) name: &'static str,
+    /// The directory of the environment, below the root of the workspace.
+    folder: &'static str,
+    /// Packages and versions to install. Their dependencies are the newest that fit them and the machine's Python.
+    packages: &'static [(&'static str, &'static str)],
+    /// Size of the download, for people.
+    size_text: &'static str,
+}
+
+pub(super) const SYNAPSE: PythonTool = PythonTool {
+    name: "Synapse",
+    folder: "target/tools/synapse",
+    packages: &[("matrix-synapse", "1.163.2")],
+    size_text: "about 250 MB, which takes half a minute or more",
+};
+
+pub(super) const SCHEMATHESIS: PythonTool = PythonTool {
+    name: "schemathesis",
+    folder: "target/tools/schemathesis",
+    packages: &[("schemathesis", "4.32.5"), ("openapi-spec-validator", "0.9.0")],
+    size_text: "about 70 MB, which takes some seconds",
+};
+
+impl PythonTool {
+    /// Asks the environment's own Python for the versions, so that an environment with a replaced Python is created
+    /// again.
+    pub(super) fn is_installed(&self) -> bool {
+        let python = python_path(&workspace_root().join(self.folder));
+        self.packages.iter().all(|(name, version)| {
+            let script = format!("import importlib.metadata; print(importlib.metadata.version('{name}'))");
+            let answer = command(&python, ["-c", &script]).output();
+            answer.is_ok_and(|answer| {
+                answer.status.success() && String::from_utf8_lossy(&answer.stdout).trim() == *version
+            })
+        })
+    }
+
+    pub(super) fn install(&self) -> anyhow::Result<()> {
+        let folder = workspace_root().join(self.folder);
+        // Created under another name, so that an interrupted installation is not taken for a complete one.
+        let unfinished = folder.with_extension("unfinished");
+        eprintln!("installing {} from PyPI into {}, {}", self.name, self.folder, self.size_text);
+        let begun = Instant::now();
+        for old in [&folder, &unfinished] {
+            remove_if_exists(old)?;
+        }
+        run_checked(command("python3", ["-m", "venv"]).arg(&unfinished))?;
+        let pip_args = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        let mut pip = command(python_path(&unfinished), pip_args);
+        // Compile nothing: without a built package for this machine, pip fails at once.
+        pip.args(["--only-binary", ":all:"]);
+        pip.args(self.packages.iter().map(|(name, version)| format!("{name}=={version}")));
+        run_checked(&mut pip)?;
+        // Python finds its environment by the path of its program, so the directory can be renamed.
+        fs::rename(&unfinished, &folder).with_context(|| format!("{} cannot be moved", unfinished.display()))?;
+        eprintln!("{} is installed, in {:.0} s", self.name, begun.elapsed().as_secs_f64());
+        Ok(())
+    }
+}
+
+fn remove_if_exists(folder: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("{} cannot be removed", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn python_path(folder: &Path) -> PathBuf {
+    folder.join("bin/python")
+}
