@@ -5,11 +5,12 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use quell_kernel::public_address::is_public;
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Url};
 use url::Host;
 
-use crate::address::{AddressPolicy, CheckedResolver, check_url, is_public};
+use crate::address::{AddressPolicy, CheckedResolver, check_url};
 
 /// Idle TLS connections that are kept per host, and for how long. A handshake costs two round trips; HTTP/2 needs only
 /// one connection.

@@ -8,7 +8,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("protocol", ""),
     ("kernel", "protocol"),
     ("scope", "kernel protocol"),
-    ("net", ""),
+    ("net", "scope kernel protocol"),
     ("process", "scope kernel protocol"),
     ("llm", "net scope kernel protocol"),
     ("store", "kernel protocol"),
@@ -26,7 +26,7 @@ const ALLOWED: &[(&str, &str)] = &[
 /// What the pure crates may use besides: nothing with a clock, IO, async, randomness or logging.
 const PURE: &[(&str, &str)] = &[
     ("protocol", "serde serde_json serde_with thiserror utoipa"),
-    ("kernel", "anstyle-parse base64 serde serde-saphyr serde_json sha2 thiserror"),
+    ("kernel", "anstyle-parse base64 schemars serde serde-saphyr serde_json sha2 thiserror url"),
 ];
 
 fn allowed_for(table: &'static [(&str, &str)], name: &str) -> Option<Vec<&'static str>> {
