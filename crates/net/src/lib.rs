@@ -2,6 +2,7 @@
 //! commands, and the decoder of server-sent events.
 
 mod address;
+pub mod filtering_proxy;
 mod http_client;
 mod sse;
 

@@ -1,0 +1,106 @@
+//! Recognise TLS and HTTP in the first bytes that a client sends through a tunnel.
+
+use std::io::Cursor;
+
+use rustls::server::Acceptor;
+
+/// Most bytes that are held until the kind is known. A ClientHello with post-quantum keys has about 2 KiB.
+const MAX_FIRST_BYTES: usize = 32 * 1024;
+/// Longest method of a request. A longer first word is no HTTP.
+const MAX_METHOD: usize = 32;
+
+/// The first byte of a TLS handshake, and the major version of all TLS records behind it.
+const TLS_HANDSHAKE: u8 = 0x16;
+const TLS_MAJOR_VERSION: u8 = 3;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum FirstBytes {
+    /// More bytes are needed.
+    Incomplete,
+    /// A ClientHello, with the server name that it gives (SNI), in lower case. With Encrypted Client Hello it is the
+    /// outer name.
+    Tls { server_name: Option<String> },
+    /// TLS whose first message cannot be read.
+    InvalidTls,
+    /// A request line of HTTP/1 or HTTP/2, well-formed or not.
+    Http,
+    /// A text that is too long for a request line and may be one.
+    TooLong,
+    Other,
+}
+
+/// Collects the first bytes until their kind is known.
+pub(super) struct FirstBytesReader {
+    bytes: Vec<u8>,
+    hello: Acceptor,
+    /// Bytes that `hello` has read.
+    read_as_tls: usize,
+}
+
+impl FirstBytesReader {
+    pub(super) fn new() -> Self {
+        Self { bytes: Vec::new(), hello: Acceptor::default(), read_as_tls: 0 }
+    }
+
+    /// Adds bytes. Not to be called again after a result other than `Incomplete`.
+    pub(super) fn add(&mut self, bytes: &[u8]) -> FirstBytes {
+        self.bytes.extend_from_slice(bytes);
+        match self.bytes.as_slice() {
+            [] | [TLS_HANDSHAKE] => FirstBytes::Incomplete,
+            [TLS_HANDSHAKE, TLS_MAJOR_VERSION, ..] => self.read_client_hello(),
+            [TLS_HANDSHAKE, ..] => FirstBytes::Other,
+            text => recognise_text(text),
+        }
+    }
+
+    /// The bytes so far, to be sent on.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn read_client_hello(&mut self) -> FirstBytes {
+        let mut unread = Cursor::new(self.bytes.get(self.read_as_tls..).unwrap_or_default());
+        self.read_as_tls = self.bytes.len();
+        loop {
+            match self.hello.read_tls(&mut unread) {
+                Ok(0) if self.bytes.len() > MAX_FIRST_BYTES => return FirstBytes::InvalidTls,
+                Ok(0) => return FirstBytes::Incomplete,
+                Ok(_) => {}
+                Err(_) => return FirstBytes::InvalidTls,
+            }
+            match self.hello.accept() {
+                Ok(Some(accepted)) => {
+                    let server_name = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
+                    return FirstBytes::Tls { server_name };
+                }
+                Ok(None) => {}
+                Err(_) => return FirstBytes::InvalidTls,
+            }
+        }
+    }
+}
+
+/// Lenient where servers are: empty lines may come first, and a line with `HTTP/` anywhere counts as a request. What it
+/// is exactly, the parser of the HTTP side decides, which is strict.
+fn recognise_text(text: &[u8]) -> FirstBytes {
+    let begin = text.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(text.len());
+    let text = text.get(begin..).unwrap_or_default();
+    let is_method = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let method = text.iter().take_while(|byte| is_method(byte)).count();
+    let follows = text.get(method);
+    let can_be_request = method <= MAX_METHOD
+        && text.first().is_none_or(u8::is_ascii_alphabetic)
+        && follows.is_none_or(|byte| matches!(byte, b' ' | b'\t'));
+    if begin > MAX_FIRST_BYTES || (can_be_request && text.len() > MAX_FIRST_BYTES) {
+        return FirstBytes::TooLong;
+    }
+    if !can_be_request {
+        return FirstBytes::Other;
+    }
+    let line_end = text.iter().position(|byte| *byte == b'\n');
+    let line = text.get(..line_end.unwrap_or(text.len())).unwrap_or_default();
+    if line.windows(5).any(|window| window.eq_ignore_ascii_case(b"http/")) {
+        return FirstBytes::Http;
+    }
+    if line_end.is_some() { FirstBytes::Other } else { FirstBytes::Incomplete }
+}
