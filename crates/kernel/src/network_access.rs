@@ -134,8 +134,7 @@ impl AllowedTarget {
     /// True if `authority`, such as the value of a Host header, names this host and port. An authority without a port
     /// means `default_port`.
     pub fn is_named_by(&self, authority: &str, default_port: u16) -> bool {
-        split_authority(authority, default_port)
-            .is_some_and(|(host, port)| port == self.port && self.has_host(host))
+        split_authority(authority, default_port).is_some_and(|(host, port)| port == self.port && self.has_host(host))
     }
 
     /// True if `host` is another spelling of this host.

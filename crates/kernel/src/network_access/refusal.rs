@@ -32,7 +32,9 @@ pub enum RefusalCause {
         entry: String,
     },
     /// TLS is started for another name than that of the target.
-    ServerNameDiffers { server_name: String },
+    ServerNameDiffers {
+        server_name: String,
+    },
     ServerNameMissing,
     InvalidClientHello,
     /// The first bytes may be a request, and are too long to be read.
@@ -40,9 +42,13 @@ pub enum RefusalCause {
     /// The port is for TLS, and the first bytes are something else.
     TlsExpected,
     /// The Host header of a request names another host than its target.
-    HostHeaderDiffers { host: String },
+    HostHeaderDiffers {
+        host: String,
+    },
     /// A request inside of a tunnel asks for another server than the one that the tunnel was opened for.
-    TunnelTargetDiffers { asked_for: String },
+    TunnelTargetDiffers {
+        asked_for: String,
+    },
 }
 
 impl NetworkRefusal {

@@ -153,7 +153,10 @@ fn parse_host_pattern(host: &str) -> Result<HostPattern, String> {
     }
     let parent = host.strip_prefix("*.");
     if parent.unwrap_or(host).contains('*') {
-        return Err("has a star inside of the host; a star stands for the first part alone, as in \"*.example.org:443\"".to_owned());
+        return Err(
+            "has a star inside of the host; a star stands for the first part alone, as in \"*.example.org:443\""
+                .to_owned(),
+        );
     }
     let parsed = TargetHost::parse(parent.unwrap_or(host)).map_err(|error| match error {
         HostNameError::UnusualAddress(address) => format!("is an unusual form of an address; write {address}"),

@@ -211,7 +211,8 @@ fn the_setting_is_a_word_or_a_list() {
 }
 
 fn any_address() -> impl Strategy<Value = IpAddr> {
-    let near = prop::sample::select(vec!["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fd00::1", "64:ff9b::a00:1"]);
+    let near =
+        prop::sample::select(vec!["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fd00::1", "64:ff9b::a00:1"]);
     prop_oneof![
         any::<u32>().prop_map(|bits| IpAddr::V4(bits.into())),
         any::<u128>().prop_map(|bits| IpAddr::V6(bits.into())),
@@ -223,8 +224,32 @@ fn any_address() -> impl Strategy<Value = IpAddr> {
 /// Hosts as a hostile client writes them: pieces of names, addresses and separators.
 fn any_host() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
-        "example", "org", ".", "..", "cdn", "127", "0x7f", "0177", "1", "0", ":", "[", "]", "%2e", "@", "*", "-", "xn--",
-        "ü", "。", "\u{ad}", "ｅ", "\0", " ", "/", "localhost",
+        "example",
+        "org",
+        ".",
+        "..",
+        "cdn",
+        "127",
+        "0x7f",
+        "0177",
+        "1",
+        "0",
+        ":",
+        "[",
+        "]",
+        "%2e",
+        "@",
+        "*",
+        "-",
+        "xn--",
+        "ü",
+        "。",
+        "\u{ad}",
+        "ｅ",
+        "\0",
+        " ",
+        "/",
+        "localhost",
     ]);
     prop_oneof![prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat()), any::<String>()]
 }

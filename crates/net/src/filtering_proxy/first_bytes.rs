@@ -19,7 +19,9 @@ pub(super) enum FirstBytes {
     Incomplete,
     /// A ClientHello, with the server name that it gives (SNI), in lower case. With Encrypted Client Hello it is the
     /// outer name.
-    Tls { server_name: Option<String> },
+    Tls {
+        server_name: Option<String>,
+    },
     /// TLS whose first message cannot be read.
     InvalidTls,
     /// A request line of HTTP/1 or HTTP/2, well-formed or not.
@@ -103,4 +105,53 @@ fn recognise_text(text: &[u8]) -> FirstBytes {
         return FirstBytes::Http;
     }
     if line_end.is_some() { FirstBytes::Other } else { FirstBytes::Incomplete }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn recognise(bytes: &[u8]) -> FirstBytes {
+        FirstBytesReader::new().add(bytes)
+    }
+
+    #[rstest]
+    #[case("GET / HTTP/1.1\r\n", FirstBytes::Http)]
+    #[case("\r\n\nget /x http/1.0\n", FirstBytes::Http)]
+    #[case("CONNECT\thost:1\tHTTP/1.1", FirstBytes::Http)]
+    #[case("PRI * HTTP/2.0\r\n", FirstBytes::Http)]
+    #[case("GET /", FirstBytes::Incomplete)]
+    #[case("\r\n", FirstBytes::Incomplete)]
+    #[case("SSH-2.0-OpenSSH\r\n", FirstBytes::Other)]
+    #[case("EHLO me\r\n", FirstBytes::Other)]
+    #[case("*1\r\n$4\r\nPING\r\n", FirstBytes::Other)]
+    #[case("\0\0\0\u{8}", FirstBytes::Other)]
+    #[case("\u{16}\u{1}", FirstBytes::Other)]
+    #[case("\u{16}\u{3}", FirstBytes::Incomplete)]
+    #[case("\u{16}\u{3}\u{1}\0\u{4}\u{1}\0\0\0", FirstBytes::InvalidTls)]
+    fn kinds_are_told_apart(#[case] text: &str, #[case] kind: FirstBytes) {
+        assert_eq!(recognise(text.as_bytes()), kind);
+    }
+
+    proptest! {
+        /// In whatever pieces the bytes come, HTTP that is seen at once is not missed.
+        #[test]
+        fn pieces_hide_no_request(text in "[\r\n]{0,2}[A-Za-z]{1,5}[ \t]{1,2}[a-z/ ]{0,9}(HTTP|http)/1\\.1\r\n", size in 1_usize..9) {
+            prop_assert_eq!(recognise(text.as_bytes()), FirstBytes::Http);
+            let mut reader = FirstBytesReader::new();
+            let kinds = text.as_bytes().chunks(size).map(|piece| reader.add(piece));
+            prop_assert_eq!(kinds.into_iter().find(|kind| *kind != FirstBytes::Incomplete), Some(FirstBytes::Http));
+        }
+
+        #[test]
+        fn arbitrary_bytes_are_recognised_and_kept(bytes in prop::collection::vec(any::<u8>(), 0..300), tls: bool) {
+            let bytes = if tls { [&[0x16, 3, 1], &bytes[..]].concat() } else { bytes };
+            let mut reader = FirstBytesReader::new();
+            reader.add(&bytes);
+            prop_assert_eq!(reader.into_bytes(), bytes);
+        }
+    }
 }

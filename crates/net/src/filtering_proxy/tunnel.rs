@@ -37,10 +37,12 @@ pub(super) async fn relay_inspected(
 ) -> io::Result<()> {
     let needs_tls = gate.limits.tls_ports.contains(&server.target.port());
     let mut reader = FirstBytesReader::new();
-    let kind = read_first_bytes(&mut client, &mut server.stream, &mut reader, FirstBytesWait {
-        needs_tls,
-        head_timeout: gate.limits.head_timeout,
-    })
+    let kind = read_first_bytes(
+        &mut client,
+        &mut server.stream,
+        &mut reader,
+        FirstBytesWait { needs_tls, head_timeout: gate.limits.head_timeout },
+    )
     .await?;
     let refusal = match &kind {
         FirstBytes::Tls { server_name: Some(name) } if server.target.has_host(name) => None,
