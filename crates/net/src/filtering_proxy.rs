@@ -7,8 +7,8 @@
 //!
 //! What a tunnel carries is looked at where it begins: the server name of TLS must be that of the target, and HTTP
 //! without TLS is read request by request. Two things remain open. Inside of TLS a client can name another host of the
-//! same server (domain fronting), because the proxy does not decrypt. And TLS that begins later in a connection
-//! (STARTTLS) is not checked.
+//! same server (domain fronting), because the proxy does not decrypt; with Encrypted Client Hello the outer name counts.
+//! And TLS that begins later in a connection (STARTTLS) is not checked.
 
 mod environment;
 mod first_bytes;

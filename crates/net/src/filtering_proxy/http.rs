@@ -25,7 +25,7 @@ use tokio::net::TcpStream;
 
 use super::gate::{CheckedServer, ConnectError, Gate, OpenedServer};
 use super::streams::BoxedStream;
-use body::{ProxyBody, ServerConnection};
+use body::{ProxyBody, UpstreamConnection};
 use headers::{forward_headers, is_websocket_upgrade};
 
 /// Most bytes of a head, and most header fields, in both directions.
@@ -276,7 +276,7 @@ impl HttpFront {
             .handshake(TokioIo::new(stream))
             .await;
         let (mut sender, connection) = handshake.map_err(failed)?;
-        let mut connection = ServerConnection::new(connection.with_upgrades());
+        let mut connection = UpstreamConnection::new(connection.with_upgrades());
         let mut response = {
             let mut answer = pin!(sender.send_request(request));
             tokio::select! {

@@ -12,11 +12,11 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
 /// A connection to a client, directly or inside of another protocol.
-pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait ProxyStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ProxyStream for S {}
 
-pub(super) type BoxedStream = Box<dyn ByteStream>;
+pub(super) type BoxedStream = Box<dyn ProxyStream>;
 
 /// The time at which a byte moved last.
 #[derive(Debug, Clone)]

@@ -6,9 +6,9 @@ use std::task::{Context, Poll, ready};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 
 /// The connection to a server. It moves the bytes of request and answer while it is polled. `None` when it has ended.
-pub(super) struct ServerConnection(Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>);
+pub(super) struct UpstreamConnection(Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>);
 
-impl ServerConnection {
+impl UpstreamConnection {
     pub(super) fn new(connection: impl Future<Output = hyper::Result<()>> + Send + 'static) -> Self {
         Self(Some(Box::pin(connection)))
     }
@@ -32,7 +32,7 @@ impl ServerConnection {
 
 pub(super) enum ProxyBody {
     Text(Option<Bytes>),
-    Server { body: Incoming, connection: ServerConnection },
+    Server { body: Incoming, connection: UpstreamConnection },
 }
 
 impl ProxyBody {
@@ -45,7 +45,7 @@ impl ProxyBody {
     }
 
     /// The connection lives as long as the body: no task of its own, and nothing that outlives the client.
-    pub(super) fn from_server(body: Incoming, connection: ServerConnection) -> Self {
+    pub(super) fn from_server(body: Incoming, connection: UpstreamConnection) -> Self {
         Self::Server { body, connection }
     }
 }

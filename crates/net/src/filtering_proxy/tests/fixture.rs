@@ -23,6 +23,14 @@ pub(super) async fn soon<T>(work: impl Future<Output = T>) -> T {
     timeout(WAIT_LIMIT, work).await.expect("this should have happened long ago")
 }
 
+pub(super) fn tls_without_certificates() -> rustls::ClientConfig {
+    rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth()
+}
+
 /// Answers of the resolver by name. The last answer of a name is repeated. An unknown name is at 127.0.0.1.
 #[derive(Default)]
 pub(super) struct ScriptedResolver {

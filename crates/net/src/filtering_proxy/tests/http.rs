@@ -7,7 +7,7 @@ use rstest::rstest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::fixture::*;
-use crate::filtering_proxy::ProxyLimits;
+use crate::filtering_proxy::{ProxyLimits, proxy_environment};
 
 fn get(url: &str, host: &str) -> String {
     format!("GET {url} HTTP/1.1\r\nHost: {host}\r\n\r\n")
@@ -33,6 +33,27 @@ async fn an_allowed_server_gets_the_request_in_normal_form() {
     assert!(!seen.contains("proxy-") && !seen.contains("x-gone: "), "{seen}");
     assert_eq!(proxy.resolved_names(), ["a.localhost"]);
     assert!(proxy.refusals.texts().is_empty());
+}
+
+#[tokio::test]
+async fn an_http_client_with_the_proxy_of_its_environment_gets_through() {
+    let server = Server::start_mirror().await;
+    let proxy = ProxyUnderTest::start(&[server.at("a.localhost")]).await;
+    let (_, address) = proxy_environment(proxy.port).into_iter().find(|(name, _)| *name == "http_proxy").unwrap();
+    let client = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls_without_certificates())
+        .proxy(reqwest::Proxy::all(address).unwrap())
+        .build()
+        .unwrap();
+    for (host, status) in [("a.localhost", 200), ("b.localhost", 403), ("a.localhost", 200)] {
+        let answer = client.post(format!("http://{}/", server.at(host))).body("posted").send().await.unwrap();
+        assert_eq!(answer.status(), status);
+        assert_eq!(answer.text().await.unwrap().ends_with("posted"), status == 200);
+    }
+    // The tunnel for https is refused before TLS begins.
+    let error = client.get(format!("https://{}/", server.at("b.localhost"))).send().await.unwrap_err();
+    assert!(error.is_connect(), "{error:?}");
+    assert_eq!(proxy.refusals.texts().len(), 2);
 }
 
 /// One decision for all verbs, on the target only.

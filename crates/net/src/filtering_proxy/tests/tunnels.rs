@@ -13,14 +13,8 @@ use crate::filtering_proxy::ProxyLimits;
 
 /// The first message of a TLS client; without a server name for an IP address.
 fn client_hello(server_name: &str) -> Vec<u8> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(rustls::RootCertStore::empty())
-        .with_no_client_auth();
     let server_name = ServerName::try_from(server_name.to_owned()).unwrap();
-    let mut connection = rustls::ClientConnection::new(Arc::new(config), server_name).unwrap();
+    let mut connection = rustls::ClientConnection::new(Arc::new(tls_without_certificates()), server_name).unwrap();
     let mut hello = Vec::new();
     connection.write_tls(&mut hello).unwrap();
     hello
