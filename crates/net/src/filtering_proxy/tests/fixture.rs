@@ -1,6 +1,6 @@
 //! A proxy, the servers behind it, and clients that write bytes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
 use std::future::Future;
 use std::net::IpAddr;
@@ -281,15 +281,19 @@ impl Drop for Server {
     }
 }
 
-/// Sockets of this process that are bound to the port of the proxy, or lead to a server's. Sockets that the kernel alone
-/// still remembers do not count.
+/// Sockets that this process holds and that are bound to the port of the proxy, or lead to a server's.
 pub(super) fn count_sockets(proxy: u16, server: u16) -> usize {
+    // A read of the table may miss or repeat lines while other sockets come and go.
+    let in_table: HashSet<String> = (0..3).flat_map(|_| inodes_in_table(proxy, server)).collect();
+    let links = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+    let held: HashSet<String> = links.map(|link| link.to_string_lossy().into_owned()).collect();
+    in_table.iter().filter(|inode| held.contains(&format!("socket:[{inode}]"))).count()
+}
+
+fn inodes_in_table(proxy: u16, server: u16) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
     let port = |address: &str| u16::from_str_radix(address.rsplit(':').next().unwrap(), 16).unwrap();
-    let is_counted = |line: &&str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let (local, remote, inode) = (port(fields[1]), port(fields[2]), fields[9]);
-        inode != "0" && (local == proxy || remote == server)
-    };
-    table.lines().skip(1).filter(is_counted).count()
+    let lines = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let counted = lines.filter(|fields| port(fields[1]) == proxy || port(fields[2]) == server);
+    counted.map(|fields| fields[9].to_owned()).collect()
 }
