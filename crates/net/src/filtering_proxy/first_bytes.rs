@@ -82,17 +82,22 @@ impl FirstBytesReader {
     }
 }
 
-/// Lenient where servers are: empty lines may come first, and a line with `HTTP/` anywhere counts as a request. What it
+/// What some servers accept between the parts of a request line, or before it.
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
+}
+
+/// Lenient where servers are: blanks may come first, and a line with `HTTP/` anywhere counts as a request. What it
 /// is exactly, the parser of the HTTP side decides, which is strict.
 fn recognise_text(text: &[u8]) -> FirstBytes {
-    let begin = text.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(text.len());
+    let begin = text.iter().position(|byte| !is_blank(*byte)).unwrap_or(text.len());
     let text = text.get(begin..).unwrap_or_default();
     let is_method = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let method = text.iter().take_while(|byte| is_method(byte)).count();
     let follows = text.get(method);
     let can_be_request = method <= MAX_METHOD
         && text.first().is_none_or(u8::is_ascii_alphabetic)
-        && follows.is_none_or(|byte| matches!(byte, b' ' | b'\t'));
+        && follows.is_none_or(|byte| is_blank(*byte));
     if begin > MAX_FIRST_BYTES || (can_be_request && text.len() > MAX_FIRST_BYTES) {
         return FirstBytes::TooLong;
     }
@@ -122,6 +127,7 @@ mod tests {
     #[case("GET / HTTP/1.1\r\n", FirstBytes::Http)]
     #[case("\r\n\nget /x http/1.0\n", FirstBytes::Http)]
     #[case("CONNECT\thost:1\tHTTP/1.1", FirstBytes::Http)]
+    #[case(" GET\u{b}/\u{1c}HTTP/1.1", FirstBytes::Http)]
     #[case("PRI * HTTP/2.0\r\n", FirstBytes::Http)]
     #[case("GET /", FirstBytes::Incomplete)]
     #[case("\r\n", FirstBytes::Incomplete)]

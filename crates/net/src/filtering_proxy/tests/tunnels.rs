@@ -199,6 +199,8 @@ async fn the_proxy_opens_no_tunnel_to_itself() {
 #[rstest]
 #[case("GET /  HTTP/1.1\r\nHost: b.localhost\r\n\r\n")]
 #[case("GET / http/1.1\r\nHost: b.localhost\r\n\r\n")]
+#[case(" GET / HTTP/1.1\r\nHost: b.localhost\r\n\r\n")]
+#[case("GET\u{b}/\u{b}HTTP/1.1\r\nHost: b.localhost\r\n\r\n")]
 #[case("GET\t/\tHTTP/1.1\r\nHost: b.localhost\r\n\r\n")]
 #[case("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")]
 #[tokio::test]
