@@ -71,6 +71,7 @@ fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) 
     let request = LaunchRequest {
         term: shared.times.term,
         isolate: spec.isolate,
+        sandbox: spec.sandbox.clone(),
         input,
         argv: spec.argv.clone(),
         env: spec.env.clone(),

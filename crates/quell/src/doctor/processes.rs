@@ -141,6 +141,7 @@ impl CommandProbe<'_> {
             timeout: Some(COMMAND_TIMEOUT),
             output_limit: 4096,
             isolate,
+            sandbox: None,
         }
     }
 }
