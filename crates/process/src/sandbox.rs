@@ -15,8 +15,10 @@ mod privileges;
 mod syscall_filter;
 mod syscalls;
 
+use std::fs::DirBuilder;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
 use quell_protocol::sandbox::{MissingLayer, SandboxFacts, SandboxLayer, SandboxMode};
 use seccompiler::BpfProgram;
@@ -36,8 +38,12 @@ pub struct SandboxSpec {
     pub hidden: Vec<PathBuf>,
     /// Read-only places, also inside of hidden ones.
     pub readable: Vec<PathBuf>,
-    /// Places to read and write, also inside of hidden ones.
+    /// Places to read and write, also inside of hidden ones; read-only in the mode `read-only`.
     pub writable: Vec<PathBuf>,
+    /// The directory that the command sees as its home, to read and write, with further variables that lead to
+    /// directories. The mode `off` leaves the variables of the command as they are.
+    pub home: Option<PathBuf>,
+    pub variables: Vec<(String, PathBuf)>,
     /// The directory that the command sees as `/tmp`; an empty one that lives as long as the command if `None`.
     pub temporary: Option<PathBuf>,
     /// Whether the command has the network of the daemon, or none.
@@ -58,11 +64,26 @@ impl SandboxSpec {
             hidden: Vec::new(),
             readable: Vec::new(),
             writable: Vec::new(),
+            home: None,
+            variables: Vec::new(),
             temporary: None,
             has_network: true,
             nested_namespaces: false,
             is_required: false,
         }
+    }
+
+    /// The same places in another mode.
+    #[must_use]
+    pub fn with_mode(&self, mode: SandboxMode) -> Self {
+        Self { mode, ..self.clone() }
+    }
+
+    /// Creates the directory for temporary files.
+    pub(super) fn create_temporary_directory(&self) -> Result<(), String> {
+        let Some(directory) = self.temporary.as_ref().filter(|_| !self.is_off()) else { return Ok(()) };
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        created.map_err(|error| format!("the directory {} cannot be created: {error}", directory.display()))
     }
 
     fn is_off(&self) -> bool {
@@ -96,8 +117,7 @@ pub(super) struct PreparedSandbox {
     filters: Vec<BpfProgram>,
     keeps_some_capabilities: bool,
     forbids_new_privileges: bool,
-    /// The directory for temporary files, where `/tmp` cannot be replaced.
-    temporary: Option<PathBuf>,
+    environment: Vec<(String, PathBuf)>,
 }
 
 impl PreparedSandbox {
@@ -145,7 +165,7 @@ impl PreparedSandbox {
             landlock,
             filters,
             keeps_some_capabilities: spec.is_off(),
-            temporary: if has_mounts { None } else { spec.temporary.clone() },
+            environment: environment(spec, has_mounts),
         })
     }
 
@@ -154,8 +174,8 @@ impl PreparedSandbox {
     }
 
     /// Variables that the command needs in this sandbox.
-    pub(super) fn environment(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
-        self.temporary.iter().map(|directory| ("TMPDIR", directory))
+    pub(super) fn environment(&self) -> impl Iterator<Item = (&str, &Path)> {
+        self.environment.iter().map(|(name, path)| (name.as_str(), path.as_path()))
     }
 
     /// Binds the calling process, which must have one thread and is about to `exec`. The order is that of the kernel's
@@ -173,6 +193,21 @@ impl PreparedSandbox {
         }
         Ok(())
     }
+}
+
+/// The variables of the sandbox. Where `/tmp` cannot be replaced, one leads to the directory for temporary files.
+fn environment(spec: &SandboxSpec, has_mounts: bool) -> Vec<(String, PathBuf)> {
+    if spec.is_off() {
+        return Vec::new();
+    }
+    let home = spec.home.iter().map(|home| ("HOME".to_owned(), home.clone()));
+    let mut environment: Vec<(String, PathBuf)> = spec.variables.iter().cloned().chain(home).collect();
+    match &spec.temporary {
+        Some(_) if has_mounts => environment.push(("TMPDIR".to_owned(), PathBuf::from("/tmp"))),
+        Some(temporary) => environment.push(("TMPDIR".to_owned(), temporary.clone())),
+        None => {}
+    }
+    environment
 }
 
 #[derive(Default)]

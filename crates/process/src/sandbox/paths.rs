@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use quell_protocol::sandbox::SandboxMode;
+
 use super::SandboxSpec;
 
 /// Directories with sockets of services, and with files of other programs: each command gets empty ones of its own.
@@ -39,7 +41,10 @@ pub(super) fn places(spec: &SandboxSpec) -> BTreeMap<PathBuf, PlaceAccess> {
         let needed = resolve(NEEDED_IN_RUN).into_iter().filter(|path| path.starts_with("/run"));
         let readable = resolve(&spec.readable).into_iter().chain(needed);
         places.extend(readable.map(|path| (path, PlaceAccess::ReadOnly)));
-        places.extend(resolve(&spec.writable).into_iter().map(|path| (path, PlaceAccess::ReadWrite)));
+        let is_read_only = spec.mode == SandboxMode::ReadOnly;
+        let writable = if is_read_only { PlaceAccess::ReadOnly } else { PlaceAccess::ReadWrite };
+        places.extend(resolve(&spec.writable).into_iter().map(|path| (path, writable.clone())));
+        places.extend(resolve(&spec.home).into_iter().map(|path| (path, PlaceAccess::ReadWrite)));
         for directory in resolve(PRIVATE_DIRECTORIES) {
             let access = match &spec.temporary {
                 Some(temporary) if !directory.starts_with("/run") => PlaceAccess::Replaced(temporary.clone()),
@@ -69,8 +74,6 @@ fn resolve<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
-
-    use quell_protocol::sandbox::SandboxMode;
 
     use super::*;
 

@@ -40,17 +40,12 @@ impl SandboxFixture {
     }
 
     fn sandbox(&self, mode: SandboxMode) -> SandboxSpec {
-        let workdir = self.path("work/main");
-        let (readable, mut writable) = match mode {
-            SandboxMode::ReadOnly => (vec![self.path("person"), workdir], Vec::new()),
-            SandboxMode::Workspace | SandboxMode::Off => (vec![self.path("person")], vec![workdir]),
-        };
-        writable.push(self.path("agent-home"));
         SandboxSpec {
             protected: vec![self.path("data"), self.path("person/etc/quell.toml")],
             hidden: vec![self.path("work"), self.path("person/.ssh")],
-            readable,
-            writable,
+            readable: vec![self.path("person")],
+            writable: vec![self.path("work/main")],
+            home: Some(self.path("agent-home")),
             temporary: Some(self.path("tmp")),
             ..SandboxSpec::new(mode)
         }
