@@ -44,15 +44,10 @@ pub(super) fn start_in_namespace(
 ) -> Result<NamespaceInit, StartFailure> {
     let (warden_end, init_end) = UnixStream::pair().map_err(StartFailure::isolate)?;
     let further_namespaces = request.sandbox.as_ref().map_or(0, |sandbox| sandbox.namespace_flags());
-    let ForkedInit { child, privilege, has_own_mounts } =
+    let ForkedInit { child, privilege, namespaces } =
         fork_into_namespace(further_namespaces).map_err(StartFailure::isolate)?;
     let Some(pid) = child else {
         drop(warden_end);
-        let namespaces = OwnNamespaces {
-            mount: has_own_mounts,
-            process: true,
-            network: further_namespaces & libc::CLONE_NEWNET != 0,
-        };
         NamespaceStart { warden: &init_end, request, privilege, namespaces }.run_init(input.take())
     };
     drop(init_end);
@@ -96,23 +91,32 @@ struct ForkedInit {
     /// The pid of the child, or `None` in the child.
     child: Option<Pid>,
     privilege: NamespacePrivilege,
-    has_own_mounts: bool,
+    namespaces: OwnNamespaces,
 }
 
 /// Forks into a new PID namespace and these further ones, inside a user namespace where this process lacks the
-/// privilege. Without a sandbox the mount namespace is only needed for `/proc`: where it is forbidden (systemd's
-/// `RestrictNamespaces`), the rest works without it.
+/// privilege. Where further ones or the mount namespace are forbidden (systemd's `RestrictNamespaces`), the rest works
+/// without them.
 fn fork_into_namespace(further: libc::c_int) -> io::Result<ForkedInit> {
     // Read now: inside, the ids belong to nobody until the map is written.
     let user = NamespacePrivilege::UserNamespace { user: geteuid().as_raw(), group: getegid().as_raw() };
-    let (pid, mount_ns, user_ns) = (libc::CLONE_NEWPID | further, libc::CLONE_NEWNS, libc::CLONE_NEWUSER);
-    let attempts =
-        [(pid | mount_ns, NamespacePrivilege::Privileged), (pid | mount_ns | user_ns, user), (pid | user_ns, user)];
+    let (pid, user_ns) = (libc::CLONE_NEWPID, libc::CLONE_NEWUSER);
+    let most = pid | libc::CLONE_NEWNS | further;
+    let fewer = pid | libc::CLONE_NEWNS;
+    let attempts = [
+        (most, NamespacePrivilege::Privileged),
+        (most | user_ns, user),
+        (fewer, NamespacePrivilege::Privileged),
+        (fewer | user_ns, user),
+        (pid | user_ns, user),
+    ];
     let mut last_error = Errno::PERM.into();
     for (flags, privilege) in attempts {
         match clone_with_flags(flags) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => last_error = error,
-            forked => return Ok(ForkedInit { child: forked?, privilege, has_own_mounts: flags & mount_ns != 0 }),
+            forked => {
+                return Ok(ForkedInit { child: forked?, privilege, namespaces: OwnNamespaces::of_flags(flags) });
+            }
         }
     }
     Err(last_error)

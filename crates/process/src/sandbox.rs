@@ -103,11 +103,23 @@ impl SandboxSpec {
 pub(super) struct OwnNamespaces {
     pub(super) mount: bool,
     pub(super) process: bool,
+    pub(super) ipc: bool,
     pub(super) network: bool,
 }
 
 impl OwnNamespaces {
-    pub(super) const NONE: Self = Self { mount: false, process: false, network: false };
+    pub(super) const NONE: Self = Self { mount: false, process: false, ipc: false, network: false };
+
+    /// Those that `clone` has created with these flags.
+    pub(super) fn of_flags(flags: libc::c_int) -> Self {
+        let has = |flag: libc::c_int| flags & flag != 0;
+        Self {
+            mount: has(libc::CLONE_NEWNS),
+            process: has(libc::CLONE_NEWPID),
+            ipc: has(libc::CLONE_NEWIPC),
+            network: has(libc::CLONE_NEWNET),
+        }
+    }
 }
 
 /// The sandbox of one command, prepared up to the steps that the command's own process has to make.
@@ -137,6 +149,9 @@ impl PreparedSandbox {
         layers.note(SandboxLayer::Processes, has_own_proc, no_own_proc);
         if has_mounts {
             mounts::cover_kernel_controls()?;
+        }
+        if !spec.is_off() {
+            layers.note(SandboxLayer::Ipc, namespaces.ipc, "the system permits no IPC namespace");
         }
         if namespaces.network {
             network::raise_loopback().map_err(|error| SandboxError::new("raise the loopback interface", error))?;

@@ -24,6 +24,8 @@ word_enum! {
         Mounts "mounts",
         /// A PID namespace with its own `/proc`: no process outside can be seen or signalled.
         Processes "processes",
+        /// An IPC namespace: no shared memory and message queues of other programs (System V, POSIX queues).
+        Ipc "ipc",
         /// Landlock: files, signals, abstract sockets.
         Landlock "landlock",
         /// A filter of system calls (seccomp).
@@ -42,6 +44,7 @@ impl SandboxLayer {
         match self {
             Self::Mounts => "a mount namespace",
             Self::Processes => "a PID namespace with its own /proc",
+            Self::Ipc => "an IPC namespace",
             Self::Landlock => "Landlock",
             Self::SystemCalls => "a filter of system calls",
             Self::Privileges => "dropped privileges",

@@ -33,8 +33,7 @@ const KERNEL_CONTROLS: [&str; 4] = ["/proc/sys", "/proc/sysrq-trigger", "/proc/i
 
 /// Builds the view in the own mount namespace. False when the system permits no mounts there; nothing has changed then.
 pub(super) fn apply(spec: &SandboxSpec) -> Result<bool, SandboxError> {
-    // The first call that needs the privilege: AppArmor may give a user namespace without it.
-    if mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).is_err() {
+    if !permits_mounts() {
         return Ok(false);
     }
     let cwd = std::env::current_dir().map_err(|error| SandboxError::new("find the working directory", error))?;
@@ -52,6 +51,13 @@ pub(super) fn apply(spec: &SandboxSpec) -> Result<bool, SandboxError> {
     view.close_covers()?;
     std::env::set_current_dir(&cwd).map_err(|error| SandboxError::new(format!("enter {}", cwd.display()), error))?;
     Ok(true)
+}
+
+/// Whether the calls work that the view needs, tried in the own mount namespace. AppArmor may give a user namespace
+/// without privileges, a filter of system calls may know only the older calls, and `mount_setattr` is of Linux 5.12.
+fn permits_mounts() -> bool {
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).is_ok()
+        && clone_tree(Path::new("/dev/null")).is_ok_and(|tree| set_read_only(tree, true).is_ok())
 }
 
 /// Mounts a `/proc` of the own PID namespace. Refused where parts of `/proc` are hidden, as in containers.

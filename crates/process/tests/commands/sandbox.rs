@@ -88,10 +88,7 @@ async fn permits_namespaces(isolate: Isolate) -> bool {
     is_permitted
 }
 
-const READ_ONLY: &[SandboxMode] = &[SandboxMode::ReadOnly];
-const WORKSPACE: &[SandboxMode] = &[SandboxMode::Workspace];
 const OFF: &[SandboxMode] = &[SandboxMode::Off];
-const NOT_OFF: &[SandboxMode] = &[SandboxMode::ReadOnly, SandboxMode::Workspace];
 const NOT_READ_ONLY: &[SandboxMode] = &[SandboxMode::Workspace, SandboxMode::Off];
 const ALL: &[SandboxMode] = &SandboxMode::ALL;
 const NONE: &[SandboxMode] = &[];
@@ -129,7 +126,7 @@ async fn assert_permitted_in(isolate: Isolate, modes: &[SandboxMode], script: &s
 #[case::rename_outside("echo x > f; mv f $D/person/desk/", OFF)]
 #[case::write_home("echo x > ~/file", ALL)]
 #[case::write_etc("touch /etc/quell-test && rm /etc/quell-test", if is_root() { OFF } else { NONE })]
-#[case::temporary_files("f=$(mktemp) && echo x > $f && test -s $f", ALL)]
+#[case::temporary_files("f=$(mktemp -p ${TMPDIR:-.}) && echo x > $f && test -s $f", ALL)]
 #[case::null_device("echo x > /dev/null && head -c4 /dev/urandom > /dev/null", ALL)]
 #[case::terminal("exec 3<>/dev/ptmx", ALL)]
 #[case::shared_memory("echo x > /dev/shm/quell-test-$$ && rm /dev/shm/quell-test-$$", ALL)]
@@ -300,7 +297,7 @@ async fn the_facts_are_those_of_proc(#[case] mode: SandboxMode, #[case] isolate:
         assert_eq!(!text.contains(own.to_str().unwrap()), has(layer), "{text}");
     }
     let missing: Vec<SandboxLayer> = facts.missing.iter().map(|missing| missing.layer).collect();
-    let expected = [SandboxLayer::Mounts, SandboxLayer::Processes];
+    let expected = [SandboxLayer::Mounts, SandboxLayer::Processes, SandboxLayer::Ipc];
     assert_eq!(missing, if isolate == Isolate::None { &expected[..] } else { &[] }, "{facts:?}");
 }
 

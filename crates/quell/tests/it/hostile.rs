@@ -33,7 +33,7 @@ impl HostileFixture {
     /// Starts a daemon. `None` when this process may not become the user.
     async fn start(user: DaemonUser, isolate: &str) -> Option<(Self, TestDaemon)> {
         let model = ScriptedModel::start().await;
-        let home = DaemonHome::new(&config_toml(&model, &format!("isolate = \"{isolate}\"\n")));
+        let home = DaemonHome::new(&config_toml(&model, &format!("isolate = \"{isolate}\"\nsandbox = \"off\"\n")));
         let quell = home.copy_executable(quell_exe());
         let is_root = rustix::process::geteuid().is_root();
         let home = match user {

@@ -36,7 +36,7 @@ impl SmallDiskHome {
         let token = home.root_dir().join("token");
         let config = format!(
             "[server]\ntoken_file = {token:?}\n{}\
-             [agents.main]\nmodel = \"scripted/m\"\nisolate = \"none\"\n",
+             [agents.main]\nmodel = \"scripted/m\"\nisolate = \"none\"\nsandbox = \"off\"\n",
             provider_toml(&model)
         );
         std::fs::write(home.config_file(), config).unwrap();
