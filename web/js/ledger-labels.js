@@ -10,6 +10,7 @@ export const STATUS_GLYPHS = { normal: "✓", stopped: "■", failed: "▲", lef
 
 /** What ends the descendants of a command, the strongest first. */
 const CONTAINMENTS = ["namespace", "cgroup", "sweep"];
+const SANDBOX_MODES = ["read-only", "workspace", "off"];
 
 export function kindLabel(kind) {
   return KINDS.includes(kind) ? t(`ledger.kind.${kind}`) : kind;
@@ -50,7 +51,21 @@ export function rowTooltip(row) {
   if (CONTAINMENTS.includes(row.heldBy)) {
     parts.push(t(`ledger.held-by.${row.heldBy}`));
   }
+  parts.push(...sandboxLines(row.sandbox));
   return parts.join("\n");
+}
+
+/** The mode of the sandbox, and the layers that the system did not permit. */
+function sandboxLines(sandbox) {
+  if (!SANDBOX_MODES.includes(sandbox?.mode)) {
+    return [];
+  }
+  const lines = [t(`ledger.sandbox.${sandbox.mode}`)];
+  if (sandbox.missing?.length) {
+    const layers = sandbox.missing.map((missing) => missing.layer).join(", ");
+    lines.push(t("ledger.sandbox-missing", { layers }));
+  }
+  return lines;
 }
 
 /** The label in the timeline, with a shortened run id. */

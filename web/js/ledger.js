@@ -144,6 +144,7 @@ function rowOf(resource, times, depth, path) {
     pid: resource.pid,
     swept: resource.swept ?? 0,
     heldBy: resource.heldBy,
+    sandbox: resource.sandbox,
     exitCode: resource.exitCode,
     signal: resource.signal,
     runId: resource.kind === "run" ? runIdInLabel(resource.label) : undefined,
@@ -190,6 +191,7 @@ function mergeRows(rows) {
     runId: undefined,
     swept: rows.reduce((sum, row) => sum + row.swept, 0),
     heldBy: rows.every((row) => row.heldBy === rows[0].heldBy) ? rows[0].heldBy : undefined,
+    sandbox: undefined,
     spans: mergeSpans(rows.flatMap((row) => row.spans)),
   };
 }

@@ -70,6 +70,10 @@ impl ChartRow<'_> {
         if process.swept > 0 {
             end.push_str(&format!(" and {} below it", process.swept));
         }
+        if let Some(sandbox) = process.sandbox.as_ref().filter(|sandbox| !sandbox.missing.is_empty()) {
+            let missing: Vec<&str> = sandbox.missing.iter().map(|missing| missing.layer.description()).collect();
+            end.push_str(&format!(", sandbox without {}", missing.join(" and ")));
+        }
         // Only a weaker containment than a namespace is named.
         if let Some(held_by) = process.held_by.filter(|held_by| *held_by != Containment::Namespace) {
             end.push_str(&format!(", held by {}", held_by.description()));

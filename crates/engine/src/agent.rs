@@ -11,22 +11,24 @@ mod model_answer;
 mod permissions;
 mod registry;
 mod result_images;
+mod sandbox;
 mod tools;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use quell_kernel::ToolSpec;
 use quell_kernel::daily_spend::DailyLimit;
+use quell_kernel::permissions::SandboxRights;
 use quell_kernel::registry::RunPhase;
 use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::{ToolCall, Turn, TurnDraft};
 use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSink};
 use quell_mcp::{Mcp, McpClient, McpClientOptions, SessionEndpoint};
-use quell_process::Wardens;
+use quell_process::{SandboxSpec, Wardens};
 use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Usage};
 use quell_scope::{Cancelled, Interrupted, Point, Scope};
 use quell_tools::Toolbox;
@@ -49,6 +51,7 @@ pub use registry::{
     AgentReloadPlan, AgentSnapshot, RESERVED, RemoveAgentError, RestorableAgent, StaleReloadPlan, build_agent_tree,
     expand_home,
 };
+pub use sandbox::SandboxSite;
 pub use tools::{
     SEND_FILE, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names, resource_kind_of_tool,
     sub_run_report,
@@ -66,6 +69,8 @@ pub struct Agent {
     pub system_prompt: String,
     /// Working directory of its tools.
     pub workdir: PathBuf,
+    /// What its commands and file tools may reach besides the workdir.
+    pub sandbox: SandboxRights,
     /// True if its model or an MCP endpoint comes from its session, or from that of a parent run.
     pub own_model: bool,
 }
@@ -86,15 +91,24 @@ impl Agent {
         run: &RunId,
         session: &SessionKey,
         endpoint: Option<SessionEndpoint>,
+        sandbox: Option<Arc<SandboxSpec>>,
     ) -> McpClientOptions {
         McpClientOptions {
             run: run.clone(),
             session: session.clone(),
             workdir: self.workdir.clone(),
+            sandbox,
             allowed_servers: self.config.mcp.clone(),
             endpoint,
             allowed_tools: self.config.tools.clone(),
         }
+    }
+}
+
+impl Services {
+    /// What the commands of an agent may reach in a session.
+    pub fn sandbox(&self, agent: &Agent, session: &SessionKey) -> Arc<SandboxSpec> {
+        Arc::new(self.sandbox_site.sandbox(agent, &self.agents.other_workdirs(&agent.id), session))
     }
 }
 
@@ -107,6 +121,7 @@ pub struct Services {
     pub hooks: Hooks,
     pub wardens: Wardens,
     pub environment: Vec<(OsString, OsString)>,
+    pub sandbox_site: Arc<SandboxSite>,
     pub background: BackgroundWork,
     pub memory: NoteMemory,
     pub approvals: Approvals,
@@ -131,6 +146,8 @@ pub trait RunControl: Send + Sync {
 pub struct AgentLoop<'a> {
     pub run_id: &'a RunId,
     pub agent: &'a Agent,
+    /// What its commands may reach; made for the first call of a tool.
+    pub sandbox: OnceLock<Arc<SandboxSpec>>,
     pub services: &'a Services,
     /// Sealed turns of the session.
     pub history: &'a [Arc<Turn>],

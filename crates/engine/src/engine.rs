@@ -39,7 +39,7 @@ use quell_tools::background::BackgroundWork;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{AccessControl, Caller};
-use crate::agent::{AgentFactory, AgentRegistry, Services};
+use crate::agent::{AgentFactory, AgentRegistry, SandboxSite, Services};
 pub use crate::approvals::AnswerError;
 use crate::approvals::Approvals;
 use crate::hooks::{HookDeps, HookTrigger, Hooks};
@@ -332,6 +332,9 @@ async fn run_maintenance(engine: Engine) {
 /// In the data directory: a record of the wardens that started and ended, for the next daemon.
 const WARDENS_FILE: &str = "wardens";
 
+/// In the data directory: the temporary files of commands, by session.
+const TEMPORARY_DIRECTORY: &str = "tmp";
+
 fn build_services(
     config: &EngineConfig,
     models: &Models,
@@ -342,14 +345,20 @@ fn build_services(
     let mut tools = config.tools.clone();
     tools.protected.directories.push(config.data_dir.clone());
     tools.protected.files.push(config.token_file.clone());
-    let toolbox = Arc::new(Toolbox::new(tools));
     let home_dir = config.environment.iter().find(|(name, _)| name == "HOME").map(|(_, value)| PathBuf::from(value));
+    let sandbox_site = Arc::new(SandboxSite::new(
+        config.work_dir.clone(),
+        config.data_dir.join(TEMPORARY_DIRECTORY),
+        home_dir,
+        &tools.protected,
+    ));
+    sandbox_site.delete_all_temporary_files();
+    let toolbox = Arc::new(Toolbox::new(tools));
     let factory = AgentFactory {
         models: models.clone(),
         toolbox: Arc::clone(&toolbox),
         mcp_servers: config.mcp.keys().cloned().collect(),
-        work_dir: config.work_dir.clone(),
-        home_dir,
+        sandbox_site: Arc::clone(&sandbox_site),
     };
     let registry = AgentRegistry::new(factory, &config.agents)?;
     let wardens = Wardens::with_warden_record(
@@ -382,6 +391,7 @@ fn build_services(
         hooks,
         wardens,
         environment: config.environment.clone(),
+        sandbox_site,
         background,
         memory: NoteMemory::new(store.clone(), config.memory.clone()),
         approvals: Approvals::default(),

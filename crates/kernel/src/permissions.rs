@@ -3,6 +3,9 @@
 //! A sub-run may do no more than the run that starts it. This module knows tools and servers by name only.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use quell_protocol::sandbox::SandboxMode;
 
 use crate::approval::ApprovalPolicy;
 
@@ -19,6 +22,50 @@ pub enum Isolation {
     Required,
 }
 
+/// What the commands and file tools of a run may reach besides its workdir.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxRights {
+    pub mode: SandboxMode,
+    /// Directories to read and write.
+    pub writable: Vec<PathBuf>,
+    /// Places to read that are hidden otherwise.
+    pub readable: Vec<PathBuf>,
+    /// Further hidden places.
+    pub hidden: Vec<PathBuf>,
+    /// Whether commands may create namespaces.
+    pub nested_namespaces: bool,
+    /// Whether commands are refused where a layer of the sandbox is missing.
+    pub is_required: bool,
+}
+
+impl SandboxRights {
+    /// The rights of a mode without exceptions.
+    #[must_use]
+    pub fn new(mode: SandboxMode) -> Self {
+        let (writable, readable, hidden) = (Vec::new(), Vec::new(), Vec::new());
+        Self { mode, writable, readable, hidden, nested_namespaces: false, is_required: false }
+    }
+
+    /// Restricts these rights by those of the parent run. The workdir is not part of them: a sub-run keeps its own.
+    #[must_use]
+    pub fn restricted_by(&self, ceiling: &Self) -> Self {
+        let may_write = |path: &Path| ceiling.writable.iter().any(|place| path.starts_with(place));
+        let may_read = |path: &Path| may_write(path) || ceiling.readable.iter().any(|place| path.starts_with(place));
+        let kept = |paths: &[PathBuf], may_use: &dyn Fn(&Path) -> bool| -> Vec<PathBuf> {
+            paths.iter().filter(|path| ceiling.mode == SandboxMode::Off || may_use(path)).cloned().collect()
+        };
+        let hidden = self.hidden.iter().chain(ceiling.hidden.iter().filter(|path| !self.hidden.contains(path)));
+        Self {
+            mode: self.mode.min(ceiling.mode),
+            writable: kept(&self.writable, &may_write),
+            readable: kept(&self.readable, &may_read),
+            hidden: hidden.cloned().collect(),
+            nested_namespaces: self.nested_namespaces && ceiling.nested_namespaces,
+            is_required: self.is_required || ceiling.is_required,
+        }
+    }
+}
+
 /// The tools that a run may call, their approval policies, and the isolation of its commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunPermissions {
@@ -29,6 +76,7 @@ pub struct RunPermissions {
     /// Policy per tool name; `*` for all other tools.
     pub approvals: BTreeMap<String, ApprovalPolicy>,
     pub isolation: Isolation,
+    pub sandbox: SandboxRights,
     /// True when the session set the model or an MCP endpoint itself. Only an admin may then approve calls.
     pub own_model: bool,
 }
@@ -53,6 +101,7 @@ impl RunPermissions {
             servers,
             approvals: merge_strictest(&self.approvals, &ceiling.approvals),
             isolation: self.isolation.max(ceiling.isolation),
+            sandbox: self.sandbox.restricted_by(&ceiling.sandbox),
             own_model: self.own_model || ceiling.own_model,
         }
     }
@@ -102,18 +151,40 @@ mod tests {
         select(of).prop_map(str::to_owned)
     }
 
+    const PLACES: [&str; 4] = ["/srv", "/srv/a", "/srv/a/b", "/opt"];
+
+    fn sandbox_rights() -> impl Strategy<Value = SandboxRights> {
+        let places = || vec(select(PLACES.as_slice()).prop_map(PathBuf::from), 0..3);
+        let mode = select(SandboxMode::ALL.as_slice());
+        (mode, places(), places(), places(), any::<bool>(), any::<bool>()).prop_map(
+            |(mode, writable, readable, hidden, nested_namespaces, is_required)| SandboxRights {
+                mode,
+                writable,
+                readable,
+                hidden,
+                nested_namespaces,
+                is_required,
+            },
+        )
+    }
+
+    fn may_write(rights: &SandboxRights, path: &str) -> bool {
+        rights.mode == SandboxMode::Off || rights.writable.iter().any(|place| Path::new(path).starts_with(place))
+    }
+
     fn rights() -> impl Strategy<Value = RunPermissions> {
         const NAMES: &[&str] = &["*", "shell", "read_file", "spawn_agent", "files__read"];
         let policy = select(vec![ApprovalPolicy::Auto, ApprovalPolicy::Ask, ApprovalPolicy::Deny]);
         let approvals = btree_map(name(NAMES), policy, 0..4);
         let isolation = select(vec![Isolation::None, Isolation::Preferred, Isolation::Required]);
         let (tools, servers) = (vec(name(NAMES), 0..4), option::of(vec(name(&SERVERS), 0..3)));
-        (tools, servers, approvals, isolation, any::<bool>()).prop_map(
-            |(tools, servers, approvals, isolation, own_model)| RunPermissions {
+        (tools, servers, approvals, isolation, sandbox_rights(), any::<bool>()).prop_map(
+            |(tools, servers, approvals, isolation, sandbox, own_model)| RunPermissions {
                 tools,
                 servers,
                 approvals,
                 isolation,
+                sandbox,
                 own_model,
             },
         )
@@ -137,6 +208,16 @@ mod tests {
             }
             prop_assert_eq!(last.own_model, chain.iter().any(|link| link.own_model));
             prop_assert_eq!(Some(last.isolation), chain.iter().map(|link| link.isolation).max());
+            prop_assert_eq!(Some(last.sandbox.mode), chain.iter().map(|link| link.sandbox.mode).min());
+            for place in PLACES {
+                if may_write(&last.sandbox, place) {
+                    prop_assert!(chain.iter().all(|link| may_write(&link.sandbox, place)), "{}", place);
+                }
+                let is_hidden = |link: &RunPermissions| link.sandbox.hidden.contains(&PathBuf::from(place));
+                prop_assert_eq!(is_hidden(&last), chain.iter().any(is_hidden), "{}", place);
+            }
+            prop_assert_eq!(last.sandbox.nested_namespaces, chain.iter().all(|link| link.sandbox.nested_namespaces));
+            prop_assert_eq!(last.sandbox.is_required, chain.iter().any(|link| link.sandbox.is_required));
             for server in SERVERS {
                 prop_assert_eq!(last.allows_server(server), chain.iter().all(|link| link.allows_server(server)), "{}", server);
             }
@@ -146,7 +227,9 @@ mod tests {
     #[test]
     fn a_denied_shell_stays_denied_below_an_agent_with_all_tools() {
         let (tools, isolation) = (vec!["*".to_owned()], Isolation::None);
-        let all = RunPermissions { tools, servers: None, approvals: BTreeMap::new(), isolation, own_model: false };
+        let sandbox = SandboxRights::new(SandboxMode::Off);
+        let all =
+            RunPermissions { tools, servers: None, approvals: BTreeMap::new(), isolation, sandbox, own_model: false };
         let denied = BTreeMap::from([("shell".to_owned(), ApprovalPolicy::Deny)]);
         let reader = RunPermissions { approvals: denied, ..all.clone() };
         assert_eq!(approval_policy_for(&all.restricted_by(&reader).approvals, "shell"), ApprovalPolicy::Deny);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
-use quell_process::OutputSink;
+use quell_process::{OutputSink, SandboxSpec};
 use quell_protocol::{ResourceKind, RunId, SessionKey, ToolOutputStream};
 use quell_scope::{Cancelled, Point, Scope};
 use serde_json::Value;
@@ -27,6 +27,8 @@ pub struct McpClientOptions {
     pub session: SessionKey,
     /// The directory in which the session's own servers are started.
     pub workdir: PathBuf,
+    /// The sandbox of the agent's commands, which a server has, too, unless its configuration says otherwise.
+    pub sandbox: Option<Arc<SandboxSpec>>,
     /// The servers that the agent may use; all of them when absent.
     pub allowed_servers: Option<Vec<String>>,
     /// The session's own endpoint, which it may use as well.
@@ -229,6 +231,7 @@ mod tests {
             run: RunId::parse("run").unwrap(),
             session: SessionKey::parse("session").unwrap(),
             workdir: PathBuf::from("/"),
+            sandbox: None,
             allowed_servers: None,
             endpoint: None,
             allowed_tools: vec!["*".to_owned()],

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
+use quell_process::SandboxSpec;
+use quell_protocol::sandbox::SandboxMode;
 use reqwest::header::{HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use secrecy::SecretString;
@@ -43,6 +46,10 @@ pub struct McpConfig {
     /// The addresses that the URL may lead to; any, for a configured server.
     #[serde(skip)]
     pub addresses: quell_net::AddressPolicy,
+    /// What the program may reach; as the commands of the agent that starts it if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub sandbox: Option<SandboxMode>,
     /// True for one server that all sessions share. Otherwise each session has its own.
     pub shared: bool,
     /// Seconds after which an unused server is closed. It starts again when it is needed.
@@ -77,6 +84,15 @@ pub(super) enum ServerLocation<'a> {
 }
 
 impl McpConfig {
+    /// The sandbox of the server in place of that of the agent. The person who configures a server trusts it with what
+    /// they say here, even if the agent has less.
+    pub(super) fn sandbox_for(&self, agent: &Arc<SandboxSpec>) -> Arc<SandboxSpec> {
+        match self.sandbox {
+            Some(mode) if mode != agent.mode => Arc::new(agent.with_mode(mode)),
+            _ => Arc::clone(agent),
+        }
+    }
+
     /// Checks the section of the server `name`.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use quell_process::SandboxSpec;
 use quell_protocol::{RunId, SessionKey};
 use quell_scope::Release;
 use rmcp::RoleClient;
@@ -32,6 +33,8 @@ pub(super) struct InstanceOwner {
     pub(super) run: RunId,
     /// The directory in which it is started.
     pub(super) workdir: PathBuf,
+    /// The sandbox of the agent that needed it first.
+    pub(super) sandbox: Option<Arc<SandboxSpec>>,
 }
 
 #[derive(Debug, Clone)]

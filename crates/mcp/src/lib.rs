@@ -125,6 +125,11 @@ impl ClosingServers {
 type InstanceKey = (String, Option<SessionKey>);
 
 impl Mcp {
+    /// Whether any configured server is a program that is started here.
+    pub fn starts_programs(&self) -> bool {
+        self.0.servers.values().any(|server| server.config.command.is_some())
+    }
+
     /// Checks the configured servers. Nothing is started and nothing is sent.
     ///
     /// # Errors
@@ -243,7 +248,12 @@ impl ServerPool {
         if let Some(failure) = server.recent_start_failure() {
             return Err(failure);
         }
-        let owner = InstanceOwner { session, run: options.run.clone(), workdir: options.workdir.clone() };
+        let owner = InstanceOwner {
+            session,
+            run: options.run.clone(),
+            workdir: options.workdir.clone(),
+            sandbox: options.sandbox.clone(),
+        };
         let instance = Arc::new(ServerInstance::new(Arc::clone(server), owner));
         let lease = InstanceLease::acquire(&instance);
         instances.push(Arc::clone(&instance));

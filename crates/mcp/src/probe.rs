@@ -39,6 +39,7 @@ pub async fn probe(mcp: &Mcp, server: &str, workdir: &Path) -> McpServerHealth {
         run,
         session,
         workdir: workdir.to_path_buf(),
+        sandbox: None,
         allowed_servers: None,
         endpoint: None,
         allowed_tools: vec!["*".to_owned()],

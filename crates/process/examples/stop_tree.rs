@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             timeout: None,
             output_limit: 1024,
             isolate: Isolate::Auto,
+            sandbox: None,
         };
         let stop = async {
             tokio::time::sleep(Duration::from_secs(1)).await;

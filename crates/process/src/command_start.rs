@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use super::fd_passing::{self, CommandInput};
+use super::sandbox::PreparedSandbox;
 use super::warden_protocol::{self, LaunchRequest};
 
 /// Sets [`warden_protocol::PROCESS_NAME`], for `ps` and `pkill`.
@@ -26,15 +27,30 @@ pub(super) fn receive_input(input: CommandInput) -> io::Result<Option<OwnedFd>> 
     }
 }
 
-/// Starts the command in a process group of its own, with the standard output and error of this process.
-pub(super) fn start_command(request: &LaunchRequest, input: Stdio) -> io::Result<Pid> {
+/// Starts the command in a process group of its own, with the standard output and error of this process, bound by its
+/// sandbox.
+pub(super) fn start_command(
+    request: &LaunchRequest,
+    input: Stdio,
+    sandbox: Option<PreparedSandbox>,
+) -> io::Result<Pid> {
     let Some((program, args)) = request.argv.split_first() else { return Err(Errno::INVAL.into()) };
     #[expect(clippy::disallowed_methods, reason = "the only place that starts commands")]
     let mut command = Command::new(program);
     command.args(args).env_clear().envs(request.env.iter().map(|(name, value)| (name, value)));
     command.stdin(input).process_group(0);
+    if let Some(mut sandbox) = sandbox {
+        command.envs(sandbox.environment());
+        enter_before_exec(&mut command, move || sandbox.enter());
+    }
     let child = with_open_file_limit(request.open_files, || command.spawn())?;
     pid_from_u32(child.id())
+}
+
+#[expect(unsafe_code, reason = "the sandbox must bind the command and not this process, so between fork and exec")]
+fn enter_before_exec(command: &mut Command, enter: impl FnMut() -> io::Result<()> + Send + Sync + 'static) {
+    // SAFETY: wardens and inits have one thread, so no lock is held at the fork, and the child may allocate.
+    unsafe { command.pre_exec(enter) };
 }
 
 /// Runs `start` under this soft limit of open files, which the child inherits. With the daemon's high limit some

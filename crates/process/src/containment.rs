@@ -1,16 +1,17 @@
 //! Start the command of a warden in its containment: a PID namespace, a cgroup, or neither.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
+use quell_protocol::sandbox::SandboxFacts;
 use rustix::process::{Pid, getpid};
 
 use super::cgroup::Cgroup;
 use super::command_start::start_command;
 use super::process_tree::{self, ChildLookup};
-use super::warden_protocol::{LaunchRequest, StartStep};
+use super::sandbox::{OwnNamespaces, PreparedSandbox};
+use super::warden_protocol::{LaunchRequest, StartFailure, StartStep};
 use super::{Isolate, namespace};
 
 pub(super) struct StartedCommand {
@@ -21,13 +22,14 @@ pub(super) struct StartedCommand {
     pub(super) namespace_reports: Option<UnixStream>,
     /// Only without a namespace.
     pub(super) cgroup: Option<Cgroup>,
+    pub(super) sandbox: Option<SandboxFacts>,
 }
 
 impl StartedCommand {
-    pub(super) fn new(request: &LaunchRequest, input: &mut Option<OwnedFd>) -> Result<Self, (StartStep, io::Error)> {
+    pub(super) fn new(request: &LaunchRequest, input: &mut Option<OwnedFd>) -> Result<Self, StartFailure> {
         match request.isolate {
             Isolate::Auto | Isolate::Pid => match namespace::start_in_namespace(request, input) {
-                Err((StartStep::Isolate, _)) if request.isolate == Isolate::Auto => {
+                Err(StartFailure { step: StartStep::Isolate, .. }) if request.isolate == Isolate::Auto => {
                     Self::without_namespace(request, input)
                 }
                 inside => Ok(Self::in_namespace(inside?)),
@@ -41,17 +43,26 @@ impl StartedCommand {
         // The command may have ended already; then the init has reported it.
         let command =
             children.find(|child| process_tree::innermost_pid(*child) == Some(init.command)).unwrap_or(init.pid);
-        Self { leader: init.pid, command, namespace_reports: Some(init.reports), cgroup: None }
+        Self {
+            leader: init.pid,
+            command,
+            namespace_reports: Some(init.reports),
+            cgroup: None,
+            sandbox: init.sandbox,
+        }
     }
 
-    fn without_namespace(request: &LaunchRequest, input: &mut Option<OwnedFd>) -> Result<Self, (StartStep, io::Error)> {
+    fn without_namespace(request: &LaunchRequest, input: &mut Option<OwnedFd>) -> Result<Self, StartFailure> {
+        let spec = request.sandbox.as_deref();
+        let mut sandbox = spec.map(|spec| PreparedSandbox::new(spec, OwnNamespaces::NONE)).transpose()?;
+        let facts = sandbox.as_ref().map(|sandbox| sandbox.facts().clone());
         let cgroup = Cgroup::create();
-        let mut start = || start_command(request, input.take().map_or_else(Stdio::null, Stdio::from));
+        let mut start = || start_command(request, input.take().map_or_else(Stdio::null, Stdio::from), sandbox.take());
         let started = match &cgroup {
             Some(cgroup) => cgroup.start(&mut start),
             None => start(),
         };
-        let leader = started.map_err(|error| (StartStep::Program, error))?;
-        Ok(Self { leader, command: leader, namespace_reports: None, cgroup })
+        let leader = started.map_err(StartFailure::program)?;
+        Ok(Self { leader, command: leader, namespace_reports: None, cgroup, sandbox: facts })
     }
 }

@@ -61,6 +61,9 @@ pub(super) fn launch(
         let source = io::ErrorKind::InvalidInput.into();
         return Err(SpawnError::Program { program: String::new(), source });
     }
+    if let Some(problem) = spec.sandbox.as_ref().and_then(|sandbox| sandbox.create_temporary_directory().err()) {
+        return Err(SpawnError::Sandbox { problem });
+    }
     start_warden(shared, spec, input).map_err(SpawnError::Warden)
 }
 
@@ -71,6 +74,7 @@ fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) 
     let request = LaunchRequest {
         term: shared.times.term,
         isolate: spec.isolate,
+        sandbox: spec.sandbox.clone(),
         input,
         argv: spec.argv.clone(),
         env: spec.env.clone(),

@@ -23,6 +23,7 @@ mod orphans;
 mod output;
 mod process_tree;
 mod running;
+mod sandbox;
 mod signals;
 mod survivors;
 mod warden;
@@ -41,6 +42,7 @@ use std::time::Duration;
 
 use quell_kernel::StopTimeouts;
 use quell_protocol::receipt::Containment;
+use quell_protocol::sandbox::SandboxFacts;
 use quell_protocol::{ResourceKind, ToolOutputStream};
 use quell_scope::{Cancelled, Point, Release, Scope, StopLevel};
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
@@ -53,6 +55,7 @@ use warden_watch::{StopCause, WardenWatch};
 
 pub use output::CapturedOutput;
 pub use running::{RunningCommand, StopHandle, StopOnDrop};
+pub use sandbox::SandboxSpec;
 pub use survivors::Survivors;
 
 /// The environment variable with the run id, by which all processes of a run can be found.
@@ -135,6 +138,8 @@ pub struct CommandSpec {
     /// Bytes of output to keep.
     pub output_limit: usize,
     pub isolate: Isolate,
+    /// What the command may reach; everything that the daemon can reach if `None`, as for the operator's own programs.
+    pub sandbox: Option<Arc<SandboxSpec>>,
 }
 
 impl CommandSpec {
@@ -198,6 +203,8 @@ pub struct ProcessEnd {
     pub leftovers: Vec<String>,
     /// Containment of the descendants; `None` when the command never ran.
     pub held_by: Option<Containment>,
+    /// What held the command back; `None` without a sandbox, or when the command never ran.
+    pub sandbox: Option<SandboxFacts>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -213,6 +220,12 @@ pub enum SpawnError {
     /// `isolate = "pid"` was asked for, and the system does not permit a PID namespace.
     #[error("the system permits no PID namespace, which isolate = \"pid\" asks for; `quell doctor` says why")]
     Isolation(#[source] io::Error),
+    /// A step of the sandbox failed, or a layer is missing that `sandbox_require = true` asks for. Nothing was started.
+    #[error("the sandbox could not be set up: {problem}; `quell doctor` says what this system permits")]
+    Sandbox {
+        /// The step and its error.
+        problem: String,
+    },
     #[error("cannot start a warden")]
     Warden(#[source] io::Error),
 }
@@ -232,6 +245,8 @@ struct WardensInner {
     unfinished_wardens: Vec<UnfinishedWarden>,
     /// True once the log has a warning that commands get no namespace.
     warned_of_weak_isolation: AtomicBool,
+    /// True once the log has a warning that layers of the sandbox are missing.
+    warned_of_missing_layers: AtomicBool,
 }
 
 impl Wardens {
@@ -271,14 +286,14 @@ impl Wardens {
     ) -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
         let executable = WardenExecutable::open(executable)?;
-        let warned = AtomicBool::new(false);
         Ok(Self(Arc::new(WardensInner {
             executable,
             times,
             warden_record,
             open_files,
             unfinished_wardens,
-            warned_of_weak_isolation: warned,
+            warned_of_weak_isolation: AtomicBool::new(false),
+            warned_of_missing_layers: AtomicBool::new(false),
         })))
     }
 

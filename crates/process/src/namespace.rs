@@ -13,8 +13,8 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
 use quell_protocol::receipt::Containment;
+use quell_protocol::sandbox::SandboxFacts;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, getegid, geteuid, set_dumpable_behavior,
@@ -23,7 +23,8 @@ use rustix::process::{
 
 use super::ProcessEndMethod;
 use super::command_start::{close_output, name_process, start_command};
-use super::warden_protocol::{self, CommandEndReport, LaunchRequest, StartStep, WardenReport};
+use super::sandbox::{OwnNamespaces, PreparedSandbox, mount_own_proc};
+use super::warden_protocol::{self, CommandEndReport, LaunchRequest, StartFailure, WardenReport};
 
 pub(super) struct NamespaceInit {
     /// Its pid outside of the namespace.
@@ -32,34 +33,36 @@ pub(super) struct NamespaceInit {
     pub(super) command: i32,
     /// The socket on which the init reports how the command ended.
     pub(super) reports: UnixStream,
+    pub(super) sandbox: Option<SandboxFacts>,
 }
 
 /// Starts the command in a new namespace. Takes `input` once it has started. The error names the step: after
-/// [`StartStep::Isolate`] nothing has been started, and the command can be started without a namespace.
+/// `StartStep::Isolate` nothing has been started, and the command can be started without a namespace.
 pub(super) fn start_in_namespace(
     request: &LaunchRequest,
     input: &mut Option<OwnedFd>,
-) -> Result<NamespaceInit, (StartStep, io::Error)> {
-    let isolate_error = |error| (StartStep::Isolate, error);
-    let (warden_end, init_end) = UnixStream::pair().map_err(isolate_error)?;
-    let (child, privilege) = fork_into_namespace().map_err(isolate_error)?;
+) -> Result<NamespaceInit, StartFailure> {
+    let (warden_end, init_end) = UnixStream::pair().map_err(StartFailure::isolate)?;
+    let further_namespaces = request.sandbox.as_ref().map_or(0, |sandbox| sandbox.namespace_flags());
+    let ForkedInit { child, privilege, namespaces } =
+        fork_into_namespace(further_namespaces).map_err(StartFailure::isolate)?;
     let Some(pid) = child else {
         drop(warden_end);
-        run_init(&init_end, request, input.take(), privilege)
+        NamespaceStart { warden: &init_end, request, privilege, namespaces }.run_init(input.take())
     };
     drop(init_end);
     match read_first_report(&warden_end) {
-        Some(WardenReport::Started { pid: command, .. }) => {
+        Some(WardenReport::Started { pid: command, sandbox, .. }) => {
             input.take();
-            warden_end.set_nonblocking(true).map_err(|error| (StartStep::Warden, error))?;
-            Ok(NamespaceInit { pid, command, reports: warden_end })
+            warden_end.set_nonblocking(true).map_err(StartFailure::warden)?;
+            Ok(NamespaceInit { pid, command, reports: warden_end, sandbox })
         }
         other => {
             // The init exits right after its last report.
             let _ = waitpid(Some(pid), WaitOptions::empty());
             Err(match other {
-                Some(WardenReport::Refused { step, errno }) => (step, io::Error::from_raw_os_error(errno)),
-                _ => isolate_error(io::ErrorKind::UnexpectedEof.into()),
+                Some(WardenReport::Refused(failure)) => failure,
+                _ => StartFailure::isolate(io::ErrorKind::UnexpectedEof),
             })
         }
     }
@@ -84,20 +87,36 @@ enum NamespacePrivilege {
     },
 }
 
-/// Forks into a new PID namespace, inside a user namespace where this process lacks the privilege. The mount
-/// namespace is only needed for `/proc`: where it is forbidden (systemd's `RestrictNamespaces`), the rest works
-/// without it.
-fn fork_into_namespace() -> io::Result<(Option<Pid>, NamespacePrivilege)> {
+struct ForkedInit {
+    /// The pid of the child, or `None` in the child.
+    child: Option<Pid>,
+    privilege: NamespacePrivilege,
+    namespaces: OwnNamespaces,
+}
+
+/// Forks into a new PID namespace and these further ones, inside a user namespace where this process lacks the
+/// privilege. Where further ones or the mount namespace are forbidden (systemd's `RestrictNamespaces`), the rest works
+/// without them.
+fn fork_into_namespace(further: libc::c_int) -> io::Result<ForkedInit> {
     // Read now: inside, the ids belong to nobody until the map is written.
     let user = NamespacePrivilege::UserNamespace { user: geteuid().as_raw(), group: getegid().as_raw() };
-    let (pid, mount_ns, user_ns) = (libc::CLONE_NEWPID, libc::CLONE_NEWNS, libc::CLONE_NEWUSER);
-    let attempts =
-        [(pid | mount_ns, NamespacePrivilege::Privileged), (pid | mount_ns | user_ns, user), (pid | user_ns, user)];
+    let (pid, user_ns) = (libc::CLONE_NEWPID, libc::CLONE_NEWUSER);
+    let most = pid | libc::CLONE_NEWNS | further;
+    let fewer = pid | libc::CLONE_NEWNS;
+    let attempts = [
+        (most, NamespacePrivilege::Privileged),
+        (most | user_ns, user),
+        (fewer, NamespacePrivilege::Privileged),
+        (fewer | user_ns, user),
+        (pid | user_ns, user),
+    ];
     let mut last_error = Errno::PERM.into();
     for (flags, privilege) in attempts {
         match clone_with_flags(flags) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => last_error = error,
-            forked => return Ok((forked?, privilege)),
+            forked => {
+                return Ok(ForkedInit { child: forked?, privilege, namespaces: OwnNamespaces::of_flags(flags) });
+            }
         }
     }
     Err(last_error)
@@ -120,23 +139,46 @@ fn clone_with_flags(flags: libc::c_int) -> io::Result<Option<Pid>> {
     }
 }
 
-/// Runs as init of the namespace until its last process has ended.
-fn run_init(warden: &UnixStream, request: &LaunchRequest, input: Option<OwnedFd>, privilege: NamespacePrivilege) -> ! {
-    let started = prepare_init(warden, privilege).map_err(|error| (StartStep::Isolate, error)).and_then(|()| {
-        let input = input.map_or_else(Stdio::null, Stdio::from);
-        start_command(request, input).map_err(|error| (StartStep::Program, error))
-    });
-    match started {
-        Ok(leader) => {
-            let pid = leader.as_raw_nonzero().get();
-            warden_protocol::send_report(warden, &WardenReport::Started { pid, held_by: Containment::Namespace });
-            reap_until_empty(warden, leader);
+/// What the init of a new namespace knows.
+struct NamespaceStart<'a> {
+    /// The socket to the warden.
+    warden: &'a UnixStream,
+    request: &'a LaunchRequest,
+    privilege: NamespacePrivilege,
+    namespaces: OwnNamespaces,
+}
+
+impl NamespaceStart<'_> {
+    /// Runs as init of the namespace until its last process has ended.
+    fn run_init(&self, input: Option<OwnedFd>) -> ! {
+        match self.start(input) {
+            Ok((leader, sandbox)) => {
+                let pid = leader.as_raw_nonzero().get();
+                let started = WardenReport::Started { pid, held_by: Containment::Namespace, sandbox };
+                warden_protocol::send_report(self.warden, &started);
+                reap_until_empty(self.warden, leader);
+            }
+            Err(failure) => warden_protocol::send_report(self.warden, &WardenReport::Refused(failure)),
         }
-        Err((step, error)) => {
-            warden_protocol::send_report(warden, &WardenReport::Refused { step, errno: warden_protocol::errno(&error) })
-        }
+        std::process::exit(0)
     }
-    std::process::exit(0)
+
+    fn start(&self, input: Option<OwnedFd>) -> Result<(Pid, Option<SandboxFacts>), StartFailure> {
+        prepare_init(self.warden, self.privilege).map_err(StartFailure::isolate)?;
+        let sandbox = match &self.request.sandbox {
+            Some(spec) => Some(PreparedSandbox::new(spec, self.namespaces)?),
+            None => {
+                // Refused where parts of /proc are hidden, as in containers. The command then sees the /proc of
+                // outside; the containment holds all the same.
+                let _ = mount_own_proc();
+                None
+            }
+        };
+        let facts = sandbox.as_ref().map(|sandbox| sandbox.facts().clone());
+        let input = input.map_or_else(Stdio::null, Stdio::from);
+        let leader = start_command(self.request, input, sandbox).map_err(StartFailure::program)?;
+        Ok((leader, facts))
+    }
 }
 
 fn prepare_init(warden: &UnixStream, privilege: NamespacePrivilege) -> io::Result<()> {
@@ -151,16 +193,7 @@ fn prepare_init(warden: &UnixStream, privilege: NamespacePrivilege) -> io::Resul
     if let NamespacePrivilege::UserNamespace { user, group } = privilege {
         map_own_ids(user, group)?;
     }
-    // Refused where parts of /proc are hidden, as in containers. The command then sees the /proc of outside; the
-    // containment holds all the same.
-    let _ = mount_own_proc();
     name_process()
-}
-
-fn mount_own_proc() -> io::Result<()> {
-    // Mounts made here must not appear outside.
-    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
-    Ok(mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)?)
 }
 
 /// Maps the own user and group to themselves. The kernel permits this only through files that belong to this user;

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use quell_protocol::receipt::Containment;
+use quell_protocol::sandbox::SandboxFacts;
 use quell_scope::StopLevel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -28,7 +29,7 @@ use super::containment::StartedCommand;
 use super::fd_passing;
 use super::process_tree::{self, ChildLookup, ProcDirectory, SignalOutcome, SignalPass};
 use super::signals::{self, ChildChanges};
-use super::warden_protocol::{self, CommandEndReport, LaunchRequest, LeftoverProcess, StartStep, WardenReport};
+use super::warden_protocol::{self, CommandEndReport, LaunchRequest, LeftoverProcess, StartFailure, WardenReport};
 use super::{ProcessEndMethod, warden_record};
 
 /// Time for children that outlive their leader to end by themselves, such as the last parts of a pipeline.
@@ -55,12 +56,13 @@ pub(super) fn run_warden() -> ExitCode {
     let report = match Warden::start(&request) {
         Ok(mut warden) => {
             let pid = warden.command.as_raw_nonzero().get();
-            warden_protocol::send_report(io::stdin(), &WardenReport::Started { pid, held_by: warden.held_by() });
+            let started = WardenReport::Started { pid, held_by: warden.held_by(), sandbox: warden.sandbox.take() };
+            warden_protocol::send_report(io::stdin(), &started);
             warden.run_until_gone();
             warden.note_end_in_record();
             warden.into_final_report()
         }
-        Err((step, error)) => WardenReport::Refused { step, errno: warden_protocol::errno(&error) },
+        Err(failure) => WardenReport::Refused(failure),
     };
     warden_protocol::send_report(io::stdin(), &report);
     ExitCode::SUCCESS
@@ -95,6 +97,8 @@ struct Warden {
     namespace_reports: Option<UnixStream>,
     /// Only without a namespace.
     cgroup: Option<Cgroup>,
+    /// Until it has been reported.
+    sandbox: Option<SandboxFacts>,
     proc_directory: ProcDirectory,
     record: Option<OwnedFd>,
     child_changes: ChildChanges,
@@ -111,19 +115,18 @@ struct Warden {
 }
 
 impl Warden {
-    fn start(request: &LaunchRequest) -> Result<Self, (StartStep, io::Error)> {
-        let warden_error = |error| (StartStep::Warden, error);
-        become_warden().map_err(warden_error)?;
+    fn start(request: &LaunchRequest) -> Result<Self, StartFailure> {
+        become_warden().map_err(StartFailure::warden)?;
         let proc_directory = ProcDirectory::open();
-        let mut input = receive_input(request.input).map_err(warden_error)?;
+        let mut input = receive_input(request.input).map_err(StartFailure::warden)?;
         let record =
-            request.record.then(|| fd_passing::receive_descriptor(io::stdin())).transpose().map_err(warden_error)?;
+            request.record.then(|| fd_passing::receive_descriptor(io::stdin())).transpose().map_err(StartFailure::warden)?;
         let started = StartedCommand::new(request, &mut input)?;
         // Installed after the start, so that the init of a namespace does not inherit them. The first reap finds a
         // child that ended before.
-        let child_changes = signals::install_handlers().map_err(warden_error)?;
-        close_output().map_err(warden_error)?;
-        let StartedCommand { leader, command, namespace_reports, cgroup } = started;
+        let child_changes = signals::install_handlers().map_err(StartFailure::warden)?;
+        close_output().map_err(StartFailure::warden)?;
+        let StartedCommand { leader, command, namespace_reports, cgroup, sandbox } = started;
         Ok(Self {
             own_pid: getpid(),
             term_grace: request.term,
@@ -131,6 +134,7 @@ impl Warden {
             command,
             namespace_reports,
             cgroup,
+            sandbox,
             proc_directory,
             record,
             child_changes,

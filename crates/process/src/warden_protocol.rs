@@ -11,14 +11,17 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell_protocol::receipt::Containment;
+use quell_protocol::sandbox::SandboxFacts;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use super::fd_passing::CommandInput;
-use super::{Isolate, ProcessEndMethod};
+use super::sandbox::SandboxError;
+use super::{Isolate, ProcessEndMethod, SandboxSpec};
 
 pub(super) const WARDEN_ARGUMENT: &str = "__warden";
 /// The name that `ps` shows. Without the name of the product, so that `pkill -9 quell` ends the daemon and leaves the
@@ -37,12 +40,9 @@ pub(super) enum WardenReport {
         /// Pid of the leader.
         pid: i32,
         held_by: Containment,
+        sandbox: Option<SandboxFacts>,
     },
-    Refused {
-        step: StartStep,
-        /// `errno` of the failed step.
-        errno: i32,
-    },
+    Refused(StartFailure),
     /// All processes of the command have ended except the leftovers.
     Ended(CommandEndReport),
 }
@@ -52,7 +52,42 @@ pub(super) enum WardenReport {
 pub(super) enum StartStep {
     Warden,
     Isolate,
+    Sandbox,
     Program,
+}
+
+/// Why a command was not started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StartFailure {
+    pub(super) step: StartStep,
+    /// `errno` of the failed step; 0 if it has none.
+    pub(super) errno: i32,
+    /// The step and its error for people, where the number alone does not say enough.
+    pub(super) detail: Option<String>,
+}
+
+impl StartFailure {
+    pub(super) fn new(step: StartStep, error: &io::Error) -> Self {
+        Self { step, errno: error.raw_os_error().unwrap_or(0), detail: None }
+    }
+
+    pub(super) fn warden(error: impl Into<io::Error>) -> Self {
+        Self::new(StartStep::Warden, &error.into())
+    }
+
+    pub(super) fn isolate(error: impl Into<io::Error>) -> Self {
+        Self::new(StartStep::Isolate, &error.into())
+    }
+
+    pub(super) fn program(error: impl Into<io::Error>) -> Self {
+        Self::new(StartStep::Program, &error.into())
+    }
+}
+
+impl From<SandboxError> for StartFailure {
+    fn from(error: SandboxError) -> Self {
+        Self { step: StartStep::Sandbox, errno: 0, detail: Some(error.to_string()) }
+    }
 }
 
 /// The end of a command as its warden saw it.
@@ -100,6 +135,7 @@ pub(super) struct LaunchRequest {
     /// Time from SIGTERM to SIGKILL.
     pub(super) term: Duration,
     pub(super) isolate: Isolate,
+    pub(super) sandbox: Option<Arc<SandboxSpec>>,
     pub(super) input: CommandInput,
     #[serde(skip)]
     pub(super) argv: Vec<OsString>,
@@ -160,19 +196,20 @@ impl LaunchRequest {
     }
 }
 
-/// Returns the error number for [`WardenReport::Refused`].
-pub(super) fn errno(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
+    use quell_protocol::sandbox::SandboxMode;
+
     use super::*;
 
     fn launch_request() -> LaunchRequest {
         LaunchRequest {
             term: Duration::from_millis(500),
             isolate: Isolate::Pid,
+            sandbox: Some(Arc::new(SandboxSpec {
+                hidden: vec!["/home/user/.ssh".into()],
+                ..SandboxSpec::new(SandboxMode::Workspace)
+            })),
             input: CommandInput::Pipe,
             argv: vec!["sh".into(), "-c".into(), "echo \"a b\"\nexit 3".into(), OsString::new()],
             env: vec![("PATH".into(), "/bin".into()), ("EMPTY".into(), OsString::new())],
@@ -201,10 +238,10 @@ mod tests {
 
     #[test]
     fn a_cut_line_is_no_word() {
-        let started = br#"{"started":{"pid":7,"held_by":"sweep"}}"#;
+        let started = br#"{"started":{"pid":7,"held_by":"sweep","sandbox":null}}"#;
         assert_eq!(
             parse_reports(started).collect::<Vec<_>>(),
-            [WardenReport::Started { pid: 7, held_by: Containment::Sweep }]
+            [WardenReport::Started { pid: 7, held_by: Containment::Sweep, sandbox: None }]
         );
         assert_eq!(parse_reports(&started[..10]).count(), 0);
     }

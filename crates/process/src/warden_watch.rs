@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quell_protocol::receipt::{Containment, ProcessFacts};
+use quell_protocol::sandbox::SandboxFacts;
 use quell_scope::{Held, Release, StopLevel};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use tokio::io::unix::AsyncFd;
@@ -19,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::orphans::{self, LostWarden, TakeOverOutcome};
 use super::process_tree;
-use super::warden_protocol::{self, CommandEndReport, StartStep, WardenReport};
+use super::warden_protocol::{self, CommandEndReport, StartFailure, StartStep, WardenReport};
 use super::{
     CapturedOutput, CommandSpec, Isolate, ProcessEnd, ProcessEndMethod, ProcessEndReason, SpawnError, WardensInner,
     live_wardens,
@@ -150,14 +151,14 @@ impl WardenWatch {
         let end = match last_report {
             // A report counts only if its warden then exited properly: the command could have forged one on the socket.
             Some(WardenReport::Ended(ended)) if exited => self.end_from_report(ended).await,
-            Some(WardenReport::Refused { step, errno }) if exited => {
+            Some(WardenReport::Refused(failure)) if exited => {
                 // Usually nothing runs; a warden that failed after the start has left its command.
                 self.end_orphans_if_any().await;
                 if let Some(record) = &self.wardens.warden_record {
                     record.note_end(self.control.pid);
                 }
                 self.held.release(Release::Failed);
-                return Err(start_error(step, errno, self.program));
+                return Err(start_error(failure, self.program));
             }
             Some(_) | None => self.end_from_take_over().await,
         };
@@ -242,10 +243,12 @@ impl WardenWatch {
         if self.facts.pid != 0 {
             return;
         }
-        if let Some(WardenReport::Started { pid, held_by }) = warden_protocol::parse_reports(buffer).next() {
+        if let Some(WardenReport::Started { pid, held_by, sandbox }) = warden_protocol::parse_reports(buffer).next() {
             self.facts.pid = u32::try_from(pid).unwrap_or_default();
             self.facts.held_by = Some(held_by);
             self.warn_of_weak_containment(held_by);
+            self.warn_of_missing_layers(sandbox.as_ref());
+            self.facts.sandbox = sandbox;
             self.held.note_process(self.facts.clone());
         }
     }
@@ -256,6 +259,16 @@ impl WardenWatch {
         if weak && !self.wardens.warned_of_weak_isolation.swap(true, Ordering::Relaxed) {
             let held_by = held_by.description();
             tracing::warn!(held_by, "the system permits no PID namespace for commands; `quell doctor` says why");
+        }
+    }
+
+    /// Warns once per daemon of what the system does not permit.
+    fn warn_of_missing_layers(&self, sandbox: Option<&SandboxFacts>) {
+        let Some(facts) = sandbox.filter(|facts| !facts.missing.is_empty()) else { return };
+        if !self.wardens.warned_of_missing_layers.swap(true, Ordering::Relaxed) {
+            let missing: Vec<&str> = facts.missing.iter().map(|missing| missing.layer.description()).collect();
+            let missing = missing.join(", ");
+            tracing::warn!(missing, "the sandbox of commands is weaker than it should be; `quell doctor` says why");
         }
     }
 
@@ -295,6 +308,7 @@ impl WardenWatch {
             leftovers,
             output: CapturedOutput::default(),
             held_by: self.facts.held_by,
+            sandbox: self.facts.sandbox.clone(),
         }
     }
 
@@ -315,6 +329,7 @@ impl WardenWatch {
             leftovers: taken_over.leftovers.into_iter().map(|(_, name)| name).collect(),
             output: CapturedOutput::default(),
             held_by: self.facts.held_by,
+            sandbox: self.facts.sandbox.clone(),
         }
     }
 
@@ -331,11 +346,12 @@ impl WardenWatch {
     }
 }
 
-fn start_error(step: StartStep, errno: i32, program: String) -> SpawnError {
-    let source = io::Error::from_raw_os_error(errno);
-    match step {
+fn start_error(failure: StartFailure, program: String) -> SpawnError {
+    let source = io::Error::from_raw_os_error(failure.errno);
+    match failure.step {
         StartStep::Warden => SpawnError::Warden(source),
         StartStep::Isolate => SpawnError::Isolation(source),
+        StartStep::Sandbox => SpawnError::Sandbox { problem: failure.detail.unwrap_or_else(|| source.to_string()) },
         StartStep::Program => SpawnError::Program { program, source },
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{AgentRow, ComputeStatus};
 use crate::ids::{AgentId, RunId};
 use crate::json_object::optional_object;
+use crate::sandbox::SandboxMode;
 
 /// Body of `POST /api/agents`. The fields have the same meaning and the same defaults as the keys under `[agents.X]` in
 /// the configuration.
@@ -53,6 +54,18 @@ pub struct NewAgent {
     pub approvals: Option<BTreeMap<String, String>>,
     /// Isolation of commands: `auto`, `pid` or `none`.
     pub isolate: Option<String>,
+    /// What commands and file tools may reach; `workspace` if absent.
+    pub sandbox: Option<SandboxMode>,
+    /// Directories that commands may write besides the working directory.
+    pub writable: Option<Vec<String>>,
+    /// Places that commands may read although they are hidden.
+    pub readable: Option<Vec<String>>,
+    /// Further places that commands may not see.
+    pub hidden: Option<Vec<String>>,
+    /// True if commands may create namespaces, as Chromium's sandbox does.
+    pub nested_namespaces: Option<bool>,
+    /// True if commands are refused where a layer of the sandbox is missing.
+    pub sandbox_require: Option<bool>,
     /// Time limit in seconds of a foreground command whose call sets none.
     pub shell_timeout_s: Option<u64>,
     /// Seconds without use after which a session of this agent expires.
@@ -128,6 +141,12 @@ impl NewAgent {
             partial: None,
             approvals: None,
             isolate: None,
+            sandbox: None,
+            writable: None,
+            readable: None,
+            hidden: None,
+            nested_namespaces: None,
+            sandbox_require: None,
             shell_timeout_s: None,
             idle_s: None,
             daily_tokens: None,

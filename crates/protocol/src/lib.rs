@@ -19,6 +19,7 @@ pub mod ids;
 pub mod json_object;
 pub mod memory;
 pub mod receipt;
+pub mod sandbox;
 pub mod session;
 pub mod verdict;
 pub mod web_ui;
@@ -33,4 +34,5 @@ pub use json_object::Object;
 pub use receipt::{
     Amendment, AmendmentKind, Instant, Leftover, Receipt, Resource, ResourceKind, Rung, TurnRecord, Usage,
 };
+pub use sandbox::{MissingLayer, SandboxFacts, SandboxLayer, SandboxMode};
 pub use verdict::{Requester, StopReason, Surface, Verdict};

@@ -5,6 +5,7 @@ pub mod summary_line;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::RunId;
+use crate::sandbox::SandboxFacts;
 use crate::verdict::Verdict;
 
 /// A point in time: wall clock, and milliseconds since the stop was requested, if there was a stop.
@@ -165,6 +166,8 @@ pub struct ProcessFactsIfAny {
     pub signal: Option<i32>,
     /// The means that contains the descendants; absent if the command never ran.
     pub held_by: Option<Containment>,
+    /// What held the command back; absent if it ran without a sandbox, or never ran.
+    pub sandbox: Option<SandboxFacts>,
 }
 
 /// The warden's report about a process tree.
@@ -184,6 +187,8 @@ pub struct ProcessFacts {
     pub signal: Option<i32>,
     /// The means that contains the descendants; absent if the command never ran.
     pub held_by: Option<Containment>,
+    /// What held the command back; absent if it ran without a sandbox, or never ran.
+    pub sandbox: Option<SandboxFacts>,
 }
 
 /// Means to end the descendants of a command, the surest first.
@@ -239,12 +244,19 @@ pub struct TurnRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandbox::SandboxMode;
 
     #[test]
     fn the_schema_of_process_facts_has_all_of_them() {
-        let held_by = Some(Containment::Namespace);
-        let facts =
-            ProcessFacts { pid: 7, command: "x".into(), swept: 1, exit_code: Some(0), signal: Some(9), held_by };
+        let facts = ProcessFacts {
+            pid: 7,
+            command: "x".into(),
+            swept: 1,
+            exit_code: Some(0),
+            signal: Some(9),
+            held_by: Some(Containment::Namespace),
+            sandbox: Some(SandboxFacts { mode: SandboxMode::Workspace, layers: Vec::new(), missing: Vec::new() }),
+        };
         let written = serde_json::to_value(&facts).unwrap();
         let read: ProcessFactsIfAny = serde_json::from_value(written.clone()).unwrap();
         assert_eq!(serde_json::to_value(read).unwrap(), written);

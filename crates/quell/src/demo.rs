@@ -20,6 +20,7 @@ use quell_kernel::registry::{StopRequest, StopScope};
 use quell_llm::demo::{DemoModel, DemoScript};
 use quell_llm::{ProviderConfig, ProviderKind};
 use quell_process::{Isolate, WardenExe};
+use quell_protocol::SandboxMode;
 use quell_protocol::api::{AccessLevel, Grants, HistoryMessage, OnBusy};
 use quell_protocol::{AgentId, EventKind, Principal, Receipt, RunId, SessionKey, StopReason, Surface};
 
@@ -52,6 +53,9 @@ pub(crate) struct DemoArgs {
     /// Whether the command gets a PID namespace: `auto`, `pid` or `none`, as in the configuration of an agent.
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_isolate)]
     isolate: Isolate,
+    /// What the command may reach: read-only, workspace, off
+    #[arg(long, value_name = "MODE", default_value = "workspace", value_parser = parse_sandbox)]
+    sandbox: SandboxMode,
 }
 
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
@@ -66,13 +70,18 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     Ok(if receipt.leftovers.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn parse_sandbox(word: &str) -> Result<SandboxMode, String> {
+    let found = SandboxMode::ALL.into_iter().find(|mode| mode.as_str() == word);
+    found.ok_or_else(|| format!("{word:?} is not one of read-only, workspace, off"))
+}
+
 fn parse_isolate(word: &str) -> Result<Isolate, String> {
     Isolate::from_word(word).ok_or_else(|| format!("{word:?} is not one of auto, pid, none"))
 }
 
 async fn run_tour(args: &DemoArgs, home: &Path) -> anyhow::Result<Receipt> {
     let model = DemoModel::start(DemoScript::Tour { command: args.command.clone() }).await?;
-    let engine = Engine::start(engine_config(home, &model.base_url(), args.isolate)?).await?;
+    let engine = Engine::start(engine_config(home, &model.base_url(), args)?).await?;
     let mut output = TourOutput::new(args.json);
     let shown = play_tour(&engine, &mut output).await;
     engine.shut_down().await;
@@ -187,10 +196,11 @@ fn history_line(message: &HistoryMessage) -> String {
     format!("    {:<9}  {partial}{}", message.role, [text, calls.join(", ")].join(" ").trim())
 }
 
-fn engine_config(home: &Path, base_url: &str, isolate: Isolate) -> anyhow::Result<EngineConfig> {
+fn engine_config(home: &Path, base_url: &str, args: &DemoArgs) -> anyhow::Result<EngineConfig> {
     let provider = ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::DEMO) };
+    let agent = AgentConfig { isolate: args.isolate, sandbox: Some(args.sandbox), ..AgentConfig::default() };
     Ok(EngineConfig {
-        agents: BTreeMap::from([(AgentId::parse("main")?, AgentConfig { isolate, ..AgentConfig::default() })]),
+        agents: BTreeMap::from([(AgentId::parse("main")?, agent)]),
         providers: BTreeMap::from([("demo".to_owned(), provider)]),
         environment: quell_process::base_environment(std::env::vars_os()),
         ..EngineConfig::new(home.join("data"), WardenExe::ThisProcess)

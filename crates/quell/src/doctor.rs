@@ -69,7 +69,7 @@ enum DoctorCheck {
 }
 
 /// All checks, in the order in which a start would meet the problems.
-const CHECKS: [(&str, DoctorCheck); 16] = [
+const CHECKS: [(&str, DoctorCheck); 17] = [
     ("configuration", DoctorCheck::System(files::configuration)),
     ("clock", DoctorCheck::System(system::clock)),
     ("shell", DoctorCheck::System(system::shell)),
@@ -86,6 +86,7 @@ const CHECKS: [(&str, DoctorCheck); 16] = [
     ("channels", DoctorCheck::Configured(channels::channels)),
     ("processes", DoctorCheck::System(processes::check_wardens)),
     ("isolation", DoctorCheck::Configured(processes::isolation)),
+    ("sandbox", DoctorCheck::Configured(processes::sandbox)),
 ];
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {

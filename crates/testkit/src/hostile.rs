@@ -6,7 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::commands::ProcessMarker;
+use crate::leaks;
 use crate::or_fail::OrFail as _;
 
 /// Compiles one of the programs into `folder`, where the daemon's user may execute it.
@@ -58,19 +61,18 @@ pub fn forged_report(program: &Path, mark: &ProcessMarker, go: &Path) -> String 
     format!("exec {} $PPID {} {}", program.display(), mark.as_str(), go.display())
 }
 
-/// Kills the warden and leaves a process of the daemon's own binary behind, without the run's environment: `serve` in
-/// its own data directory.
-pub fn poses_as_warden(quell: &Path, folder: &Path, mark: &ProcessMarker) -> String {
+/// Kills the warden and leaves a process of the daemon's own binary behind, without the run's environment: `serve` with
+/// a data directory in the workdir.
+pub fn poses_as_warden(quell: &Path, mark: &ProcessMarker) -> String {
     format!(
-        "mkdir -p {0}/fake; (env -i HOME={0}/fake QUELL_HOME={0}/fake QUELL_MARK={1} setsid {2} serve --listen 127.0.0.1:0 >{0}/fake.log 2>&1 &); \
-         until grep -q http {0}/fake.log; do sleep 0.1; done; echo hostile posing; kill -9 $PPID; sleep 600",
-        folder.display(),
+        "f=$PWD/fake; mkdir -p $f; (env -i HOME=$f QUELL_HOME=$f QUELL_MARK={0} setsid {1} serve --listen 127.0.0.1:0 >$f.log 2>&1 &); \
+         until grep -q http $f.log; do sleep 0.1; done; echo hostile posing; kill -9 $PPID; sleep 600",
         mark.as_str(),
         quell.display()
     )
 }
 
-/// Stops the warden, then kills the daemon and the warden; a child with an empty environment continues.
+/// Tries to stop the warden, and to kill the daemon and the warden. A child with an empty environment continues.
 pub fn kills_its_daemon(mark: &ProcessMarker) -> String {
     format!(
         "env -i sh -c 'while :; do sleep 1; done' {} & \
@@ -79,13 +81,27 @@ pub fn kills_its_daemon(mark: &ProcessMarker) -> String {
     )
 }
 
-/// Like [`kills_its_daemon`], but the child is an orphan in its own session: only its start time tells whose it is.
-pub fn kills_its_daemon_and_hides(mark: &ProcessMarker) -> String {
-    format!(
-        "(env -i setsid sh -c 'while :; do sleep 1; done' {} &); sleep 0.2; \
-         set -- $(cat /proc/$PPID/stat); kill -STOP $PPID; kill -9 $4 $PPID; sleep 600",
-        mark.as_str()
-    )
+/// Leaves an orphan with an empty environment in its own session: only its start time tells whose it is.
+pub fn hides_from_its_daemon(mark: &ProcessMarker) -> String {
+    format!("(env -i setsid sh -c 'while :; do sleep 1; done' {} &); sleep 0.2; echo hostile hid; sleep 600", mark.as_str())
+}
+
+/// What a program of the same user can do that no sandbox holds back: stops the warden of the marked processes, and kills
+/// the daemon and the warden.
+pub fn kill_daemon_and_warden(daemon: u32, mark: &ProcessMarker) {
+    let marked = mark.marked_processes();
+    let mut warden = marked.first().or_fail("no process carries the marker").pid;
+    loop {
+        let parent = leaks::read_process(warden).or_fail("the process is gone").parent;
+        if parent == daemon {
+            break;
+        }
+        warden = parent;
+    }
+    let pid = |pid: u32| i32::try_from(pid).ok().and_then(Pid::from_raw).or_fail("a pid");
+    for (process, signal) in [(warden, Signal::STOP), (daemon, Signal::KILL), (warden, Signal::KILL)] {
+        kill_process(pid(process), signal).or_fail("the process is gone");
+    }
 }
 
 /// A process tree in its own user and PID namespaces.

@@ -37,6 +37,7 @@ struct ReplacementFile<'a> {
 impl AtomicWriteTarget {
     /// Resolves `path`, through symlinks that stay inside the workdir, and creates missing directories.
     pub(super) fn resolve(root: &WorkdirRoot, path: &Path) -> Result<Self, FileToolError> {
+        root.check_writable(path)?;
         let fail = |error| path_error(path, error);
         match root.find_path(path) {
             Ok(found) => {

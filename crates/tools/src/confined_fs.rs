@@ -28,6 +28,7 @@ pub(super) struct WorkdirRoot {
     protected: ResolvedProtectedPaths,
     /// Whether a protected path may be reachable from here by its own name.
     may_reach_protected: bool,
+    is_read_only: bool,
 }
 
 #[derive(Debug)]
@@ -65,7 +66,20 @@ impl WorkdirRoot {
             resolve,
             protected,
             may_reach_protected: is_near_border,
+            is_read_only: context.is_read_only,
         })
+    }
+
+    /// Refuses every change where the sandbox is read-only.
+    pub(super) fn check_writable(&self, path: &Path) -> Result<(), FileToolError> {
+        if self.is_read_only {
+            return Err(failed_call(format!(
+                "{} was not written: the sandbox of this agent is read-only. A person can permit changes of the working \
+                 directory with sandbox = \"workspace\" in the agent's configuration",
+                quoted_path(path)
+            )));
+        }
+        Ok(())
     }
 
     /// Refuses a protected file, whatever name it was opened by.

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use quell_kernel::ToolSpec;
+use quell_protocol::sandbox::SandboxMode;
 use quell_protocol::{AgentId, ResourceKind};
 
 use crate::text::quoted;
@@ -32,6 +33,8 @@ pub trait ToolArguments: DeserializeOwned + JsonSchema + Send + 'static {
 pub struct AgentFacts<'a> {
     /// Timeout of a foreground command whose call gives none, in seconds.
     pub shell_timeout_s: u64,
+    /// The sandbox of its commands, if it is known.
+    pub sandbox: Option<SandboxMode>,
     /// The agents to which it may delegate work.
     pub delegates: &'a [Delegate<'a>],
 }

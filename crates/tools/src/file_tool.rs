@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use quell_protocol::sandbox::SandboxMode;
 use quell_scope::{Cancelled, Interrupted, Point};
 
 use crate::definition::ToolArguments;
@@ -28,6 +29,8 @@ pub(crate) trait FileTool: ToolArguments {
 pub(crate) struct FileToolContext {
     pub(crate) workdir: PathBuf,
     pub(crate) unconfined: bool,
+    /// The sandbox of the agent permits no changes.
+    pub(crate) is_read_only: bool,
     pub(crate) output_limit: usize,
     pub(crate) protected: ProtectedPaths,
 }
@@ -65,7 +68,8 @@ impl<T: FileTool> ContextTool for T {
     async fn call(self, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
         let context = FileToolContext {
             workdir: cx.workdir.to_path_buf(),
-            unconfined: cx.toolbox.settings.unconfined,
+            unconfined: cx.toolbox.settings.unconfined || cx.sandbox_mode() == SandboxMode::Off,
+            is_read_only: cx.sandbox_mode() == SandboxMode::ReadOnly,
             output_limit: cx.output_limit,
             protected: cx.toolbox.settings.protected.clone(),
         };
@@ -82,7 +86,7 @@ impl FileToolContext {
     /// A context for reads and writes that never leave the workdir.
     pub(crate) fn confined(workdir: &Path) -> Self {
         let protected = ProtectedPaths::default();
-        Self { workdir: workdir.to_path_buf(), unconfined: false, output_limit: 0, protected }
+        Self { workdir: workdir.to_path_buf(), unconfined: false, is_read_only: false, output_limit: 0, protected }
     }
 }
 

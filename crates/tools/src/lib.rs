@@ -18,6 +18,7 @@ mod list;
 mod process;
 mod protected_paths;
 mod read;
+mod sandbox_note;
 mod search;
 mod shell;
 mod skills;

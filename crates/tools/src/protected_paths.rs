@@ -52,6 +52,11 @@ impl ProtectedPaths {
         ))
     }
 
+    /// True when a path is a protected one or lies in one, symlinks resolved. It need not exist.
+    pub fn contains(&self, path: &Path) -> bool {
+        self.resolve().is_protected_path(&resolve_existing(path))
+    }
+
     /// Resolves the paths for the file tools, once per call.
     pub(super) fn resolve(&self) -> ResolvedProtectedPaths {
         let files: Vec<PathBuf> = self.files.iter().flat_map(|file| path_chain(file)).collect();

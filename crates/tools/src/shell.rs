@@ -1,7 +1,7 @@
 //! The `shell` tool: run `sh -c` in the workdir under a warden, in the foreground or in the background.
 //!
-//! It is no sandbox: the command may do everything that the user of the daemon may do. Only the directory in which it
-//! starts is confined to the workdir.
+//! What the command may reach is said by the sandbox of the context. The directory in which it starts is always
+//! confined to the workdir.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use crate::background::BackgroundStartError;
 use crate::definition::{AgentFacts, ToolArguments, tool_spec};
-use crate::text;
+use crate::{sandbox_note, text};
 use crate::tool::{ContextTool, ToolContext, ToolOutput};
 use quell_kernel::ToolSpec;
 
@@ -79,8 +79,11 @@ impl ToolArguments for ShellArgs {
 
     fn spec_for(agent: &AgentFacts<'_>) -> Option<ToolSpec> {
         let (mut spec, seconds) = (tool_spec::<Self>(), agent.shell_timeout_s);
-        spec.description =
-            format!("{} A command that takes longer than {seconds} s is ended: {TIMEOUT_ADVICE}.", spec.description);
+        let sandbox = agent.sandbox.map_or("", sandbox_note::description);
+        spec.description = format!(
+            "{} A command that takes longer than {seconds} s is ended: {TIMEOUT_ADVICE}.{sandbox}",
+            spec.description
+        );
         Some(spec)
     }
 }
@@ -104,7 +107,8 @@ impl ContextTool for ShellArgs {
         }
         match cx.wardens.run(&command, cx.scope, cx.sink).await {
             Ok(end) => {
-                let text = result_text(&end, limit, cx.output_limit);
+                let note = refusal_note_of(&end, cx);
+                let text = result_text(&end, limit, cx.output_limit.saturating_sub(note.len())) + &note;
                 Ok(ToolOutput { end: call_end(&end), code: end.code, ..ToolOutput::ok(text) })
             }
             Err(SpawnError::Cancelled(_)) => Err(Cancelled),
@@ -152,6 +156,7 @@ fn command_spec(args: ShellArgs, cx: &ToolContext<'_>) -> Result<CommandSpec, St
         timeout: timeout.transpose()?.or(default_timeout),
         output_limit: cx.output_limit,
         isolate: cx.isolate,
+        sandbox: cx.sandbox.clone(),
     })
 }
 
@@ -167,6 +172,14 @@ fn resolve_cwd(workdir: &Path, cwd: Option<&Path>) -> Result<PathBuf, String> {
         return Err(format!("`cwd` {} is not a directory", cwd.display()));
     }
     Ok(real_cwd)
+}
+
+/// The note about the sandbox for a command that failed, on a line of its own; empty if there is none.
+fn refusal_note_of(end: &ProcessEnd, cx: &ToolContext<'_>) -> String {
+    let has_failed = end.reason == ProcessEndReason::ByItself && end.code != Some(0);
+    let sandbox = cx.sandbox.as_ref().filter(|_| has_failed);
+    let note = sandbox.and_then(|sandbox| sandbox_note::refusal_note(sandbox, cx.workdir, &end.output.text()));
+    note.map_or_else(String::new, |note| format!("\n{note}"))
 }
 
 fn call_end(end: &ProcessEnd) -> CallEnd {

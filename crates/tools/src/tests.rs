@@ -97,6 +97,7 @@ impl ToolFixture {
             output_limit: self.limit,
             shell_timeout_s: 600,
             isolate: Isolate::default(),
+            sandbox: None,
             sink: &mut NoOutput,
         };
         // As a trait object the future must be `Send`, which the agent loop needs.
@@ -124,6 +125,7 @@ impl ToolFixture {
         FileToolContext {
             workdir: self.path(""),
             unconfined: self.toolbox.settings.unconfined,
+            is_read_only: false,
             output_limit: self.limit,
             protected: self.toolbox.settings.protected.clone(),
         }

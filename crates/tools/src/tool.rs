@@ -6,9 +6,11 @@ use std::ffi::OsString;
 use std::marker::PhantomData;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 
-use quell_process::{Isolate, OutputSink, Wardens};
+use quell_process::{Isolate, OutputSink, SandboxSpec, Wardens};
 use quell_protocol::CallEnd;
+use quell_protocol::sandbox::SandboxMode;
 use quell_scope::{Cancelled, Scope};
 use serde_json::Value;
 
@@ -111,8 +113,17 @@ pub struct ToolContext<'a> {
     /// Timeout of a foreground command whose call gives none, in seconds.
     pub shell_timeout_s: u64,
     pub isolate: Isolate,
+    /// What commands and file tools may reach; commands have no sandbox if `None`.
+    pub sandbox: Option<Arc<SandboxSpec>>,
     /// Receives the output of a command while it runs.
     pub sink: &'a mut dyn OutputSink,
+}
+
+impl ToolContext<'_> {
+    /// The mode of the sandbox. Without one the file tools keep to the workdir, as in `workspace`.
+    pub(crate) fn sandbox_mode(&self) -> SandboxMode {
+        self.sandbox.as_ref().map_or(SandboxMode::Workspace, |sandbox| sandbox.mode)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

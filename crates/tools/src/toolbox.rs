@@ -33,6 +33,11 @@ impl Toolbox {
         if self.settings.fetch.allow_private { AddressPolicy::Any } else { AddressPolicy::PublicOnly }
     }
 
+    /// Whether the file tools of all agents may leave the workdir.
+    pub fn is_unconfined(&self) -> bool {
+        self.settings.unconfined
+    }
+
     pub fn protected_paths(&self) -> &ProtectedPaths {
         &self.settings.protected
     }

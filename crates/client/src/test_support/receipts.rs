@@ -44,6 +44,7 @@ pub fn stopped_receipt() -> Receipt {
         exit_code: None,
         signal: Some(15),
         held_by: None,
+        sandbox: None,
     };
     Receipt {
         run_id: RunId::parse("r1").unwrap(),

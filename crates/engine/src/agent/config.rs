@@ -12,6 +12,7 @@ use quell_llm::{ProviderKind, ThinkingMode};
 use quell_process::Isolate;
 use quell_protocol::AgentId;
 use quell_protocol::agents::Price;
+use quell_protocol::sandbox::SandboxMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -94,6 +95,23 @@ pub struct AgentConfig {
     /// `auto`: commands run in their own PID namespace if the kernel supports it; `pid`: they run only in one; `none`:
     /// never in one.
     pub isolate: Isolate,
+    /// What its commands and file tools may reach. `workspace`: they change the workdir and the `writable` directories
+    /// only, and see no credentials, other agents' files and sockets of services; `read-only`: they change nothing;
+    /// `off`: files as the user of the daemon has them. If absent, `workspace`, and with `[tools] unconfined` `off`.
+    /// Quell's own data, configuration and keys are out of reach in every mode.
+    #[schemars(with = "Option<String>")]
+    pub sandbox: Option<SandboxMode>,
+    /// Directories that commands may write besides the workdir; absolute, or with a leading `~/`.
+    pub writable: Vec<PathBuf>,
+    /// Places that commands may read although they are hidden, such as the socket of an ssh-agent.
+    pub readable: Vec<PathBuf>,
+    /// Places that commands may not see, besides those that are hidden anyway.
+    pub hidden: Vec<PathBuf>,
+    /// Whether commands may create namespaces, as the sandbox of Chromium does.
+    pub nested_namespaces: bool,
+    /// Whether commands are refused where the system lacks a layer of the sandbox. Otherwise the log, `quell doctor` and
+    /// the receipt name what is missing.
+    pub sandbox_require: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,6 +170,29 @@ impl AgentConfig {
         self.skill_reading_tool().is_none().then(|| no_reader_message.to_owned())
     }
 
+    /// What is wrong with the sandbox settings: the key and the problem.
+    #[must_use]
+    pub fn sandbox_problem(&self, mode: SandboxMode) -> Option<(&'static str, String)> {
+        let places = [("writable", &self.writable), ("readable", &self.readable), ("hidden", &self.hidden)];
+        for (key, paths) in places {
+            if let Some(path) = paths.iter().find(|path| !path.is_absolute()) {
+                let problem = format!("{} is no absolute path; begin it with / or ~/", path.display());
+                return Some((key, problem));
+            }
+            if mode == SandboxMode::Off && !paths.is_empty() {
+                return Some((key, "has no effect with sandbox = \"off\"; leave one of them out".to_owned()));
+            }
+        }
+        if mode == SandboxMode::ReadOnly && !self.writable.is_empty() {
+            let problem = "contradicts sandbox = \"read-only\"; leave it out, or set sandbox = \"workspace\"";
+            return Some(("writable", problem.to_owned()));
+        }
+        (self.sandbox_require && self.isolate == Isolate::None).then(|| {
+            let problem = "contradicts isolate = \"none\", without which no namespace holds a command; leave isolate out";
+            ("sandbox_require", problem.to_owned())
+        })
+    }
+
     pub fn daily_limit(&self) -> DailyLimit {
         DailyLimit { tokens: self.daily_tokens, cost: self.daily_cost, price: self.price }
     }
@@ -198,6 +239,12 @@ impl Default for AgentConfig {
             price: None,
             shell_timeout_s: 600,
             isolate: Isolate::Auto,
+            sandbox: None,
+            writable: Vec::new(),
+            readable: Vec::new(),
+            hidden: Vec::new(),
+            nested_namespaces: false,
+            sandbox_require: false,
         }
     }
 }

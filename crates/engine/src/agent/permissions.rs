@@ -22,14 +22,15 @@ impl Agent {
             Isolate::Pid => Isolation::Required,
         };
         let (tools, servers, approvals) = (config.tools.clone(), config.mcp.clone(), config.approvals.clone());
-        RunPermissions { tools, servers, approvals, isolation, own_model: self.own_model }
+        let sandbox = self.sandbox.clone();
+        RunPermissions { tools, servers, approvals, isolation, sandbox, own_model: self.own_model }
     }
 
     /// This agent, restricted to the permissions of the run that starts it. It keeps its own workdir, because delegated
     /// work may need its files.
     #[must_use]
     pub fn restricted_to(&self, max_permissions: &RunPermissions) -> Self {
-        let RunPermissions { tools, servers, approvals, isolation, own_model } =
+        let RunPermissions { tools, servers, approvals, isolation, sandbox, own_model } =
             self.permissions().restricted_by(max_permissions);
         let isolate = match isolation {
             Isolation::None => Isolate::None,
@@ -38,6 +39,6 @@ impl Agent {
         };
         let tool_specs = self.tool_specs.iter().filter(|spec| contains_tool(&tools, &spec.name)).cloned().collect();
         let config = AgentConfig { tools, mcp: servers, approvals, isolate, ..self.config.clone() };
-        Self { config, tool_specs, own_model, ..self.clone() }
+        Self { config, tool_specs, sandbox, own_model, ..self.clone() }
     }
 }

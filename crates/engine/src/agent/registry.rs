@@ -9,6 +9,7 @@ mod factory;
 mod reload;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::agent_tree::{AgentTree, AgentTreeError};
@@ -115,6 +116,12 @@ impl AgentRegistry {
             unbuildable: BTreeMap::new(),
         };
         Ok(Self(Arc::new(AgentRegistryInner { factory, state: Mutex::new(state) })))
+    }
+
+    /// The workdirs of all agents but this one.
+    pub fn other_workdirs(&self, id: &AgentId) -> Vec<PathBuf> {
+        let state = self.lock_state();
+        state.snapshot.iter().filter(|(other, _)| *other != id).map(|(_, agent)| agent.workdir.clone()).collect()
     }
 
     /// Restores the agents that were created at run time, parents before children. An agent that cannot be built is

@@ -129,6 +129,7 @@ fn command_spec(hooks: &HooksInner, command: &str, job: &HookJob) -> CommandSpec
         timeout: Some(hooks.timeout),
         output_limit: OUTPUT_LIMIT_BYTES,
         isolate: Isolate::None,
+        sandbox: None,
     }
 }
 

@@ -2,7 +2,7 @@
 //! scope, so that a stop cannot interrupt its end.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use futures_util::FutureExt;
@@ -138,12 +138,14 @@ impl RunTable {
         let channel_message = channel_message.as_ref().map(|(origin, words)| (*origin, words.as_str()));
         let history = channel_delivery::trim_history(history, channel_origin);
         let (services, session) = (self.services(), &live_run.run.session);
-        let client_options = agent.mcp_client_options(live_run.id(), session, endpoint);
+        let server_sandbox = services.mcp.starts_programs().then(|| services.sandbox(&agent, session));
+        let client_options = agent.mcp_client_options(live_run.id(), session, endpoint, server_sandbox);
         // waits: raced in `recall_for_run`.
         let run_context = self.run_context(live_run, &agent, &history, channel_message).await?;
         let agent_loop = AgentLoop {
             run_id: live_run.id(),
             agent: &agent,
+            sandbox: OnceLock::new(),
             services,
             history: &history,
             delegation_tools: services.agents.delegation_tools(&agent),

@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -12,6 +13,7 @@ use quell_kernel::session::{SessionCleanup, SessionUse};
 use quell_mcp::ClosingServers;
 use quell_protocol::SessionKey;
 use quell_protocol::hook::{HookEvent, SessionFacts};
+use quell_scope::{Cancelled, Point, PointProbe, Scope};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -67,6 +69,13 @@ pub(super) struct PendingCleanup {
 enum CleanupItem {
     Stage(BegunStage),
     McpServers(ClosingServers),
+    TemporaryFiles(TemporaryFiles),
+}
+
+/// The temporary files of a session's commands.
+struct TemporaryFiles {
+    sessions: Sessions,
+    key: SessionKey,
 }
 
 impl CleanupItem {
@@ -74,6 +83,7 @@ impl CleanupItem {
         match self {
             Self::Stage(stage) => &stage.name,
             Self::McpServers(_) => "MCP connections",
+            Self::TemporaryFiles(_) => "temporary files",
         }
     }
 
@@ -91,6 +101,18 @@ impl CleanupItem {
                     return Err(format!("they did not end within {limit:?}; they are killed now"));
                 };
                 if leftovers.is_empty() { Ok(()) } else { Err(format!("they left {}", leftovers.join(", "))) }
+            }
+            Self::TemporaryFiles(files) => {
+                let (runs, key) = (files.sessions.0.runs.clone(), files.key.clone());
+                let scope = Scope::new(runs.clock(), PointProbe::default());
+                let delete = move |_: &AtomicBool| runs.services().sandbox_site.delete_temporary_files_of(&key);
+                // waits: as above.
+                let deleted = timeout(limit, scope.blocking(Point::Blocking, "temporary files", delete)).await;
+                match deleted {
+                    Ok(Ok(deleted)) => deleted.map_err(|error| error.to_string()),
+                    Ok(Err(Cancelled)) => Err("the deletion was cancelled".to_owned()),
+                    Err(_) => Err(format!("they were not deleted within {limit:?}")),
+                }
             }
         }
     }
@@ -301,6 +323,11 @@ async fn clean_up_session(
     sessions
         .run_cleanup_step(PendingCleanup { key: key.clone(), item: CleanupItem::McpServers(closing_servers), tries: 0 })
         .await;
+    if sessions.0.runs.services().sandbox_site.has_temporary_files(&key) {
+        let files = CleanupItem::TemporaryFiles(TemporaryFiles { sessions: sessions.clone(), key: key.clone() });
+        // waits: as above.
+        sessions.run_cleanup_step(PendingCleanup { key: key.clone(), item: files, tries: 0 }).await;
+    }
     sessions.0.runs.services().background.forget_session(&key);
     drop(resources);
     drop(permit);

@@ -97,10 +97,10 @@ mod tests {
 
     use quell_llm::{Models, ProviderConfig, ProviderKind};
     use quell_protocol::AgentId;
-    use quell_tools::{ToolSettings, Toolbox};
+    use quell_tools::{ProtectedPaths, ToolSettings, Toolbox};
 
     use super::*;
-    use crate::agent::{AgentConfig, AgentFactory};
+    use crate::agent::{AgentConfig, AgentFactory, SandboxSite};
 
     fn agent(id: &str, prompt: &str) -> Arc<Agent> {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -111,8 +111,12 @@ mod tests {
             models: Models::new(BTreeMap::from([("p".to_owned(), provider)])).unwrap(),
             toolbox: Arc::new(Toolbox::new(ToolSettings::default())),
             mcp_servers: BTreeSet::new(),
-            work_dir: dir.path().to_owned(),
-            home_dir: None,
+            sandbox_site: Arc::new(SandboxSite::new(
+                dir.path().to_owned(),
+                dir.path().join("tmp"),
+                None,
+                &ProtectedPaths::default(),
+            )),
         };
         let (model, prompt) = ("p/model".to_owned(), prompt.to_owned());
         let config = AgentConfig { model, prompt, ..AgentConfig::default() };

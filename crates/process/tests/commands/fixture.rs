@@ -52,7 +52,11 @@ impl CommandFixture {
     }
 
     pub(crate) async fn isolating() -> Self {
-        Self { isolate: Isolate::Pid, ..Self::new().await }
+        Self::with_isolation(Isolate::Pid).await
+    }
+
+    pub(crate) async fn with_isolation(isolate: Isolate) -> Self {
+        Self { isolate, ..Self::new().await }
     }
 
     fn with(wardens: Wardens) -> Self {
@@ -78,6 +82,7 @@ impl CommandFixture {
             timeout: None,
             output_limit: 64 * 1024,
             isolate: self.isolate,
+            sandbox: None,
         }
     }
 

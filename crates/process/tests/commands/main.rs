@@ -7,4 +7,5 @@ mod fixture;
 mod isolation;
 mod killed_wardens;
 mod running;
+mod sandbox;
 mod stops;

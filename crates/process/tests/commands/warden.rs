@@ -2,6 +2,8 @@
 //! product.
 #![expect(clippy::print_stdout, reason = "the test reads its output")]
 
+mod probe;
+
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
             Some("daemon") => daemon(argv, Isolate::None).await,
             Some("isolating-daemon") => daemon(argv, Isolate::Pid).await,
             Some("descriptors") => descriptors(argv).await,
+            Some("probe") => Ok(run_probe(argv)),
             Some("sudo") => sudo(argv),
             _ => Ok(ExitCode::from(2)),
         }
@@ -66,6 +69,18 @@ async fn descriptors(scripts: &[OsString]) -> ModeResult {
     Ok(ExitCode::from(u8::from(counts.len() != 1)))
 }
 
+/// Tries one system call and says how it ended: exit code 0 if it is permitted, else 1.
+fn run_probe(argv: &[OsString]) -> ExitCode {
+    let argument = |index: usize| argv.get(index).and_then(|argument| argument.to_str());
+    match probe::probe(argument(0).unwrap_or_default(), argument(1)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Becomes root in all user ids, as a set-user-id binary of root may, and executes a command.
 fn sudo(argv: &[OsString]) -> ModeResult {
     rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;
@@ -84,6 +99,7 @@ fn spec(argv: &[OsString], isolate: Isolate) -> std::io::Result<CommandSpec> {
         timeout: None,
         output_limit: 1024,
         isolate,
+        sandbox: None,
     })
 }
 

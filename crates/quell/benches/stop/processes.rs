@@ -39,6 +39,7 @@ async fn measure_warden_cost(report: &BenchReport, samples: usize) {
         timeout: None,
         output_limit: 1000,
         isolate,
+        sandbox: None,
     };
     let (sweep, namespace) = (command_spec(Isolate::None), command_spec(Isolate::Auto));
     let (mut bare, mut swept, mut isolated) = <(Times, Times, Times)>::default();

@@ -1,13 +1,15 @@
 //! Start a command with a hidden child and check that a stop ends both; report isolation.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quell_kernel::StopTimeouts;
-use quell_process::{CommandSpec, Isolate, OutputSink, SpawnError, Wardens};
+use quell_process::{CommandSpec, Isolate, OutputSink, SandboxSpec, SpawnError, Wardens};
 use quell_protocol::ToolOutputStream;
 use quell_protocol::receipt::Containment;
+use quell_protocol::sandbox::{SandboxFacts, SandboxMode};
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Scope};
 
@@ -63,6 +65,35 @@ pub(super) fn isolation(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
         ),
         ContainmentFinding::Other { words: _, why } => DoctorFinding::fail(
             format!("the system permits no PID namespace ({why}); asked for by {}", names.join(", ")),
+            REMEDY,
+        ),
+    }]
+}
+
+/// Reports which layers of the sandbox the system permits.
+pub(super) fn sandbox(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
+    let probe = CommandProbe { input: input.base, times: input.loaded.stop_times() };
+    let facts = match block_on(&input.base.runtime, probe.probe_sandbox()) {
+        Ok(facts) => facts,
+        Err(problem) => return vec![DoctorFinding::fail(problem, "run `quell demo` to see more")],
+    };
+    let layers: Vec<&str> = facts.layers.iter().map(|layer| layer.description()).collect();
+    let layers = layers.join(", ");
+    if facts.missing.is_empty() {
+        return vec![DoctorFinding::ok(format!("commands are held back by {layers}"))];
+    }
+    let missing: Vec<String> =
+        facts.missing.iter().map(|missing| format!("{} ({})", missing.layer.description(), missing.reason)).collect();
+    let missing = missing.join(", ");
+    let agents = input.loaded.config.agents.iter().filter(|(_, agent)| agent.sandbox_require);
+    let names: Vec<&str> = agents.map(|(id, _)| id.as_str()).collect();
+    vec![match names.is_empty() {
+        true => DoctorFinding::warn(
+            format!("the sandbox of commands lacks {missing}; they are held back by {layers}"),
+            REMEDY,
+        ),
+        false => DoctorFinding::fail(
+            format!("the sandbox of commands lacks {missing}; required by {}", names.join(", ")),
             REMEDY,
         ),
     }]
@@ -127,6 +158,19 @@ impl CommandProbe<'_> {
         }
     }
 
+    /// What holds back a command in the mode `workspace`.
+    async fn probe_sandbox(&self) -> Result<SandboxFacts, String> {
+        let wardens = self.start_wardens()?;
+        let scope = Scope::new(Clock::start(), PointProbe::default());
+        let sandbox = Some(Arc::new(SandboxSpec::new(SandboxMode::Workspace)));
+        // The directory for temporary files of the system is not seen in a sandbox.
+        let spec = CommandSpec { cwd: PathBuf::from("/"), sandbox, ..self.command_spec("true", Isolate::Auto) };
+        let tried = wardens.run(&spec, &scope, &mut DiscardOutput).await;
+        scope.close().await;
+        let end = tried.map_err(|error| spawn_error_text(&error))?;
+        end.sandbox.ok_or_else(|| "a sandboxed test command did not start".to_owned())
+    }
+
     fn start_wardens(&self) -> Result<Wardens, String> {
         Wardens::new(self.input.warden.clone(), self.times)
             .map_err(|error| format!("a warden cannot be started: {error}"))
@@ -141,6 +185,7 @@ impl CommandProbe<'_> {
             timeout: Some(COMMAND_TIMEOUT),
             output_limit: 4096,
             isolate,
+            sandbox: None,
         }
     }
 }

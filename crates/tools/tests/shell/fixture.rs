@@ -78,6 +78,7 @@ impl ShellFixture {
             output_limit: 1000,
             shell_timeout_s: self.shell_timeout_s,
             isolate: Isolate::None,
+            sandbox: None,
             sink: &mut SeenOutput(&self.seen),
         };
         let shell = BUILT_IN_TOOLS.iter().find(|tool| tool.definition().name == "shell").unwrap();

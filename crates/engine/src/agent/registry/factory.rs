@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quell_kernel::ToolSpec;
+use quell_kernel::permissions::SandboxRights;
 use quell_llm::{ModelHandle, Models};
 use quell_protocol::AgentId;
+use quell_protocol::sandbox::SandboxMode;
 use quell_tools::{AgentFacts, Toolbox};
 
+use super::super::sandbox::{SandboxSite, directory_name};
 use super::super::tools::tool_specs;
 use super::super::{Agent, AgentConfig, check_tool_names, thinking_unsupported};
 
@@ -18,10 +21,8 @@ pub struct AgentFactory {
     pub models: Models,
     pub toolbox: Arc<Toolbox>,
     pub mcp_servers: BTreeSet<String>,
-    /// Parent of the workdirs of agents that configure none.
-    pub work_dir: PathBuf,
-    /// The home directory for a leading `~/` in a workdir.
-    pub home_dir: Option<PathBuf>,
+    /// The directories of all agents.
+    pub sandbox_site: Arc<SandboxSite>,
 }
 
 /// Replaces a leading `~/` by the home directory, if there is one.
@@ -43,12 +44,12 @@ pub struct AgentConfigError {
 
 impl AgentFactory {
     pub fn workdir_of(work_dir: &Path, id: &AgentId, config: &AgentConfig) -> PathBuf {
-        config.workdir.clone().unwrap_or_else(|| work_dir.join(workdir_name(id)))
+        config.workdir.clone().unwrap_or_else(|| work_dir.join(directory_name(id)))
     }
 
     /// The former default workdir of an agent below the data directory, if it has any entries.
     pub fn legacy_workdir(data_dir: &Path, id: &AgentId) -> Option<PathBuf> {
-        let legacy_dir = data_dir.join("work").join(workdir_name(id));
+        let legacy_dir = data_dir.join("work").join(directory_name(id));
         let has_entries = std::fs::read_dir(&legacy_dir).is_ok_and(|mut entries| entries.next().is_some());
         has_entries.then_some(legacy_dir)
     }
@@ -67,7 +68,7 @@ impl AgentFactory {
         config: AgentConfig,
         model: ModelHandle,
     ) -> Result<Arc<Agent>, AgentConfigError> {
-        let tools = specs_of(&config);
+        let tools = self.tool_specs(&config);
         self.assemble_agent(id, config, model, tools)
     }
 
@@ -79,9 +80,10 @@ impl AgentFactory {
         config: AgentConfig,
         model: ModelHandle,
     ) -> Result<Arc<Agent>, AgentConfigError> {
-        let tool_settings = |config: &AgentConfig| (config.tools.clone(), config.shell_timeout_s);
+        let tool_settings =
+            |config: &AgentConfig| (config.tools.clone(), config.shell_timeout_s, self.sandbox_mode(config));
         let same = tool_settings(&config) == tool_settings(&base.config);
-        let tools = if same { Arc::clone(&base.tool_specs) } else { specs_of(&config) };
+        let tools = if same { Arc::clone(&base.tool_specs) } else { self.tool_specs(&config) };
         let built = self.assemble_agent(&base.id, config, model, tools)?;
         let own_model = base.own_model;
         Ok(if own_model { Arc::new(Agent { own_model, ..Agent::clone(&built) }) } else { built })
@@ -115,7 +117,7 @@ impl AgentFactory {
         if config.thinking_mode().is_some() && !model.supports_thinking() {
             return Err(invalid(format!("thinking: {}", thinking_unsupported())));
         }
-        let workdir_path = expand_home(&Self::workdir_of(&self.work_dir, id, &config), self.home_dir.as_deref());
+        let workdir_path = expand_home(&Self::workdir_of(self.sandbox_site.work_dir(), id, &config), self.sandbox_site.home_dir());
         if let Some(problem) = self.toolbox.protected_paths().workdir_problem(&workdir_path) {
             return Err(invalid(problem));
         }
@@ -124,6 +126,8 @@ impl AgentFactory {
             std::path::absolute(&workdir_path).and_then(|whole| std::fs::create_dir_all(&whole).map(|()| whole));
         let workdir = workdir
             .map_err(|error| invalid(format!("its workdir {} cannot be made: {error}", workdir_path.display())))?;
+        self.sandbox_site.create_home(id).map_err(invalid)?;
+        let sandbox = self.sandbox_rights(&config).map_err(|(key, problem)| invalid(format!("{key} {problem}")))?;
         let mut system = config.prompt.clone();
         if let Some(language) = &config.language {
             system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
@@ -135,17 +139,63 @@ impl AgentFactory {
             model,
             system_prompt: system,
             workdir,
+            sandbox,
             own_model: false,
         }))
     }
 }
 
-fn workdir_name(id: &AgentId) -> String {
-    id.as_str().replace(['/', '\\', '.'], "_")
+impl AgentFactory {
+    fn sandbox_mode(&self, config: &AgentConfig) -> SandboxMode {
+        let is_unconfined = self.toolbox.is_unconfined();
+        config.sandbox.unwrap_or(if is_unconfined { SandboxMode::Off } else { SandboxMode::Workspace })
+    }
+
+    /// The descriptions of an agent's own tools. The delegation tools are not among them: it has no delegates yet.
+    fn tool_specs(&self, config: &AgentConfig) -> Arc<[ToolSpec]> {
+        let facts = AgentFacts {
+            shell_timeout_s: config.shell_timeout_s,
+            sandbox: Some(self.sandbox_mode(config)),
+            ..AgentFacts::default()
+        };
+        tool_specs(&config.tools, &facts).into()
+    }
+
+    /// The sandbox of an agent, or the wrong key and its problem.
+    fn sandbox_rights(&self, config: &AgentConfig) -> Result<SandboxRights, (&'static str, String)> {
+        let is_unconfined = self.toolbox.is_unconfined();
+        let mode = self.sandbox_mode(config);
+        if is_unconfined && mode != SandboxMode::Off {
+            let problem = format!(
+                "= \"{}\" contradicts `unconfined = true` in [tools]; take that out, and set sandbox = \"off\" for the agents that need all files",
+                mode.as_str()
+            );
+            return Err(("sandbox", problem));
+        }
+        let expanded = |paths: &[PathBuf]| -> Vec<PathBuf> {
+            paths.iter().map(|path| expand_home(path, self.sandbox_site.home_dir())).collect()
+        };
+        let config = AgentConfig {
+            writable: expanded(&config.writable),
+            readable: expanded(&config.readable),
+            hidden: expanded(&config.hidden),
+            ..config.clone()
+        };
+        if let Some(problem) = config.sandbox_problem(mode) {
+            return Err(problem);
+        }
+        for (key, paths) in [("writable", &config.writable), ("readable", &config.readable)] {
+            let protected = self.toolbox.protected_paths();
+            if let Some(path) = paths.iter().find(|path| protected.contains(path)) {
+                let problem = format!(
+                    "names {}, where Quell keeps its data, configuration or keys; no agent reaches them",
+                    path.display()
+                );
+                return Err((key, problem));
+            }
+        }
+        let AgentConfig { writable, readable, hidden, nested_namespaces, sandbox_require, .. } = config;
+        Ok(SandboxRights { mode, writable, readable, hidden, nested_namespaces, is_required: sandbox_require })
+    }
 }
 
-/// The descriptions of an agent's own tools. The delegation tools are not among them: it has no delegates yet.
-fn specs_of(config: &AgentConfig) -> Arc<[ToolSpec]> {
-    let facts = AgentFacts { shell_timeout_s: config.shell_timeout_s, ..AgentFacts::default() };
-    tool_specs(&config.tools, &facts).into()
-}

@@ -5,9 +5,10 @@ mod reload;
 use std::path::PathBuf;
 
 use quell_llm::{Models, ProviderConfig, ProviderKind};
-use quell_tools::{ToolSettings, Toolbox};
+use quell_tools::{ProtectedPaths, ToolSettings, Toolbox};
 
 use super::*;
+use crate::agent::SandboxSite;
 
 fn id(text: &str) -> AgentId {
     AgentId::parse(text).expect("an agent id")
@@ -23,8 +24,12 @@ fn test_factory(work_dir: PathBuf) -> AgentFactory {
         models: Models::new(BTreeMap::from([("p".to_owned(), provider)])).expect("a provider"),
         toolbox: Arc::new(Toolbox::new(ToolSettings::default())),
         mcp_servers: BTreeSet::from(["files".to_owned()]),
-        work_dir,
-        home_dir: Some(PathBuf::from("/nowhere")),
+        sandbox_site: Arc::new(SandboxSite::new(
+            work_dir.clone(),
+            work_dir.join("tmp"),
+            Some(PathBuf::from("/nowhere")),
+            &ProtectedPaths::default(),
+        )),
     }
 }
 

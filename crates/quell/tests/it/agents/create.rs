@@ -32,7 +32,7 @@ async fn an_agent_made_at_run_time_works_as_a_configured_one_and_is_there_after_
 #[test]
 fn a_body_knows_what_the_configuration_knows() {
     let configured = serde_json::to_value(AgentConfig::default()).unwrap();
-    let text = json!({"isolate": "pid", "partial": "keep", "thinking": "adaptive"});
+    let text = json!({"isolate": "pid", "sandbox": "workspace", "partial": "keep", "thinking": "adaptive"});
     for (key, default) in configured.as_object().unwrap() {
         let mut letters = key.split('_');
         let first = letters.next().unwrap().to_owned();

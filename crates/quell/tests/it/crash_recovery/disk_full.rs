@@ -36,7 +36,7 @@ impl SmallDiskHome {
         let token = home.root_dir().join("token");
         let config = format!(
             "[server]\ntoken_file = {token:?}\n{}\
-             [agents.main]\nmodel = \"scripted/m\"\nisolate = \"none\"\n",
+             [agents.main]\nmodel = \"scripted/m\"\nisolate = \"none\"\nsandbox = \"off\"\n",
             provider_toml(&model)
         );
         std::fs::write(home.config_file(), config).unwrap();
@@ -211,9 +211,11 @@ async fn a_start_on_a_full_disk_ends_what_was_left_and_waits_for_room() {
     let fixture = SmallDiskHome::mount().await;
     let first = fixture.home.start(&fixture.wrapper).await;
     let marker = ProcessMarker::new();
-    let attack = json!({"command": hostile::kills_its_daemon(&marker)});
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &attack));
+    let command = json!({"command": format!("env -i sh -c 'while :; do sleep 1; done' {} & wait", marker.as_str())});
+    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &command));
     let left = first.api().send_message("s", "go").await;
+    marker.wait_for_count(1).await;
+    hostile::kill_daemon_and_warden(first.pid(), &marker);
     first.wait_exit().await;
     assert_ne!(marker.marked_processes(), []);
     // The next daemon would remove this file, which would free space.

@@ -1,0 +1,245 @@
+//! The sandbox of an agent's commands: which places are hidden, which directories are private, which variables lead
+//! there.
+//!
+//! Each agent has a home directory of its own, in which the caches of its tools are. Each session has a directory for
+//! temporary files, which goes with the session.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use quell_process::SandboxSpec;
+use quell_protocol::{AgentId, SessionKey};
+use quell_tools::ProtectedPaths;
+use sha2::{Digest, Sha256};
+
+use super::Agent;
+
+/// Parent of the agents' home directories, below that of the workdirs. No agent's directory begins with a dot.
+const HOME_DIRECTORY: &str = ".home";
+
+/// Credentials and histories below a home directory.
+const HIDDEN_IN_HOME: &[&str] = &[
+    // Keys and agents of keys.
+    ".ssh",
+    ".gnupg",
+    ".pki",
+    ".password-store",
+    ".local/share/keyrings",
+    ".config/op",
+    ".config/sops",
+    // Clouds, clusters, registries, hosting.
+    ".aws",
+    ".azure",
+    ".config/gcloud",
+    ".config/doctl",
+    ".config/hcloud",
+    ".config/rclone",
+    ".config/gh",
+    ".config/glab-cli",
+    ".config/hub",
+    ".kube",
+    ".docker",
+    ".config/containers/auth.json",
+    ".terraform.d/credentials.tfrc.json",
+    ".fly",
+    ".netrc",
+    ".git-credentials",
+    ".config/git/credentials",
+    ".npmrc",
+    ".yarnrc.yml",
+    ".pypirc",
+    ".config/pip/pip.conf",
+    ".gem/credentials",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".m2/settings.xml",
+    ".gradle/gradle.properties",
+    ".pgpass",
+    ".my.cnf",
+    // Other agents.
+    ".claude",
+    ".claude.json",
+    ".codex",
+    ".gemini",
+    ".config/github-copilot",
+    // Browsers and mail.
+    ".mozilla",
+    ".thunderbird",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".config/BraveSoftware",
+    ".config/microsoft-edge",
+    ".config/vivaldi",
+    ".config/opera",
+    "snap/firefox",
+    "snap/chromium",
+    // What people typed.
+    ".bash_history",
+    ".zsh_history",
+    ".python_history",
+    ".psql_history",
+    ".mysql_history",
+    ".local/share/fish/fish_history",
+    // The user's service manager and message bus.
+    ".config/systemd",
+];
+
+/// Secrets, and spools and sockets of services that start programs for others.
+const HIDDEN_ON_THE_SYSTEM: &[&str] = &[
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/ssl/private",
+    "/etc/kubernetes",
+    "/var/spool/cron",
+    "/var/spool/at",
+    "/var/spool/atjobs",
+    "/var/lib/docker",
+    "/var/lib/containerd",
+    "/var/lib/kubelet",
+    "/var/lib/libvirt",
+    "/var/lib/sss",
+    "/var/lib/NetworkManager",
+    "/root/.ssh",
+];
+
+/// Toolchains below the home directory of the daemon's user, which stay readable, with the variables that lead to them.
+const TOOLCHAINS: [(&str, &str); 5] = [
+    ("RUSTUP_HOME", ".rustup"),
+    ("PYENV_ROOT", ".pyenv"),
+    ("RBENV_ROOT", ".rbenv"),
+    ("NVM_DIR", ".nvm"),
+    ("SDKMAN_DIR", ".sdkman"),
+];
+
+/// Where the sandboxes of one engine keep their directories, and what all of them hide.
+#[derive(Debug)]
+pub struct SandboxSite {
+    work_dir: PathBuf,
+    temporary_dir: PathBuf,
+    home_dir: Option<PathBuf>,
+    protected: Vec<PathBuf>,
+    hidden: Vec<PathBuf>,
+    toolchains: Vec<(String, PathBuf)>,
+}
+
+impl SandboxSite {
+    /// `work_dir` is the parent of the default workdirs, `temporary_dir` that of the temporary files of sessions, and
+    /// `home_dir` the home directory of the daemon's user.
+    pub fn new(work_dir: PathBuf, temporary_dir: PathBuf, home_dir: Option<PathBuf>, protected: &ProtectedPaths) -> Self {
+        let mut hidden: Vec<PathBuf> = HIDDEN_ON_THE_SYSTEM.iter().map(PathBuf::from).chain(host_keys()).collect();
+        let mut toolchains = Vec::new();
+        if let Some(home) = &home_dir {
+            hidden.extend(HIDDEN_IN_HOME.iter().map(|name| home.join(name)));
+            let found = TOOLCHAINS.iter().map(|(variable, folder)| ((*variable).to_owned(), home.join(folder)));
+            toolchains.extend(found.filter(|(_, folder)| folder.is_dir()));
+        }
+        hidden.push(work_dir.clone());
+        let protected = protected.directories.iter().chain(&protected.files).cloned().collect();
+        Self { work_dir, temporary_dir, home_dir, protected, hidden, toolchains }
+    }
+
+    /// Parent of the workdirs of agents that configure none.
+    pub fn work_dir(&self) -> &Path {
+        &self.work_dir
+    }
+
+    /// The home directory of the daemon's user, for a leading `~/` in a path.
+    pub fn home_dir(&self) -> Option<&Path> {
+        self.home_dir.as_deref()
+    }
+
+    /// The sandbox of an agent's commands in one session. `other_workdirs` are those of the other agents.
+    pub fn sandbox(&self, agent: &Agent, other_workdirs: &[PathBuf], session: &SessionKey) -> SandboxSpec {
+        let rights = &agent.sandbox;
+        // An agent that shares a directory with another one sees it.
+        let is_shared = |other: &&PathBuf| agent.workdir.starts_with(other);
+        let others = other_workdirs.iter().filter(|other| !is_shared(other));
+        SandboxSpec {
+            protected: self.protected.clone(),
+            hidden: self.hidden.iter().chain(others).chain(&rights.hidden).cloned().collect(),
+            readable: rights.readable.clone(),
+            writable: rights.writable.iter().chain([&agent.workdir]).cloned().collect(),
+            home: Some(self.home_of(&agent.id)),
+            variables: self.toolchains.clone(),
+            temporary: Some(self.temporary_dir_of(session)),
+            nested_namespaces: rights.nested_namespaces,
+            is_required: rights.is_required,
+            ..SandboxSpec::new(rights.mode)
+        }
+    }
+
+    /// Creates the home directory of an agent. A new one uses the Git settings of the daemon's user, such as the name
+    /// of the author. They are included, so that what the agent sets stays its own.
+    ///
+    /// # Errors
+    /// A text that names the file or directory that could not be created.
+    pub fn create_home(&self, agent: &AgentId) -> Result<(), String> {
+        let home = self.home_of(agent);
+        let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(&home);
+        created.map_err(|error| format!("its home directory {} cannot be created: {error}", home.display()))?;
+        let settings = home.join(".gitconfig");
+        let Some(own) = self.home_dir.as_ref().map(|own| own.join(".gitconfig")).filter(|own| own.is_file()) else {
+            return Ok(());
+        };
+        if settings.exists() {
+            return Ok(());
+        }
+        fs::write(&settings, format!("[include]\n\tpath = {}\n", own.display()))
+            .map_err(|error| format!("{} cannot be written: {error}", settings.display()))
+    }
+
+    /// Deletes the temporary files of a session.
+    ///
+    /// # Errors
+    /// The error of the file system; none if there are no files.
+    pub fn delete_temporary_files_of(&self, session: &SessionKey) -> io::Result<()> {
+        delete_directory(&self.temporary_dir_of(session))
+    }
+
+    /// Whether commands of a session have left temporary files.
+    pub fn has_temporary_files(&self, session: &SessionKey) -> bool {
+        self.temporary_dir_of(session).exists()
+    }
+
+    /// Deletes the temporary files of all sessions: those of an earlier daemon. A failure is logged.
+    pub fn delete_all_temporary_files(&self) {
+        if let Err(error) = delete_directory(&self.temporary_dir) {
+            let directory = self.temporary_dir.display();
+            tracing::warn!(%directory, %error, "the temporary files of an earlier start could not be deleted");
+        }
+    }
+
+    fn home_of(&self, agent: &AgentId) -> PathBuf {
+        self.work_dir.join(HOME_DIRECTORY).join(directory_name(agent))
+    }
+
+    fn temporary_dir_of(&self, session: &SessionKey) -> PathBuf {
+        let digest = Sha256::digest(session.as_str());
+        let name: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        self.temporary_dir.join(name)
+    }
+}
+
+/// The name of an agent's directories.
+pub(super) fn directory_name(agent: &AgentId) -> String {
+    agent.as_str().replace(['/', '\\', '.'], "_")
+}
+
+fn delete_directory(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// The private keys of the SSH server.
+fn host_keys() -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir("/etc/ssh").into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with("_key"))
+}

@@ -1,0 +1,154 @@
+//! The places of the file system that a sandbox treats specially, in the order in which they cover each other.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use quell_protocol::sandbox::SandboxMode;
+
+use super::SandboxSpec;
+
+/// Directories with sockets of services, and with files of other programs: each command gets empty ones of its own.
+const PRIVATE_DIRECTORIES: [&str; 3] = ["/run", "/tmp", "/var/tmp"];
+
+/// What programs need of `/run`: the addresses of name servers, and the programs of NixOS.
+const NEEDED_IN_RUN: [&str; 3] = ["/etc/resolv.conf", "/run/current-system", "/run/opengl-driver"];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PlaceAccess {
+    /// Covered.
+    Hidden,
+    ReadOnly,
+    ReadWrite,
+    /// Empty, to read and write, gone with the command.
+    Private,
+    /// Another directory, shown here, to read and write.
+    Replaced(PathBuf),
+}
+
+impl PlaceAccess {
+    pub(super) fn is_hidden(&self) -> bool {
+        matches!(self, Self::Hidden | Self::Private | Self::Replaced(_))
+    }
+}
+
+/// The places, each before those inside of it. The innermost place that contains a path decides; no place is inside of
+/// a protected one. Symbolic links are resolved, and places that do not exist are left out.
+pub(super) fn places(spec: &SandboxSpec) -> BTreeMap<PathBuf, PlaceAccess> {
+    let protected = resolve(&spec.protected);
+    let mut places = BTreeMap::new();
+    if !spec.is_off() {
+        places.extend(resolve(&spec.hidden).into_iter().map(|path| (path, PlaceAccess::Hidden)));
+        let needed = resolve(NEEDED_IN_RUN).into_iter().filter(|path| path.starts_with("/run"));
+        let readable = resolve(&spec.readable).into_iter().chain(needed);
+        places.extend(readable.map(|path| (path, PlaceAccess::ReadOnly)));
+        let is_read_only = spec.mode == SandboxMode::ReadOnly;
+        let writable = if is_read_only { PlaceAccess::ReadOnly } else { PlaceAccess::ReadWrite };
+        places.extend(resolve(&spec.writable).into_iter().map(|path| (path, writable.clone())));
+        places.extend(resolve(&spec.home).into_iter().map(|path| (path, PlaceAccess::ReadWrite)));
+        for directory in resolve(PRIVATE_DIRECTORIES) {
+            let access = match &spec.temporary {
+                Some(temporary) if !directory.starts_with("/run") => PlaceAccess::Replaced(temporary.clone()),
+                _ => PlaceAccess::Private,
+            };
+            places.entry(directory).or_insert(access);
+        }
+    }
+    places.retain(|path, _| !protected.iter().any(|protected| path.starts_with(protected)));
+    places.extend(protected.into_iter().map(|path| (path, PlaceAccess::Hidden)));
+    without_repetitions(places)
+}
+
+/// Leaves out what is hidden inside of something hidden.
+fn without_repetitions(places: BTreeMap<PathBuf, PlaceAccess>) -> BTreeMap<PathBuf, PlaceAccess> {
+    let is_repeated = |path: &Path, access: &PlaceAccess| {
+        let outer = path.ancestors().skip(1).find_map(|ancestor| places.get(ancestor));
+        *access == PlaceAccess::Hidden && outer.is_some_and(PlaceAccess::is_hidden)
+    };
+    places.iter().filter(|(path, access)| !is_repeated(path, access)).map(|(path, access)| (path.clone(), access.clone())).collect()
+}
+
+fn resolve<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<PathBuf> {
+    paths.into_iter().filter_map(|path| path.as_ref().canonicalize().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct PlacesFixture {
+        dir: tempfile::TempDir,
+    }
+
+    impl PlacesFixture {
+        fn new() -> Self {
+            // Not in /tmp, which every command gets anew.
+            let executable = std::env::current_exe().unwrap();
+            let dir = tempfile::tempdir_in(executable.parent().unwrap()).unwrap();
+            for name in ["home/.ssh", "home/data/backup", "work/main", "work/other"] {
+                std::fs::create_dir_all(dir.path().join(name)).unwrap();
+            }
+            Self { dir }
+        }
+
+        fn paths(&self, names: &[&str]) -> Vec<PathBuf> {
+            names.iter().map(|name| self.dir.path().canonicalize().unwrap().join(name)).collect()
+        }
+
+        /// The access of the places inside of this fixture, by their name in it.
+        fn places(&self, spec: &SandboxSpec) -> Vec<(String, PlaceAccess)> {
+            let root = self.dir.path().canonicalize().unwrap();
+            let inside = places(spec).into_iter().filter_map(|(path, access)| {
+                Some((path.strip_prefix(&root).ok()?.to_str()?.to_owned(), access))
+            });
+            inside.collect()
+        }
+    }
+
+    fn named(places: &[(&str, PlaceAccess)]) -> Vec<(String, PlaceAccess)> {
+        places.iter().map(|(name, access)| ((*name).to_owned(), access.clone())).collect()
+    }
+
+    #[test]
+    fn the_innermost_place_decides_and_outer_ones_come_first() {
+        let fixture = PlacesFixture::new();
+        let spec = SandboxSpec {
+            hidden: fixture.paths(&["work", "work/other", "home/.ssh", "home/missing"]),
+            writable: fixture.paths(&["work/main"]),
+            ..SandboxSpec::new(SandboxMode::Workspace)
+        };
+        let expected = [
+            ("home/.ssh", PlaceAccess::Hidden),
+            ("work", PlaceAccess::Hidden),
+            ("work/main", PlaceAccess::ReadWrite),
+        ];
+        assert_eq!(fixture.places(&spec), named(&expected));
+    }
+
+    #[test]
+    fn nothing_opens_what_is_protected() {
+        let fixture = PlacesFixture::new();
+        symlink(fixture.dir.path().join("home/data"), fixture.dir.path().join("link")).unwrap();
+        let spec = SandboxSpec {
+            protected: fixture.paths(&["link"]),
+            readable: fixture.paths(&["link/backup"]),
+            writable: fixture.paths(&["home", "home/data", "home/data/backup"]),
+            ..SandboxSpec::new(SandboxMode::Workspace)
+        };
+        let expected = [("home", PlaceAccess::ReadWrite), ("home/data", PlaceAccess::Hidden)];
+        assert_eq!(fixture.places(&spec), named(&expected));
+    }
+
+    #[test]
+    fn switched_off_hides_only_what_is_protected() {
+        let fixture = PlacesFixture::new();
+        let spec = SandboxSpec {
+            protected: fixture.paths(&["home/data"]),
+            hidden: fixture.paths(&["home/.ssh"]),
+            writable: fixture.paths(&["work"]),
+            ..SandboxSpec::new(SandboxMode::Off)
+        };
+        assert_eq!(places(&spec).into_keys().collect::<Vec<_>>(), fixture.paths(&["home/data"]));
+    }
+}

@@ -1,0 +1,60 @@
+//! The capabilities of a command.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits,
+};
+
+/// What root keeps in the mode `off`: enough to install packages and to change owners. None of them reaches devices,
+/// raw memory, mounts, kernel modules, or files by handle, by which root could open what is protected. It is the usual
+/// set of containers without `MKNOD`.
+const KEPT_WHEN_OFF: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETFCAP)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::AUDIT_WRITE);
+
+/// Drops the capabilities of the calling process for ever; in the mode `off` all but the kept ones. A process without
+/// capabilities has nothing to drop.
+pub(super) fn drop_capabilities(keep_some: bool) -> io::Result<()> {
+    let before = capabilities(None)?;
+    if before.permitted.is_empty() {
+        return Ok(());
+    }
+    let kept = if keep_some { KEPT_WHEN_OFF.intersection(before.permitted) } else { CapabilitySet::empty() };
+    clear_ambient_capability_set()?;
+    for bit in 0..u64::BITS {
+        let Some(capability) = CapabilitySet::from_bits(1 << bit) else { continue };
+        if kept.contains(capability) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(capability) {
+            // Newer than this kernel.
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !keep_some {
+        // Else `exec` as user 0 would bring capabilities back within the bounding set.
+        let bits = CapabilitiesSecureBits::NO_ROOT
+            | CapabilitiesSecureBits::NO_ROOT_LOCKED
+            | CapabilitiesSecureBits::NO_SETUID_FIXUP
+            | CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED
+            | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
+            | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+            | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
+        set_capabilities_secure_bits(bits)?;
+    }
+    Ok(set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() })?)
+}

@@ -1,0 +1,183 @@
+//! The filter of system calls: what no command of an agent needs, and what would open a way around the other layers.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
+
+use super::{SandboxError, SandboxSpec};
+
+/// Calls that change the machine, its mounts or the kernel, or that open files and memory past the other layers.
+const REFUSED_CALLS: &[libc::c_long] = &[
+    libc::SYS_acct,
+    libc::SYS_add_key,
+    libc::SYS_bpf,
+    libc::SYS_clock_adjtime,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_finit_module,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
+    libc::SYS_init_module,
+    libc::SYS_kexec_file_load,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
+    libc::SYS_perf_event_open,
+    libc::SYS_pivot_root,
+    libc::SYS_quotactl,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_setdomainname,
+    libc::SYS_sethostname,
+    libc::SYS_setns,
+    libc::SYS_settimeofday,
+    libc::SYS_swapoff,
+    libc::SYS_swapon,
+    libc::SYS_syslog,
+    libc::SYS_umount2,
+    libc::SYS_userfaultfd,
+    libc::SYS_vhangup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+];
+
+/// Calls whose callers fall back to others when the kernel does not have them. io_uring makes sockets and opens files
+/// without the calls that are filtered.
+const ABSENT_CALLS: &[libc::c_long] = &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+
+/// The flags with which `clone` and `unshare` create namespaces.
+const NAMESPACE_FLAGS: [libc::c_int; 7] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
+/// `CLONE_NEWTIME` of `linux/sched.h`, which only `unshare` takes: in `clone` this bit is part of the signal.
+const CLONE_NEWTIME: libc::c_int = 0x80;
+
+/// Sends characters into a terminal as if they were typed (`TIOCSTI`), and pastes into a console (`TIOCLINUX`).
+const REFUSED_TERMINAL_REQUESTS: [u64; 2] = [libc::TIOCSTI, 0x541C];
+
+/// Protocol number of MPTCP, whose connections the TCP rules of Landlock do not see.
+const IPPROTO_MPTCP: u64 = 262;
+
+/// The filters in the order of their installation. Each has one action, as the kernel applies the strictest answer of
+/// all. In the mode `off` there is only that of the network, where no namespace closes it.
+pub(super) fn programs(spec: &SandboxSpec, has_own_network: bool) -> Result<Vec<BpfProgram>, SandboxError> {
+    let build = || -> Result<Vec<BpfProgram>, seccompiler::Error> {
+        let sockets = socket_rules(spec, has_own_network)?;
+        if spec.is_off() {
+            return if sockets.is_empty() { Ok(Vec::new()) } else { Ok(vec![compile(sockets, libc::EPERM)?]) };
+        }
+        let refused = refused_rules(spec)?.into_iter().chain(sockets).collect();
+        Ok(vec![compile(refused, libc::EPERM)?, compile(absent_rules(spec), libc::ENOSYS)?])
+    };
+    let programs = build().map_err(|error| SandboxError::new("compile the filter of system calls", io::Error::other(error)))?;
+    Ok(programs.into_iter().map(refuse_other_numbers).collect())
+}
+
+type FilterRules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn refused_rules(spec: &SandboxSpec) -> Result<FilterRules, seccompiler::Error> {
+    let mut rules: FilterRules = REFUSED_CALLS.iter().map(|call| (*call, Vec::new())).collect();
+    if !spec.nested_namespaces {
+        rules.insert(libc::SYS_clone, flag_rules(&NAMESPACE_FLAGS)?);
+        let mut unshare = flag_rules(&NAMESPACE_FLAGS)?;
+        unshare.extend(flag_rules(&[CLONE_NEWTIME])?);
+        rules.insert(libc::SYS_unshare, unshare);
+    }
+    let requests = REFUSED_TERMINAL_REQUESTS.map(|request| rule(argument(1, SeccompCmpOp::Eq, request)?));
+    rules.insert(libc::SYS_ioctl, requests.into_iter().collect::<Result<_, _>>()?);
+    Ok(rules)
+}
+
+/// The rules for `socket`: no talk with the host of a virtual machine, and without a network no internet sockets.
+fn socket_rules(spec: &SandboxSpec, has_own_network: bool) -> Result<FilterRules, seccompiler::Error> {
+    let is_closed = !spec.has_network && !has_own_network;
+    let mut families = Vec::new();
+    if is_closed {
+        families.extend([libc::AF_INET, libc::AF_INET6, libc::AF_PACKET, libc::AF_NETLINK]);
+    }
+    if is_closed || !spec.is_off() {
+        families.push(libc::AF_VSOCK);
+    }
+    let family_rule = |family: libc::c_int| rule(argument(0, SeccompCmpOp::Eq, u64::from(family.unsigned_abs()))?);
+    let mut sockets: Vec<SeccompRule> = families.into_iter().map(family_rule).collect::<Result<_, _>>()?;
+    if !spec.has_network && !spec.is_off() {
+        sockets.push(rule(argument(2, SeccompCmpOp::Eq, IPPROTO_MPTCP)?)?);
+    }
+    Ok(if sockets.is_empty() { FilterRules::new() } else { FilterRules::from([(libc::SYS_socket, sockets)]) })
+}
+
+fn absent_rules(spec: &SandboxSpec) -> FilterRules {
+    let mut rules: FilterRules = ABSENT_CALLS.iter().map(|call| (*call, Vec::new())).collect();
+    if !spec.nested_namespaces {
+        // Its flags are in memory, which a filter cannot read. Callers fall back to `clone`.
+        rules.insert(libc::SYS_clone3, Vec::new());
+    }
+    rules
+}
+
+/// One rule for each flag in the first argument.
+fn flag_rules(flags: &[libc::c_int]) -> Result<Vec<SeccompRule>, seccompiler::Error> {
+    let bits = flags.iter().map(|flag| u64::from(flag.unsigned_abs()));
+    bits.map(|bit| rule(argument(0, SeccompCmpOp::MaskedEq(bit), bit)?)).collect()
+}
+
+fn argument(index: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition, seccompiler::Error> {
+    Ok(SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)?)
+}
+
+fn rule(condition: SeccompCondition) -> Result<SeccompRule, seccompiler::Error> {
+    Ok(SeccompRule::new(vec![condition])?)
+}
+
+/// Compiles the rules with one answer: this error number. Another architecture ends the process.
+fn compile(rules: FilterRules, errno: libc::c_int) -> Result<BpfProgram, seccompiler::Error> {
+    let refuse = SeccompAction::Errno(errno.unsigned_abs());
+    let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
+    Ok(SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture)?.try_into()?)
+}
+
+/// Puts a check before the program: numbers of the x32 ABI, which has the architecture of x86-64 and its own numbers,
+/// get the error of a missing call.
+#[cfg(target_arch = "x86_64")]
+fn refuse_other_numbers(program: BpfProgram) -> BpfProgram {
+    use seccompiler::sock_filter;
+
+    /// `__X32_SYSCALL_BIT` of `asm/unistd.h`.
+    const X32_BIT: u32 = 0x4000_0000;
+    let code = |bits: u32| u16::try_from(bits).unwrap_or_default();
+    let check = [
+        // The number of the call is the first field of `seccomp_data`.
+        sock_filter { code: code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), jt: 0, jf: 0, k: 0 },
+        sock_filter { code: code(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K), jt: 0, jf: 1, k: X32_BIT },
+        sock_filter {
+            code: code(libc::BPF_RET | libc::BPF_K),
+            jt: 0,
+            jf: 0,
+            k: libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs(),
+        },
+    ];
+    check.into_iter().chain(program).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn refuse_other_numbers(program: BpfProgram) -> BpfProgram {
+    program
+}

@@ -1,0 +1,108 @@
+//! What the model is told about the sandbox: before a command, and after one that it may have held back.
+
+use std::path::Path;
+
+use quell_process::SandboxSpec;
+use quell_protocol::sandbox::SandboxMode;
+
+/// What programs print when the system refuses something, with what a person could permit.
+const REFUSALS: [(&str, Advice); 9] = [
+    ("Read-only file system", Advice::Write),
+    ("Permission denied", Advice::Files),
+    ("permission denied", Advice::Files),
+    ("EACCES", Advice::Files),
+    ("EROFS", Advice::Write),
+    ("No usable sandbox", Advice::Namespaces),
+    ("Operation not permitted", Advice::Privileges),
+    ("Network is unreachable", Advice::Network),
+    ("Temporary failure in name resolution", Advice::Network),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Advice {
+    Write,
+    Files,
+    Namespaces,
+    Privileges,
+    Network,
+}
+
+/// A sentence about the sandbox for the description of the `shell` tool; empty if commands are free.
+pub(crate) fn description(mode: SandboxMode) -> &'static str {
+    match mode {
+        SandboxMode::ReadOnly => {
+            " Commands run in a sandbox: they can change nothing but files in ~ and /tmp, and credentials are hidden."
+        }
+        SandboxMode::Workspace => {
+            " Commands run in a sandbox: they can change files in the working directory, in ~ and in /tmp only, and \
+             credentials are hidden."
+        }
+        SandboxMode::Off => "",
+    }
+}
+
+/// What a refusal in the output of a failed command may come from, and how a person may permit it; `None` if there is
+/// no refusal that the sandbox can cause.
+pub(crate) fn refusal_note(sandbox: &SandboxSpec, workdir: &Path, output: &str) -> Option<String> {
+    let (_, advice) = REFUSALS.iter().find(|(words, _)| output.contains(words))?;
+    let mode = sandbox.mode;
+    if mode == SandboxMode::Off && !(*advice == Advice::Network && !sandbox.has_network) {
+        return None;
+    }
+    let (rule, remedy) = match advice {
+        Advice::Write => (write_rule(mode, workdir), "`writable = [\"/path\"]`"),
+        Advice::Files => (
+            format!("{}, and hides credentials, other agents' files and sockets of services", write_rule(mode, workdir)),
+            "`writable` or `readable = [\"/path\"]`",
+        ),
+        Advice::Namespaces => ("permits no namespaces".to_owned(), "`nested_namespaces = true`"),
+        Advice::Privileges => {
+            ("gives commands no privileges: no mounts, no other users, no changes of the system".to_owned(), "`sandbox = \"off\"`")
+        }
+        Advice::Network if sandbox.has_network => return None,
+        Advice::Network => ("gives commands no network".to_owned(), "`network = \"on\"`"),
+    };
+    Some(format!(
+        "[The sandbox of this agent, `{}`, may be the reason: it {rule}. If the command needs more, say so: a person can permit \
+         it with {remedy} in the agent's configuration.]",
+        mode.as_str()
+    ))
+}
+
+fn write_rule(mode: SandboxMode, workdir: &Path) -> String {
+    match mode {
+        SandboxMode::ReadOnly => "permits changes in ~ and /tmp only".to_owned(),
+        SandboxMode::Workspace | SandboxMode::Off => {
+            format!("permits changes in {}, ~ and /tmp only", workdir.display())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(sandbox: &SandboxSpec, output: &str) -> Option<String> {
+        refusal_note(sandbox, Path::new("/work/main"), output)
+    }
+
+    #[test]
+    fn a_refusal_names_the_rule_and_the_remedy() {
+        let workspace = SandboxSpec::new(SandboxMode::Workspace);
+        let text = note(&workspace, "touch: cannot touch '/etc/x': Read-only file system\n").unwrap();
+        assert!(text.contains("`workspace`") && text.contains("/work/main, ~ and /tmp") && text.contains("`writable"), "{text}");
+        let text = note(&workspace, "No usable sandbox! Update your kernel").unwrap();
+        assert!(text.contains("nested_namespaces = true"), "{text}");
+        let without_network = SandboxSpec { has_network: false, ..workspace.clone() };
+        let text = note(&without_network, "connect: Network is unreachable").unwrap();
+        assert!(text.contains("network = \"on\""), "{text}");
+    }
+
+    #[test]
+    fn what_no_sandbox_causes_gets_no_note() {
+        let (workspace, off) = (SandboxSpec::new(SandboxMode::Workspace), SandboxSpec::new(SandboxMode::Off));
+        assert_eq!(note(&workspace, "No such file or directory"), None);
+        assert_eq!(note(&workspace, "Network is unreachable"), None, "it has the network of the daemon");
+        assert_eq!(note(&off, "Permission denied"), None);
+    }
+}
