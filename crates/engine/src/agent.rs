@@ -28,7 +28,7 @@ use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::{ToolCall, Turn, TurnDraft};
 use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSink};
 use quell_mcp::{Mcp, McpClient, McpClientOptions, SessionEndpoint};
-use quell_process::{SandboxSpec, Wardens};
+use quell_process::{CommandNetwork, SandboxSpec, Wardens};
 use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Usage};
 use quell_scope::{Cancelled, Interrupted, Point, Scope};
 use quell_tools::Toolbox;
@@ -92,12 +92,14 @@ impl Agent {
         session: &SessionKey,
         endpoint: Option<SessionEndpoint>,
         sandbox: Option<Arc<SandboxSpec>>,
+        network: Option<Arc<dyn CommandNetwork>>,
     ) -> McpClientOptions {
         McpClientOptions {
             run: run.clone(),
             session: session.clone(),
             workdir: self.workdir.clone(),
             sandbox,
+            network,
             allowed_servers: self.config.mcp.clone(),
             endpoint,
             allowed_tools: self.config.tools.clone(),

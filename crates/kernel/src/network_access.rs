@@ -44,6 +44,23 @@ pub struct AllowedTarget {
     port: u16,
 }
 
+impl NetworkAccess {
+    /// What both allow: the network of a run that another run starts. Of two lists, the entries stay that the other list
+    /// has, too, or whose one server it allows.
+    #[must_use]
+    pub fn restricted_by(&self, ceiling: &Self) -> Self {
+        match (self, ceiling) {
+            (Self::Off, _) | (_, Self::Off) => Self::Off,
+            (access, Self::On) | (Self::On, access) => access.clone(),
+            (Self::List(own), Self::List(ceiling)) => {
+                let kept: Vec<NetworkRule> =
+                    own.0.iter().filter(|rule| rule.is_within(&ceiling.0)).cloned().collect();
+                if kept.is_empty() { Self::Off } else { Self::List(NetworkRules(kept)) }
+            }
+        }
+    }
+}
+
 impl NetworkRules {
     /// Parses the entries of a list.
     ///

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use quell_protocol::sandbox::SandboxMode;
 
 use crate::approval::ApprovalPolicy;
+use crate::network_access::NetworkAccess;
 
 /// Matches every tool that is not named.
 const WILDCARD: &str = "*";
@@ -32,6 +33,8 @@ pub struct SandboxRights {
     pub readable: Vec<PathBuf>,
     /// Further hidden places.
     pub hidden: Vec<PathBuf>,
+    /// The servers that commands and `fetch_url` may reach.
+    pub network: NetworkAccess,
     /// Whether commands may create namespaces.
     pub nested_namespaces: bool,
     /// Whether commands are refused where a layer of the sandbox is missing.
@@ -43,7 +46,8 @@ impl SandboxRights {
     #[must_use]
     pub fn new(mode: SandboxMode) -> Self {
         let (writable, readable, hidden) = (Vec::new(), Vec::new(), Vec::new());
-        Self { mode, writable, readable, hidden, nested_namespaces: false, is_required: false }
+        let network = NetworkAccess::On;
+        Self { mode, writable, readable, hidden, network, nested_namespaces: false, is_required: false }
     }
 
     /// Restricts these rights by those of the parent run. The workdir is not part of them: a sub-run keeps its own.
@@ -60,6 +64,7 @@ impl SandboxRights {
             writable: kept(&self.writable, &may_write),
             readable: kept(&self.readable, &may_read),
             hidden: hidden.cloned().collect(),
+            network: self.network.restricted_by(&ceiling.network),
             nested_namespaces: self.nested_namespaces && ceiling.nested_namespaces,
             is_required: self.is_required || ceiling.is_required,
         }
@@ -143,6 +148,7 @@ mod tests {
     use proptest::sample::select;
 
     use super::*;
+    use crate::network_access::NetworkRules;
 
     const TOOLS: [&str; 5] = ["shell", "read_file", "spawn_agent", "files__read", "unheard_of"];
     const SERVERS: [&str; 3] = ["files", "search", "mail"];
@@ -153,15 +159,33 @@ mod tests {
 
     const PLACES: [&str; 4] = ["/srv", "/srv/a", "/srv/a/b", "/opt"];
 
+    const SERVERS_OF_LISTS: [(&str, u16); 3] = [("a.example", 443), ("b.example", 443), ("b.example", 80)];
+
+    fn network() -> impl Strategy<Value = NetworkAccess> {
+        const ENTRIES: [&str; 4] = ["a.example:443", "b.example:443", "*.example:443", "b.example:*"];
+        let list = vec(select(ENTRIES.as_slice()), 1..4)
+            .prop_map(|entries| NetworkAccess::List(NetworkRules::parse(&entries).expect("entries")));
+        prop_oneof![Just(NetworkAccess::On), Just(NetworkAccess::Off), list]
+    }
+
+    fn may_reach(rights: &SandboxRights, (host, port): (&str, u16)) -> bool {
+        match &rights.network {
+            NetworkAccess::On => true,
+            NetworkAccess::Off => false,
+            NetworkAccess::List(rules) => rules.check_target(host, port).is_ok(),
+        }
+    }
+
     fn sandbox_rights() -> impl Strategy<Value = SandboxRights> {
         let places = || vec(select(PLACES.as_slice()).prop_map(PathBuf::from), 0..3);
         let mode = select(SandboxMode::ALL.as_slice());
-        (mode, places(), places(), places(), any::<bool>(), any::<bool>()).prop_map(
-            |(mode, writable, readable, hidden, nested_namespaces, is_required)| SandboxRights {
+        (mode, places(), places(), places(), network(), any::<bool>(), any::<bool>()).prop_map(
+            |(mode, writable, readable, hidden, network, nested_namespaces, is_required)| SandboxRights {
                 mode,
                 writable,
                 readable,
                 hidden,
+                network,
                 nested_namespaces,
                 is_required,
             },
@@ -215,6 +239,11 @@ mod tests {
                 }
                 let is_hidden = |link: &RunPermissions| link.sandbox.hidden.contains(&PathBuf::from(place));
                 prop_assert_eq!(is_hidden(&last), chain.iter().any(is_hidden), "{}", place);
+            }
+            for server in SERVERS_OF_LISTS {
+                if may_reach(&last.sandbox, server) {
+                    prop_assert!(chain.iter().all(|link| may_reach(&link.sandbox, server)), "{:?}", server);
+                }
             }
             prop_assert_eq!(last.sandbox.nested_namespaces, chain.iter().all(|link| link.sandbox.nested_namespaces));
             prop_assert_eq!(last.sandbox.is_required, chain.iter().any(|link| link.sandbox.is_required));

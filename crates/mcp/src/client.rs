@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
-use quell_process::{OutputSink, SandboxSpec};
+use quell_process::{CommandNetwork, OutputSink, SandboxSpec};
 use quell_protocol::{ResourceKind, RunId, SessionKey, ToolOutputStream};
 use quell_scope::{Cancelled, Point, Scope};
 use serde_json::Value;
@@ -29,6 +29,8 @@ pub struct McpClientOptions {
     pub workdir: PathBuf,
     /// The sandbox of the agent's commands, which a server has, too, unless its configuration says otherwise.
     pub sandbox: Option<Arc<SandboxSpec>>,
+    /// The way out of its network namespace, for an agent with a list of servers.
+    pub network: Option<Arc<dyn CommandNetwork>>,
     /// The servers that the agent may use; all of them when absent.
     pub allowed_servers: Option<Vec<String>>,
     /// The session's own endpoint, which it may use as well.
@@ -232,6 +234,7 @@ mod tests {
             session: SessionKey::parse("session").unwrap(),
             workdir: PathBuf::from("/"),
             sandbox: None,
+            network: None,
             allowed_servers: None,
             endpoint: None,
             allowed_tools: vec!["*".to_owned()],

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quell_process::SandboxSpec;
+use quell_process::{CommandNetwork, SandboxSpec};
 use quell_protocol::{RunId, SessionKey};
 use quell_scope::Release;
 use rmcp::RoleClient;
@@ -35,6 +35,7 @@ pub(super) struct InstanceOwner {
     pub(super) workdir: PathBuf,
     /// The sandbox of the agent that needed it first.
     pub(super) sandbox: Option<Arc<SandboxSpec>>,
+    pub(super) network: Option<Arc<dyn CommandNetwork>>,
 }
 
 #[derive(Debug, Clone)]

@@ -253,6 +253,7 @@ impl ServerPool {
             run: options.run.clone(),
             workdir: options.workdir.clone(),
             sandbox: options.sandbox.clone(),
+            network: options.network.clone(),
         };
         let instance = Arc::new(ServerInstance::new(Arc::clone(server), owner));
         let lease = InstanceLease::acquire(&instance);

@@ -40,6 +40,7 @@ pub async fn probe(mcp: &Mcp, server: &str, workdir: &Path) -> McpServerHealth {
         session,
         workdir: workdir.to_path_buf(),
         sandbox: None,
+        network: None,
         allowed_servers: None,
         endpoint: None,
         allowed_tools: vec!["*".to_owned()],

@@ -107,6 +107,7 @@ fn command_spec(pool: &ServerPool, instance: &ServerInstance, command: &str) -> 
         timeout: None,
         output_limit: STDERR_LIMIT_BYTES,
         isolate: Isolate::Auto,
+        network: owner.network.clone(),
         sandbox: owner.sandbox.as_ref().map(|sandbox| server.config.sandbox_for(sandbox)),
     }
 }

@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             output_limit: 1024,
             isolate: Isolate::Auto,
             sandbox: None,
+            network: None,
         };
         let stop = async {
             tokio::time::sleep(Duration::from_secs(1)).await;

@@ -26,9 +26,14 @@ pub(super) struct StartedCommand {
 }
 
 impl StartedCommand {
-    pub(super) fn new(request: &LaunchRequest, input: &mut Option<OwnedFd>) -> Result<Self, StartFailure> {
+    /// `listener_socket` takes the listener of the proxy, if the command gets a network namespace.
+    pub(super) fn new(
+        request: &LaunchRequest,
+        input: &mut Option<OwnedFd>,
+        listener_socket: Option<OwnedFd>,
+    ) -> Result<Self, StartFailure> {
         match request.isolate {
-            Isolate::Auto | Isolate::Pid => match namespace::start_in_namespace(request, input) {
+            Isolate::Auto | Isolate::Pid => match namespace::start_in_namespace(request, input, listener_socket) {
                 Err(StartFailure { step: StartStep::Isolate, .. }) if request.isolate == Isolate::Auto => {
                     Self::without_namespace(request, input)
                 }

@@ -1,5 +1,6 @@
 //! Start a warden: executable, socket, pipes.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -44,6 +45,8 @@ pub(super) struct LaunchedCommand {
     pub(super) control: WardenControl,
     pub(super) streams: OutputPipes,
     pub(super) input: Option<Sender>,
+    /// The socket on which the init of the command's namespace sends the listener of the proxy.
+    pub(super) listener_socket: Option<UnixStream>,
 }
 
 pub(super) fn launch(
@@ -69,6 +72,7 @@ pub(super) fn launch(
 
 fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) -> io::Result<LaunchedCommand> {
     let (daemon_end, warden_end) = std::os::unix::net::UnixStream::pair()?;
+    let listener_pair = spec.network.as_ref().map(|_| std::os::unix::net::UnixStream::pair()).transpose()?;
     let (stdout, stdout_end) = io::pipe()?;
     let (stderr, stderr_end) = io::pipe()?;
     let request = LaunchRequest {
@@ -77,9 +81,10 @@ fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) 
         sandbox: spec.sandbox.clone(),
         input,
         argv: spec.argv.clone(),
-        env: spec.env.clone(),
+        env: spec.env.iter().cloned().chain(network_variables(spec)).collect(),
         open_files: shared.open_files,
         record: shared.warden_record.is_some(),
+        sends_listener: listener_pair.is_some(),
     };
     // The descriptors wait in the socket until the warden reads them.
     fd_passing::send_descriptor(&daemon_end, request.to_file()?)?;
@@ -87,6 +92,14 @@ fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) 
     if let Some(record) = &shared.warden_record {
         fd_passing::send_descriptor(&daemon_end, record.as_ref())?;
     }
+    let listener_socket = match listener_pair {
+        Some((own_end, init_end)) => {
+            fd_passing::send_descriptor(&daemon_end, init_end)?;
+            own_end.set_nonblocking(true)?;
+            Some(UnixStream::from_std(own_end)?)
+        }
+        None => None,
+    };
     daemon_end.set_nonblocking(true)?;
     let socket = UnixStream::from_std(daemon_end)?;
     let streams = OutputPipes::new(pipe_receiver(stdout)?, pipe_receiver(stderr)?);
@@ -98,7 +111,7 @@ fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) 
     let control = pidfd.and_then(|pidfd| WardenControl::new(socket, pid, pidfd));
     // When its socket closes, the warden ends its command and itself; it is reaped later.
     let control = control.inspect_err(|_| live_wardens::abandon(pid))?;
-    Ok(LaunchedCommand { control, streams, input: writer })
+    Ok(LaunchedCommand { control, streams, input: writer, listener_socket })
 }
 
 /// Creates the pipe for the command's standard input, and sends its reading end.
@@ -111,6 +124,11 @@ fn send_input_pipe(socket: &std::os::unix::net::UnixStream, input: CommandInput)
             Ok(Some(Sender::from_owned_fd(OwnedFd::from(writer))?))
         }
     }
+}
+
+fn network_variables(spec: &CommandSpec) -> impl Iterator<Item = (OsString, OsString)> {
+    let variables = spec.network.iter().flat_map(|network| network.environment());
+    variables.map(|(name, value)| (name.into(), value.into()))
 }
 
 type WardenEnds = (std::os::unix::net::UnixStream, PipeWriter, PipeWriter);

@@ -51,11 +51,11 @@ use serde::{Deserialize, Serialize};
 use fd_passing::CommandInput;
 use launch::{LaunchedCommand, WardenExecutable};
 use warden_record::{UnfinishedWarden, WardenRecord};
-use warden_watch::{StopCause, WardenWatch};
+use warden_watch::{NetworkStart, StopCause, WardenWatch};
 
 pub use output::CapturedOutput;
 pub use running::{RunningCommand, StopHandle, StopOnDrop};
-pub use sandbox::SandboxSpec;
+pub use sandbox::{CommandNetwork, PROXY_PORT, SandboxNetwork, SandboxSpec};
 pub use survivors::Survivors;
 
 /// The environment variable with the run id, by which all processes of a run can be found.
@@ -140,6 +140,8 @@ pub struct CommandSpec {
     pub isolate: Isolate,
     /// What the command may reach; everything that the daemon can reach if `None`, as for the operator's own programs.
     pub sandbox: Option<Arc<SandboxSpec>>,
+    /// The way out of the command's network namespace, for a sandbox with a proxied network.
+    pub network: Option<Arc<dyn CommandNetwork>>,
 }
 
 impl CommandSpec {
@@ -357,7 +359,7 @@ impl Wardens {
         live_wardens::reap_unkillable();
         // Held before it exists, so that no process lives that is not in the ledger.
         let held = scope.hold(ResourceKind::Process, spec.label.clone());
-        let LaunchedCommand { control, streams, input } = match launch::launch(&self.0, spec, input) {
+        let LaunchedCommand { control, streams, input, listener_socket } = match launch::launch(&self.0, spec, input) {
             Ok(launched) => launched,
             Err(error) => {
                 held.release(Release::Failed);
@@ -367,7 +369,9 @@ impl Wardens {
         let control = Arc::new(control);
         let stop_control = Arc::clone(&control);
         let held = held.on_stop(move |level| stop_control.send_stop(level, StopCause::Stopped));
-        let task = WardenWatch::new(Arc::clone(&self.0), Arc::clone(&control), held, spec);
+        let network = spec.network.clone().zip(listener_socket);
+        let network = network.map(|(network, socket)| NetworkStart { network, socket, scope: scope.clone() });
+        let task = WardenWatch::new(Arc::clone(&self.0), Arc::clone(&control), held, spec, network);
         let watch = scope.spawn(task.wait_until_end());
         Ok(RunningCommand { control, input, streams, end_task: watch, output_limit: spec.output_limit })
     }

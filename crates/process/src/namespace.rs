@@ -23,7 +23,8 @@ use rustix::process::{
 
 use super::ProcessEndMethod;
 use super::command_start::{close_output, name_process, start_command};
-use super::sandbox::{OwnNamespaces, PreparedSandbox, mount_own_proc};
+use super::fd_passing;
+use super::sandbox::{OwnNamespaces, PreparedSandbox, listen_for_proxy, mount_own_proc};
 use super::warden_protocol::{self, CommandEndReport, LaunchRequest, StartFailure, WardenReport};
 
 pub(super) struct NamespaceInit {
@@ -41,6 +42,7 @@ pub(super) struct NamespaceInit {
 pub(super) fn start_in_namespace(
     request: &LaunchRequest,
     input: &mut Option<OwnedFd>,
+    listener_socket: Option<OwnedFd>,
 ) -> Result<NamespaceInit, StartFailure> {
     let (warden_end, init_end) = UnixStream::pair().map_err(StartFailure::isolate)?;
     let further_namespaces = request.sandbox.as_ref().map_or(0, |sandbox| sandbox.namespace_flags());
@@ -48,7 +50,7 @@ pub(super) fn start_in_namespace(
         fork_into_namespace(further_namespaces).map_err(StartFailure::isolate)?;
     let Some(pid) = child else {
         drop(warden_end);
-        NamespaceStart { warden: &init_end, request, privilege, namespaces }.run_init(input.take())
+        NamespaceStart { warden: &init_end, request, privilege, namespaces, listener_socket }.run_init(input.take())
     };
     drop(init_end);
     match read_first_report(&warden_end) {
@@ -146,6 +148,7 @@ struct NamespaceStart<'a> {
     request: &'a LaunchRequest,
     privilege: NamespacePrivilege,
     namespaces: OwnNamespaces,
+    listener_socket: Option<OwnedFd>,
 }
 
 impl NamespaceStart<'_> {
@@ -174,6 +177,12 @@ impl NamespaceStart<'_> {
                 None
             }
         };
+        if self.namespaces.network
+            && let Some(socket) = &self.listener_socket
+        {
+            let sent = listen_for_proxy().and_then(|listener| fd_passing::send_descriptor(socket, listener));
+            sent.map_err(|error| StartFailure::network(&error))?;
+        }
         let facts = sandbox.as_ref().map(|sandbox| sandbox.facts().clone());
         let input = input.map_or_else(Stdio::null, Stdio::from);
         let leader = start_command(self.request, input, sandbox).map_err(StartFailure::program)?;

@@ -15,11 +15,14 @@ mod privileges;
 mod syscall_filter;
 mod syscalls;
 
+use std::fmt;
 use std::fs::DirBuilder;
 use std::io;
+use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use quell_scope::Scope;
 use quell_protocol::sandbox::{MissingLayer, SandboxFacts, SandboxLayer, SandboxMode};
 use seccompiler::BpfProgram;
 use serde::{Deserialize, Serialize};
@@ -27,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use landlock_rules::LandlockRules;
 
 pub(super) use mounts::mount_own_proc;
+pub(super) use network::listen_for_proxy;
 
 /// What the processes of a command may reach. All paths are absolute; those that do not exist are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,12 +50,39 @@ pub struct SandboxSpec {
     pub variables: Vec<(String, PathBuf)>,
     /// The directory that the command sees as `/tmp`; an empty one that lives as long as the command if `None`.
     pub temporary: Option<PathBuf>,
-    /// Whether the command has the network of the daemon, or none.
-    pub has_network: bool,
+    pub network: SandboxNetwork,
     /// Whether the command may create namespaces, as the sandbox of Chromium does.
     pub nested_namespaces: bool,
     /// Whether a command is refused where a layer is missing.
     pub is_required: bool,
+}
+
+/// The network of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxNetwork {
+    /// That of the daemon.
+    Shared,
+    /// Nothing but a loopback interface of its own.
+    Closed,
+    /// As `Closed`, with a [`CommandNetwork`] that listens on port [`PROXY_PORT`] of the loopback interface.
+    Proxied,
+}
+
+/// The port of the proxy in the network namespace of a command, the usual one of HTTP proxies.
+pub const PROXY_PORT: u16 = 3128;
+
+/// Serves the way out of a command's network namespace, in the daemon.
+pub trait CommandNetwork: Send + Sync + fmt::Debug {
+    /// The variables that lead programs to the proxy.
+    fn environment(&self) -> Vec<(&'static str, String)>;
+
+    /// Serves connections to this listener, which lives in the namespace of the command, until the result is dropped or
+    /// the scope is stopped. Called once. Must not block.
+    ///
+    /// # Errors
+    /// The listener cannot be used. The command then has no network.
+    fn serve(&self, listener: TcpListener, scope: &Scope) -> io::Result<Box<dyn Send + Sync>>;
 }
 
 impl SandboxSpec {
@@ -67,7 +98,7 @@ impl SandboxSpec {
             home: None,
             variables: Vec::new(),
             temporary: None,
-            has_network: true,
+            network: SandboxNetwork::Shared,
             nested_namespaces: false,
             is_required: false,
         }
@@ -93,7 +124,7 @@ impl SandboxSpec {
     /// The namespaces that the init of the command needs besides its PID and mount namespaces, as flags of `clone`.
     pub(super) fn namespace_flags(&self) -> libc::c_int {
         let ipc = if self.is_off() { 0 } else { libc::CLONE_NEWIPC };
-        let network = if self.has_network { 0 } else { libc::CLONE_NEWNET };
+        let network = if self.network == SandboxNetwork::Shared { 0 } else { libc::CLONE_NEWNET };
         ipc | network
     }
 }
@@ -156,6 +187,9 @@ impl PreparedSandbox {
         if namespaces.network {
             network::raise_loopback().map_err(|error| SandboxError::new("raise the loopback interface", error))?;
         }
+        if spec.network == SandboxNetwork::Proxied {
+            layers.note(SandboxLayer::Network, namespaces.network, "without a network namespace no server can be reached");
+        }
         // In the mode `off` the mounts alone hide what is protected, so that programs with rights of their own work.
         let needs_landlock = !(spec.is_off() && has_mounts);
         let landlock = if needs_landlock { LandlockRules::new(spec, has_mounts, namespaces.network)? } else { None };
@@ -166,7 +200,7 @@ impl PreparedSandbox {
         if !filters.is_empty() {
             layers.note(SandboxLayer::SystemCalls, true, "");
         }
-        if !spec.has_network {
+        if spec.network == SandboxNetwork::Closed {
             layers.note(SandboxLayer::Network, true, "");
         }
         layers.note(SandboxLayer::Privileges, true, "");

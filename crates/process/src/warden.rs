@@ -121,7 +121,9 @@ impl Warden {
         let mut input = receive_input(request.input).map_err(StartFailure::warden)?;
         let record =
             request.record.then(|| fd_passing::receive_descriptor(io::stdin())).transpose().map_err(StartFailure::warden)?;
-        let started = StartedCommand::new(request, &mut input)?;
+        let listener_socket = request.sends_listener.then(|| fd_passing::receive_descriptor(io::stdin()));
+        let listener_socket = listener_socket.transpose().map_err(StartFailure::warden)?;
+        let started = StartedCommand::new(request, &mut input, listener_socket)?;
         // Installed after the start, so that the init of a namespace does not inherit them. The first reap finds a
         // child that ended before.
         let child_changes = signals::install_handlers().map_err(StartFailure::warden)?;

@@ -79,6 +79,10 @@ impl StartFailure {
         Self::new(StartStep::Isolate, &error.into())
     }
 
+    pub(super) fn network(error: &io::Error) -> Self {
+        Self { step: StartStep::Sandbox, errno: 0, detail: Some(format!("listen for the proxy: {error}")) }
+    }
+
     pub(super) fn program(error: impl Into<io::Error>) -> Self {
         Self::new(StartStep::Program, &error.into())
     }
@@ -145,6 +149,8 @@ pub(super) struct LaunchRequest {
     pub(super) open_files: Option<u64>,
     /// True when the descriptor of the warden record follows, for the entry of the warden's end.
     pub(super) record: bool,
+    /// True when the descriptor of a socket follows, for the listener of the proxy.
+    pub(super) sends_listener: bool,
 }
 
 impl LaunchRequest {
@@ -215,6 +221,7 @@ mod tests {
             env: vec![("PATH".into(), "/bin".into()), ("EMPTY".into(), OsString::new())],
             open_files: Some(1024),
             record: true,
+            sends_listener: false,
         }
     }
 

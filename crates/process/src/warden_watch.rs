@@ -5,14 +5,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quell_protocol::receipt::{Containment, ProcessFacts};
 use quell_protocol::sandbox::SandboxFacts;
-use quell_scope::{Held, Release, StopLevel};
+use quell_scope::{Held, Release, Scope, StopLevel};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -22,8 +24,8 @@ use super::orphans::{self, LostWarden, TakeOverOutcome};
 use super::process_tree;
 use super::warden_protocol::{self, CommandEndReport, StartFailure, StartStep, WardenReport};
 use super::{
-    CapturedOutput, CommandSpec, Isolate, ProcessEnd, ProcessEndMethod, ProcessEndReason, SpawnError, WardensInner,
-    live_wardens,
+    CapturedOutput, CommandNetwork, CommandSpec, Isolate, ProcessEnd, ProcessEndMethod, ProcessEndReason, SpawnError, WardensInner,
+    fd_passing, live_wardens,
 };
 
 /// After a forced stop, how often the daemon checks whether a warden that does not answer needs help.
@@ -113,8 +115,35 @@ fn into_async_fd(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register(pidfd) }?)
 }
 
+/// What starts the network of a command, once the init of its namespace has sent the listener.
+pub(super) struct NetworkStart {
+    pub(super) network: Arc<dyn CommandNetwork>,
+    pub(super) socket: UnixStream,
+    pub(super) scope: Scope,
+}
+
+impl NetworkStart {
+    /// Waits for the listener and starts to serve it. `None` when the command got no network namespace, or ended first.
+    async fn serve(self) -> Option<Box<dyn Send + Sync>> {
+        loop {
+            self.socket.readable().await.ok()?;
+            match self.socket.try_io(Interest::READABLE, || fd_passing::receive_descriptor(&self.socket)) {
+                Ok(listener) => {
+                    let served = self.network.serve(listener.into(), &self.scope);
+                    return served
+                        .inspect_err(|error| tracing::warn!(%error, "a command gets no network: its listener fails"))
+                        .ok();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
 /// The task that waits for the end of a command.
 pub(super) struct WardenWatch {
+    network_start: Option<NetworkStart>,
     wardens: Arc<WardensInner>,
     control: Arc<WardenControl>,
     held: Held,
@@ -136,17 +165,34 @@ enum WatchTimeout {
 }
 
 impl WardenWatch {
-    pub(super) fn new(wardens: Arc<WardensInner>, control: Arc<WardenControl>, held: Held, spec: &CommandSpec) -> Self {
+    pub(super) fn new(
+        wardens: Arc<WardensInner>,
+        control: Arc<WardenControl>,
+        held: Held,
+        spec: &CommandSpec,
+        network_start: Option<NetworkStart>,
+    ) -> Self {
         let facts = ProcessFacts { command: spec.label.clone(), ..ProcessFacts::default() };
         let program = spec.argv.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
         let run_id = spec.run_id().map(|id| id.as_bytes().to_vec());
         let deadline = spec.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        Self { wardens, control, held, facts, program, run_id, deadline, isolate: spec.isolate, daemon_helped: false }
+        Self {
+            network_start,
+            wardens,
+            control,
+            held,
+            facts,
+            program,
+            run_id,
+            deadline,
+            isolate: spec.isolate,
+            daemon_helped: false,
+        }
     }
 
     /// Waits until all processes of the command have ended. The result has no output.
     pub(super) async fn wait_until_end(mut self) -> Result<ProcessEnd, SpawnError> {
-        let last_report = self.read_until_end().await;
+        let last_report = self.read_until_end_with_network().await;
         let exited = self.reap_warden().await;
         let end = match last_report {
             // A report counts only if its warden then exited properly: the command could have forged one on the socket.
@@ -176,6 +222,22 @@ impl WardenWatch {
         }
         self.held.release(end.how.into());
         Ok(end)
+    }
+
+    /// As [`Self::read_until_end`]; serves the command's network until then.
+    async fn read_until_end_with_network(&mut self) -> Option<WardenReport> {
+        let network_start = self.network_start.take();
+        let mut reading = pin!(self.read_until_end());
+        let Some(network_start) = network_start else { return reading.await };
+        tokio::select! {
+            report = &mut reading => report,
+            served = network_start.serve() => {
+                let report = reading.await;
+                // The command is over: nothing in its namespace needs the network any more.
+                drop(served);
+                report
+            }
+        }
     }
 
     /// Reads until the warden's socket ends, and enforces that it ends.

@@ -62,6 +62,8 @@ pub struct NewAgent {
     pub readable: Option<Vec<String>>,
     /// Further places that commands may not see.
     pub hidden: Option<Vec<String>>,
+    /// Servers that commands may reach: `on`, `off`, or a list such as `["example.org:443"]`.
+    pub network: Option<NetworkSetting>,
     /// True if commands may create namespaces, as Chromium's sandbox does.
     pub nested_namespaces: Option<bool>,
     /// True if commands are refused where a layer of the sandbox is missing.
@@ -77,6 +79,16 @@ pub struct NewAgent {
     /// Price of a million tokens.
     #[serde(default, deserialize_with = "optional_object")]
     pub price: Option<Price>,
+}
+
+/// Servers that the commands of an agent may reach.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(untagged)]
+pub enum NetworkSetting {
+    /// `on` or `off`.
+    Word(String),
+    /// Entries such as `example.org:443`.
+    List(Vec<String>),
 }
 
 /// Price of a million tokens, in the currency of `dailyCost`.
@@ -145,6 +157,7 @@ impl NewAgent {
             writable: None,
             readable: None,
             hidden: None,
+            network: None,
             nested_namespaces: None,
             sandbox_require: None,
             shell_timeout_s: None,

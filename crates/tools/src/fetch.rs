@@ -10,6 +10,7 @@ mod html;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_kernel::network_access::NetworkAccess;
 use quell_net::{AddressFilter, AddressRefused, CheckedResolver, check_url, is_public};
 use quell_protocol::ResourceKind;
 use quell_scope::{Interrupted, Point, Release, Scope};
@@ -54,6 +55,30 @@ pub(super) struct Fetcher {
 /// A failure is an error text for the model.
 pub(super) type FetchError = Interrupted<String>;
 
+/// What one call may get, and from whom.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FetchLimits<'a> {
+    /// The most bytes of the body.
+    pub(super) max_bytes: usize,
+    pub(super) network: &'a NetworkAccess,
+}
+
+/// Checks a URL against the network of the agent.
+fn check_network(url: &Url, network: &NetworkAccess) -> Result<(), FetchError> {
+    match network {
+        NetworkAccess::On => Ok(()),
+        NetworkAccess::Off => Err(FetchError::Failed(format!(
+            "{} was not fetched: this agent has no network. A person can permit servers with `network` in its configuration",
+            redacted_url(url)
+        ))),
+        NetworkAccess::List(rules) => {
+            let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default());
+            let checked = rules.check_target(host, port);
+            checked.map(drop).map_err(|refusal| FetchError::Failed(refusal.to_string()))
+        }
+    }
+}
+
 /// A response before it is converted to text.
 pub(super) struct FetchedResponse {
     url: Url,
@@ -78,17 +103,22 @@ impl Fetcher {
         max_bytes.min(self.settings.body_limit).max(1)
     }
 
-    /// Gets the URL, and at most `max_bytes` bytes of its body.
+    /// Gets the URL, and its body within the limits.
     ///
     /// # Cancel safety
     /// Safe: dropping it closes the request.
-    pub(super) async fn fetch(&self, url: Url, max_bytes: usize, scope: &Scope) -> Result<FetchedResponse, FetchError> {
+    pub(super) async fn fetch(
+        &self,
+        url: Url,
+        limits: FetchLimits<'_>,
+        scope: &Scope,
+    ) -> Result<FetchedResponse, FetchError> {
         check_url(&url, self.may_reach).map_err(|why| FetchError::Failed(url_error(&url, &why)))?;
         let client = self.client(scope).await?;
         let held = scope.hold(ResourceKind::HttpRequest, format!("GET {}", redacted_url(&url)));
         let deadline = Instant::now() + self.settings.time_limit;
         // A stop drops this future, which closes the socket; `held` is then released as `closed`.
-        let work = tokio::time::timeout_at(deadline, self.fetch_following_redirects(&client, url, max_bytes, scope));
+        let work = tokio::time::timeout_at(deadline, self.fetch_following_redirects(&client, url, limits, scope));
         // waits: `fetch_following_redirects` races each request and each chunk.
         let result = match work.await {
             Ok(result) => result,
@@ -109,17 +139,18 @@ impl Fetcher {
         &self,
         client: &Client,
         mut url: Url,
-        max_bytes: usize,
+        limits: FetchLimits<'_>,
         scope: &Scope,
     ) -> Result<FetchedResponse, FetchError> {
         for _ in 0..=MAX_REDIRECTS {
             check_url(&url, self.may_reach).map_err(|why| FetchError::Failed(url_error(&url, &why)))?;
+            check_network(&url, limits.network)?;
             let request = client.get(url.clone()).header(ACCEPT, ACCEPTED_TYPES).send();
             let response =
                 scope.race(Point::Fetch, request).await?.map_err(|e| FetchError::Failed(request_error(&url, &e)))?;
             match redirect_target(&url, &response).map_err(FetchError::Failed)? {
                 Some(target) => url = target,
-                None => return read_response(url, response, max_bytes, scope).await,
+                None => return read_response(url, response, limits.max_bytes, scope).await,
             }
         }
         Err(FetchError::Failed(format!("more than {MAX_REDIRECTS} redirects, the last to {}", quoted(url.as_str()))))
@@ -243,7 +274,7 @@ impl Fetcher {
 
     /// The error text of a failed fetch, unless it was stopped.
     pub(super) async fn outcome(&self, url: &str, scope: &Scope) -> Result<String, quell_scope::Cancelled> {
-        match self.fetch(Url::parse(url).unwrap(), self.settings.body_limit, scope).await {
+        match self.fetch(Url::parse(url).unwrap(), limits, scope).await {
             Err(error) => error.into_failure(),
             Ok(answer) => panic!("got {} bytes", answer.body.len()),
         }

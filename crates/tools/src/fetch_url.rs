@@ -7,7 +7,7 @@ use serde::Deserialize;
 use url::Url;
 
 use crate::definition::ToolArguments;
-use crate::fetch::response_text;
+use crate::fetch::{FetchLimits, response_text};
 use crate::text::quoted;
 use crate::tool::{ContextTool, ToolContext, ToolOutput};
 
@@ -35,7 +35,8 @@ impl ContextTool for FetchUrlArgs {
             Ok(url) => url,
             Err(error) => return Ok(ToolOutput::error(format!("{} is not a URL: {error}", quoted(&self.url)))),
         };
-        let response = match fetcher.fetch(url, fetcher.body_limit(self.max_bytes), scope).await {
+        let limits = FetchLimits { max_bytes: fetcher.body_limit(self.max_bytes), network: cx.network };
+        let response = match fetcher.fetch(url, limits, scope).await {
             Ok(response) => response,
             Err(error) => return Ok(ToolOutput::error(error.into_failure()?)),
         };

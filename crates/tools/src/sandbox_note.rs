@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use quell_process::SandboxSpec;
+use quell_process::{SandboxNetwork, SandboxSpec};
 use quell_protocol::sandbox::SandboxMode;
 
 /// What programs print when the system refuses something, with what a person could permit.
@@ -46,7 +46,7 @@ pub(crate) fn description(mode: SandboxMode) -> &'static str {
 pub(crate) fn refusal_note(sandbox: &SandboxSpec, workdir: &Path, output: &str) -> Option<String> {
     let (_, advice) = REFUSALS.iter().find(|(words, _)| output.contains(words))?;
     let mode = sandbox.mode;
-    if mode == SandboxMode::Off && !(*advice == Advice::Network && !sandbox.has_network) {
+    if mode == SandboxMode::Off && !(*advice == Advice::Network && sandbox.network != SandboxNetwork::Shared) {
         return None;
     }
     let (rule, remedy) = match advice {
@@ -59,8 +59,14 @@ pub(crate) fn refusal_note(sandbox: &SandboxSpec, workdir: &Path, output: &str) 
         Advice::Privileges => {
             ("gives commands no privileges: no mounts, no other users, no changes of the system".to_owned(), "`sandbox = \"off\"`")
         }
-        Advice::Network if sandbox.has_network => return None,
-        Advice::Network => ("gives commands no network".to_owned(), "`network = \"on\"`"),
+        Advice::Network => match sandbox.network {
+            SandboxNetwork::Shared => return None,
+            SandboxNetwork::Closed => ("gives commands no network".to_owned(), "`network = \"on\"`"),
+            SandboxNetwork::Proxied => (
+                "gives commands the listed servers only, through the proxy that HTTP_PROXY and HTTPS_PROXY name".to_owned(),
+                "`network = [\"host:port\"]`",
+            ),
+        },
     };
     Some(format!(
         "[The sandbox of this agent, `{}`, may be the reason: it {rule}. If the command needs more, say so: a person can permit \
@@ -93,7 +99,7 @@ mod tests {
         assert!(text.contains("`workspace`") && text.contains("/work/main, ~ and /tmp") && text.contains("`writable"), "{text}");
         let text = note(&workspace, "No usable sandbox! Update your kernel").unwrap();
         assert!(text.contains("nested_namespaces = true"), "{text}");
-        let without_network = SandboxSpec { has_network: false, ..workspace.clone() };
+        let without_network = SandboxSpec { network: SandboxNetwork::Closed, ..workspace.clone() };
         let text = note(&without_network, "connect: Network is unreachable").unwrap();
         assert!(text.contains("network = \"on\""), "{text}");
     }

@@ -6,10 +6,11 @@
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell_process::{
-    CapturedOutput, CommandSpec, ProcessEnd, ProcessEndMethod, ProcessEndReason, RUN_ID_VARIABLE, SpawnError,
+    CapturedOutput, CommandNetwork, CommandSpec, ProcessEnd, ProcessEndMethod, ProcessEndReason, RUN_ID_VARIABLE, SpawnError,
 };
 use quell_protocol::display_text::error_chain;
 use quell_protocol::{CallEnd, ResourceKind};
@@ -18,6 +19,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::background::BackgroundStartError;
+use crate::listed_network::ListedNetwork;
 use crate::definition::{AgentFacts, ToolArguments, tool_spec};
 use crate::{sandbox_note, text};
 use crate::tool::{ContextTool, ToolContext, ToolOutput};
@@ -97,7 +99,8 @@ impl ContextTool for ShellArgs {
     async fn call(self, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
         let (limit, background) =
             (ShellTimeout { requested_s: self.timeout_s, default_s: cx.shell_timeout_s }, self.background);
-        let command = match command_spec(self, cx) {
+        let network = cx.toolbox.command_network(cx.network);
+        let command = match command_spec(self, cx, network.clone()) {
             Ok(command) => command,
             Err(problem) => return Ok(ToolOutput::error(problem)),
         };
@@ -107,7 +110,7 @@ impl ContextTool for ShellArgs {
         }
         match cx.wardens.run(&command, cx.scope, cx.sink).await {
             Ok(end) => {
-                let note = refusal_note_of(&end, cx);
+                let note = refusal_note_of(&end, cx, network.as_deref());
                 let text = result_text(&end, limit, cx.output_limit.saturating_sub(note.len())) + &note;
                 Ok(ToolOutput { end: call_end(&end), code: end.code, ..ToolOutput::ok(text) })
             }
@@ -133,7 +136,11 @@ fn start_in_background(command: &CommandSpec, cx: &ToolContext<'_>) -> Result<To
     }
 }
 
-fn command_spec(args: ShellArgs, cx: &ToolContext<'_>) -> Result<CommandSpec, String> {
+fn command_spec(
+    args: ShellArgs,
+    cx: &ToolContext<'_>,
+    network: Option<Arc<ListedNetwork>>,
+) -> Result<CommandSpec, String> {
     if args.command.contains('\0') {
         return Err("`command` must not contain a NUL character".to_owned());
     }
@@ -157,6 +164,7 @@ fn command_spec(args: ShellArgs, cx: &ToolContext<'_>) -> Result<CommandSpec, St
         output_limit: cx.output_limit,
         isolate: cx.isolate,
         sandbox: cx.sandbox.clone(),
+        network: network.map(|network| network as Arc<dyn CommandNetwork>),
     })
 }
 
@@ -175,7 +183,11 @@ fn resolve_cwd(workdir: &Path, cwd: Option<&Path>) -> Result<PathBuf, String> {
 }
 
 /// The note about the sandbox for a command that failed, on a line of its own; empty if there is none.
-fn refusal_note_of(end: &ProcessEnd, cx: &ToolContext<'_>) -> String {
+fn refusal_note_of(end: &ProcessEnd, cx: &ToolContext<'_>, network: Option<&ListedNetwork>) -> String {
+    let refusals: Vec<String> = network.map(ListedNetwork::refusals).unwrap_or_default();
+    if !refusals.is_empty() {
+        return format!("\n[The network list of this agent refused: {}]", refusals.join("; "));
+    }
     let has_failed = end.reason == ProcessEndReason::ByItself && end.code != Some(0);
     let sandbox = cx.sandbox.as_ref().filter(|_| has_failed);
     let note = sandbox.and_then(|sandbox| sandbox_note::refusal_note(sandbox, cx.workdir, &end.output.text()));

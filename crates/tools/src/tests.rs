@@ -98,6 +98,7 @@ impl ToolFixture {
             shell_timeout_s: 600,
             isolate: Isolate::default(),
             sandbox: None,
+            network: &NetworkAccess::On,
             sink: &mut NoOutput,
         };
         // As a trait object the future must be `Send`, which the agent loop needs.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use quell_kernel::network_access::NetworkAccess;
 use quell_process::{Isolate, OutputSink, SandboxSpec, Wardens};
 use quell_protocol::CallEnd;
 use quell_protocol::sandbox::SandboxMode;
@@ -115,6 +116,8 @@ pub struct ToolContext<'a> {
     pub isolate: Isolate,
     /// What commands and file tools may reach; commands have no sandbox if `None`.
     pub sandbox: Option<Arc<SandboxSpec>>,
+    /// The servers that commands and `fetch_url` may reach.
+    pub network: &'a NetworkAccess,
     /// Receives the output of a command while it runs.
     pub sink: &'a mut dyn OutputSink,
 }

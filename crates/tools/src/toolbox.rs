@@ -1,8 +1,13 @@
 //! What the tools of one engine share: their settings, and the client of `fetch_url`.
 
+use std::sync::Arc;
+
+use quell_kernel::network_access::NetworkAccess;
 use quell_net::AddressPolicy;
+use quell_net::filtering_proxy::SystemResolver;
 
 use crate::fetch::{FetchSettings, Fetcher};
+use crate::listed_network::ListedNetwork;
 use crate::protected_paths::ProtectedPaths;
 
 /// The tool settings of the configuration.
@@ -20,12 +25,21 @@ pub struct ToolSettings {
 pub struct Toolbox {
     pub(crate) settings: ToolSettings,
     pub(crate) fetcher: Fetcher,
+    resolver: SystemResolver,
 }
 
 impl Toolbox {
     pub fn new(settings: ToolSettings) -> Self {
         let fetcher = Fetcher::new(settings.fetch.clone());
-        Self { settings, fetcher }
+        Self { settings, fetcher, resolver: SystemResolver::default() }
+    }
+
+    /// The way out for one command of an agent with a list of servers; `None` for others.
+    pub fn command_network(&self, access: &NetworkAccess) -> Option<Arc<ListedNetwork>> {
+        match access {
+            NetworkAccess::On | NetworkAccess::Off => None,
+            NetworkAccess::List(rules) => Some(Arc::new(ListedNetwork::new(rules.clone(), self.resolver.clone()))),
+        }
     }
 
     /// The addresses that `fetch_url` may reach. The same policy applies to the endpoints that sessions bring along.

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use quell_kernel::RunLimits;
 use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::daily_spend::DailyLimit;
+use quell_kernel::network_access::NetworkAccess;
 use quell_kernel::permissions::approval_policy_for;
 use quell_kernel::turn::PartialPolicy;
 use quell_llm::{ProviderKind, ThinkingMode};
@@ -107,6 +108,9 @@ pub struct AgentConfig {
     pub readable: Vec<PathBuf>,
     /// Places that commands may not see, besides those that are hidden anyway.
     pub hidden: Vec<PathBuf>,
+    /// The servers that commands and `fetch_url` may reach: `on`, all that the daemon can reach; `off`, none; or a list
+    /// such as `["example.org:443"]`, through a proxy of the daemon.
+    pub network: NetworkAccess,
     /// Whether commands may create namespaces, as the sandbox of Chromium does.
     pub nested_namespaces: bool,
     /// Whether commands are refused where the system lacks a layer of the sandbox. Otherwise the log, `quell doctor` and
@@ -243,6 +247,7 @@ impl Default for AgentConfig {
             writable: Vec::new(),
             readable: Vec::new(),
             hidden: Vec::new(),
+            network: NetworkAccess::On,
             nested_namespaces: false,
             sandbox_require: false,
         }

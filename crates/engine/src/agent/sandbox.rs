@@ -9,7 +9,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use quell_process::SandboxSpec;
+use quell_kernel::network_access::NetworkAccess;
+use quell_process::{SandboxNetwork, SandboxSpec};
 use quell_protocol::{AgentId, SessionKey};
 use quell_tools::ProtectedPaths;
 use sha2::{Digest, Sha256};
@@ -168,6 +169,11 @@ impl SandboxSite {
             home: Some(self.home_of(&agent.id)),
             variables: self.toolchains.clone(),
             temporary: Some(self.temporary_dir_of(session)),
+            network: match rights.network {
+                NetworkAccess::On => SandboxNetwork::Shared,
+                NetworkAccess::Off => SandboxNetwork::Closed,
+                NetworkAccess::List(_) => SandboxNetwork::Proxied,
+            },
             nested_namespaces: rights.nested_namespaces,
             is_required: rights.is_required,
             ..SandboxSpec::new(rights.mode)

@@ -174,6 +174,7 @@ impl AgentLoop<'_> {
             output_limit: self.services.limits.tool_output_bytes,
             shell_timeout_s: self.agent.config.shell_timeout_s,
             isolate: self.agent.config.isolate,
+            network: &self.agent.sandbox.network,
             sandbox: Some(Arc::clone(self.sandbox.get_or_init(|| self.services.sandbox(self.agent, &run.session)))),
             sink: &mut ToolCallSink { writer: &self.writer, call: &call.id },
         };

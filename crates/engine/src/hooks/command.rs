@@ -130,6 +130,7 @@ fn command_spec(hooks: &HooksInner, command: &str, job: &HookJob) -> CommandSpec
         output_limit: OUTPUT_LIMIT_BYTES,
         isolate: Isolate::None,
         sandbox: None,
+        network: None,
     }
 }
 

@@ -10,6 +10,7 @@ use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::Turn;
 use quell_kernel::{Moment, RunStateInput, StopLevel};
 use quell_mcp::SessionEndpoint;
+use quell_process::CommandNetwork;
 use quell_protocol::StopReason;
 use quell_scope::{Cancelled, Held, Interrupted, Release};
 use tokio::sync::OwnedSemaphorePermit;
@@ -139,7 +140,9 @@ impl RunTable {
         let history = channel_delivery::trim_history(history, channel_origin);
         let (services, session) = (self.services(), &live_run.run.session);
         let server_sandbox = services.mcp.starts_programs().then(|| services.sandbox(&agent, session));
-        let client_options = agent.mcp_client_options(live_run.id(), session, endpoint, server_sandbox);
+        let server_network = services.toolbox.command_network(&agent.sandbox.network);
+        let server_network = server_network.map(|network| network as Arc<dyn CommandNetwork>);
+        let client_options = agent.mcp_client_options(live_run.id(), session, endpoint, server_sandbox, server_network);
         // waits: raced in `recall_for_run`.
         let run_context = self.run_context(live_run, &agent, &history, channel_message).await?;
         let agent_loop = AgentLoop {

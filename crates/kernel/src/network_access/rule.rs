@@ -51,6 +51,18 @@ impl NetworkRuleError {
 }
 
 impl NetworkRule {
+    /// True if one of the entries is this one, or allows the one server that this one names.
+    pub(super) fn is_within(&self, entries: &[Self]) -> bool {
+        let allows_server = |entry: &Self| match (&self.host, self.port) {
+            (HostPattern::Exact(TargetHost::Name(name)), PortPattern::One(port)) => entry.allows_name(name, port),
+            (HostPattern::Exact(TargetHost::Address(address)), PortPattern::One(port)) => {
+                entry.allows_address(*address, port)
+            }
+            _ => false,
+        };
+        entries.iter().any(|entry| entry == self || allows_server(entry))
+    }
+
     pub(super) fn allows_name(&self, name: &str, port: u16) -> bool {
         let is_host = match &self.host {
             HostPattern::Exact(host) => matches!(host, TargetHost::Name(listed) if listed == name),

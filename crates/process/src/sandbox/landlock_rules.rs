@@ -12,7 +12,7 @@ use landlock::{
 
 use super::carve::{Grant, GrantAccess, grants};
 use super::paths::{PlaceAccess, places};
-use super::{SandboxError, SandboxSpec};
+use super::{SandboxError, SandboxNetwork, SandboxSpec};
 
 /// The newest ABI whose rules were tested. Kernels with an older one apply what they know.
 const TESTED_ABI: ABI = ABI::V7;
@@ -94,7 +94,7 @@ fn ruleset(spec: &SandboxSpec, grants: &[Grant], has_own_network: bool) -> Resul
     if !spec.is_off() {
         ruleset = ruleset.scope(Scope::AbstractUnixSocket)?;
     }
-    if !spec.has_network && !has_own_network {
+    if spec.network != SandboxNetwork::Shared && !has_own_network {
         ruleset = ruleset.handle_access(AccessNet::from_all(TESTED_ABI))?;
     }
     let mut created = ruleset.create()?;

@@ -1,9 +1,15 @@
 //! The network namespace of a command: its own loopback, and nothing else.
 
 use std::io;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsRawFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+/// Listens on the port of the proxy, in the own network namespace.
+pub(in super::super) fn listen_for_proxy() -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, super::PROXY_PORT))
+}
 
 /// Brings up `lo` in the own network namespace, so that servers and tests of the command can talk to each other.
 #[expect(unsafe_code, reason = "the request SIOCSIFFLAGS has no safe wrapper in rustix 1.1")]

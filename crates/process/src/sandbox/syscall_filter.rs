@@ -7,7 +7,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-use super::{SandboxError, SandboxSpec};
+use super::{SandboxError, SandboxNetwork, SandboxSpec};
 
 /// Calls that change the machine, its mounts or the kernel, or that open files and memory past the other layers.
 const REFUSED_CALLS: &[libc::c_long] = &[
@@ -108,7 +108,7 @@ fn refused_rules(spec: &SandboxSpec) -> Result<FilterRules, seccompiler::Error> 
 
 /// The rules for `socket`: no talk with the host of a virtual machine, and without a network no internet sockets.
 fn socket_rules(spec: &SandboxSpec, has_own_network: bool) -> Result<FilterRules, seccompiler::Error> {
-    let is_closed = !spec.has_network && !has_own_network;
+    let is_closed = spec.network != SandboxNetwork::Shared && !has_own_network;
     let mut families = Vec::new();
     if is_closed {
         families.extend([libc::AF_INET, libc::AF_INET6, libc::AF_PACKET, libc::AF_NETLINK]);
@@ -118,7 +118,7 @@ fn socket_rules(spec: &SandboxSpec, has_own_network: bool) -> Result<FilterRules
     }
     let family_rule = |family: libc::c_int| rule(argument(0, SeccompCmpOp::Eq, u64::from(family.unsigned_abs()))?);
     let mut sockets: Vec<SeccompRule> = families.into_iter().map(family_rule).collect::<Result<_, _>>()?;
-    if !spec.has_network && !spec.is_off() {
+    if spec.network != SandboxNetwork::Shared && !spec.is_off() {
         sockets.push(rule(argument(2, SeccompCmpOp::Eq, IPPROTO_MPTCP)?)?);
     }
     Ok(if sockets.is_empty() { FilterRules::new() } else { FilterRules::from([(libc::SYS_socket, sockets)]) })

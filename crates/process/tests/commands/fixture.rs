@@ -83,6 +83,7 @@ impl CommandFixture {
             output_limit: 64 * 1024,
             isolate: self.isolate,
             sandbox: None,
+            network: None,
         }
     }
 

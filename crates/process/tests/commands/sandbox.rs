@@ -11,7 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quell_process::{CommandSpec, Isolate, ProcessEnd, SandboxSpec, SpawnError};
+use quell_process::{CommandSpec, Isolate, ProcessEnd, SandboxNetwork, SandboxSpec, SpawnError};
 use quell_protocol::sandbox::{SandboxFacts, SandboxLayer, SandboxMode};
 use rstest::rstest;
 
@@ -238,7 +238,7 @@ async fn without_a_network_nothing_outside_is_reached(
     let send = format!("$PROBE udp {}", datagrams.local_addr().unwrap());
     fixture.output(fixture.sandbox(mode), &format!("{reach} && {send}")).await;
     assert_eq!(datagrams.recv(&mut [0; 8]).unwrap(), 1, "with a network it arrives");
-    let sandbox = SandboxSpec { has_network: false, ..fixture.sandbox(mode) };
+    let sandbox = SandboxSpec { network: SandboxNetwork::Closed, ..fixture.sandbox(mode) };
     let end = fixture.run(sandbox.clone(), &format!("{send}; {reach}")).await.unwrap();
     assert_ne!(end.code, Some(0), "{}", end.output.text());
     assert!(end.sandbox.unwrap().layers.contains(&SandboxLayer::Network));

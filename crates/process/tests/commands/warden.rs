@@ -100,6 +100,7 @@ fn spec(argv: &[OsString], isolate: Isolate) -> std::io::Result<CommandSpec> {
         output_limit: 1024,
         isolate,
         sandbox: None,
+        network: None,
     })
 }
 

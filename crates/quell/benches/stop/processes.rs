@@ -40,6 +40,7 @@ async fn measure_warden_cost(report: &BenchReport, samples: usize) {
         output_limit: 1000,
         isolate,
         sandbox: None,
+        network: None,
     };
     let (sweep, namespace) = (command_spec(Isolate::None), command_spec(Isolate::Auto));
     let (mut bare, mut swept, mut isolated) = <(Times, Times, Times)>::default();

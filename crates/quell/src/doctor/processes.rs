@@ -186,6 +186,7 @@ impl CommandProbe<'_> {
             output_limit: 4096,
             isolate,
             sandbox: None,
+            network: None,
         }
     }
 }

@@ -79,6 +79,7 @@ impl ShellFixture {
             shell_timeout_s: self.shell_timeout_s,
             isolate: Isolate::None,
             sandbox: None,
+            network: &NetworkAccess::On,
             sink: &mut SeenOutput(&self.seen),
         };
         let shell = BUILT_IN_TOOLS.iter().find(|tool| tool.definition().name == "shell").unwrap();

@@ -194,8 +194,8 @@ impl AgentFactory {
                 return Err((key, problem));
             }
         }
-        let AgentConfig { writable, readable, hidden, nested_namespaces, sandbox_require, .. } = config;
-        Ok(SandboxRights { mode, writable, readable, hidden, nested_namespaces, is_required: sandbox_require })
+        let AgentConfig { writable, readable, hidden, network, nested_namespaces, sandbox_require, .. } = config;
+        Ok(SandboxRights { mode, writable, readable, hidden, network, nested_namespaces, is_required: sandbox_require })
     }
 }
 
