@@ -24,7 +24,7 @@ pub(crate) async fn measure(report: &BenchReport, samples: usize) {
     let http_server = FakeMcpServer::start().await;
     http_server.fault_always("tools/call", McpFault::Silent);
     let sections = format!(
-        "\n[mcp.test]\ncommand = \"sh\"\nargs = [{script:?}]\nenv = {{ MCP_LOG = {log:?} }}\nshared = true\n\
+        "\n[mcp.test]\ncommand = \"sh\"\nargs = [{script:?}]\nenv = {{ MCP_LOG = {log:?} }}\nshared = true\nsandbox = \"off\"\n\
          \n[mcp.far]\nurl = {url:?}\nshared = true\n",
         script = script.display().to_string(),
         log = log.display().to_string(),

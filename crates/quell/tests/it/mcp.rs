@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Instant, SystemTime};
 
 use quell_mcp::McpConfig;
-use quell_protocol::Resource;
+use quell_protocol::{Resource, SandboxMode};
 use quell_testkit::mcp::{self, FakeMcpServer, McpFault};
 
 use crate::prelude::*;
@@ -130,6 +130,8 @@ pub(crate) fn test_server_config(marker: &ProcessMarker, log: &Path) -> McpConfi
         command: Some("sh".to_owned()),
         args: vec!["-c".to_owned(), mcp::SERVER_SCRIPT.to_owned()],
         env: env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        // It writes its log outside of the workdir.
+        sandbox: Some(SandboxMode::Off),
         ..McpConfig::default()
     }
 }
@@ -138,7 +140,7 @@ pub(crate) fn test_server_config(marker: &ProcessMarker, log: &Path) -> McpConfi
 fn config_section(folder: &Path, env: &str) -> String {
     let script = folder.join("server.sh");
     std::fs::write(&script, mcp::SERVER_SCRIPT).unwrap();
-    format!("[mcp.test]\ncommand = \"sh\"\nargs = [{script:?}]\nenv = {{ {env} }}\n")
+    format!("[mcp.test]\ncommand = \"sh\"\nargs = [{script:?}]\nenv = {{ {env} }}\nsandbox = \"off\"\n")
 }
 
 /// The only row of the receipt that is a call; the wait for a server's start does not count.

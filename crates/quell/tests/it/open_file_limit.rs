@@ -28,8 +28,8 @@ async fn started_programs_get_the_open_file_limit_of_the_daemon(#[values("auto",
     let (hook, server): (Value, Value) = (json!(print_limit("hook")), json!(format!("{}; cat", print_limit("server"))));
     let config = format!(
         "{}[hooks]\non_start = {hook}\n\
-         [mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {server}]\n\
-         [agents.main]\nmodel = \"scripted/m\"\nmcp = []\nisolate = \"{isolate}\"\n\
+         [mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {server}]\nsandbox = \"off\"\n\
+         [agents.main]\nmodel = \"scripted/m\"\nmcp = []\nisolate = \"{isolate}\"\nsandbox = \"off\"\n\
          [agents.other]\nmodel = \"scripted/m\"\nmcp = [\"test\"]\n",
         provider_toml(&model)
     );

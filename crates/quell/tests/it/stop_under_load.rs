@@ -20,15 +20,20 @@ struct EndlessRunDaemon {
 
 impl EndlessRunDaemon {
     async fn start() -> Self {
-        Self::start_under("").await
+        Self::start_with_agent("", "").await
     }
 
     /// Starts a daemon behind this shell line, such as `ulimit -n 256`.
     async fn start_under(first: &str) -> Self {
+        Self::start_with_agent(first, "").await
+    }
+
+    /// Starts a daemon behind this shell line, whose agent has these further settings.
+    async fn start_with_agent(first: &str, agent: &str) -> Self {
         // The tests open more files than the default limit allows.
         quell_server::serve::raise_open_files().unwrap();
         let model = ScriptedModel::start().await;
-        let home = DaemonHome::new(&config_toml(&model, ""));
+        let home = DaemonHome::new(&config_toml(&model, agent));
         let wrapper = format!("{first}\nexec '{}' \"$@\"", quell_exe().display());
         let daemon = home.start(&write_shell_program(home.data_dir().join("wrapper"), &wrapper)).await;
         let mut fixture = Self { model, daemon, run: String::new() };

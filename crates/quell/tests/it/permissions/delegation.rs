@@ -41,7 +41,7 @@ impl PermissionsFixture {
     }
 
     fn proof_path(&self) -> PathBuf {
-        self.daemon.home().data_dir().with_file_name("proof")
+        self.daemon.home().work_dir().join("main/proof")
     }
 
     /// All messages of all model requests, without the descriptions of tools.

@@ -57,9 +57,14 @@ async fn everything_else_needs_one_there_too() {
     assert_eq!(stop.status, 401, "over TCP a stop still needs a token");
 }
 
+/// In a mount namespace a command does not see the socket. Landlock alone does not hide it (ABI 7), but the daemon knows
+/// the descendants of its wardens.
+#[rstest]
+#[case::unseen("", "")]
+#[case::refused("isolate = \"none\"\n", "processes that the daemon has started may not use this socket")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_of_an_agent_is_refused_at_the_socket() {
-    let fixture = EndlessRunDaemon::start().await;
+async fn a_command_of_an_agent_is_refused_at_the_socket(#[case] agent: &str, #[case] why: &str) {
+    let fixture = EndlessRunDaemon::start_with_agent("", agent).await;
     let (data, exe) = (fixture.daemon.home().data_dir(), quell_exe().display().to_string());
     let command = format!("QUELL_HOME='{}' '{exe}' stop --all 2>&1; echo \"code $?\"", data.display());
     fixture.model.script(shell_call(command)).script(ScriptedResponse::text("It did not work."));
@@ -67,8 +72,7 @@ async fn a_command_of_an_agent_is_refused_at_the_socket() {
     let log = fixture.daemon.api().run_events(&run, 0).await.read_to_end().await;
     assert_eq!(log.verdict(), "completed", "{log:?}");
     let result = fixture.model.recorded_requests().last().unwrap().messages().last().unwrap().to_string();
-    let why = "processes that the daemon has started may not use this socket";
-    assert!(result.contains(why) && result.contains("code 1"), "{result}");
+    assert!(result.contains(why) && result.contains("code ") && !result.contains("code 0"), "{result}");
     let other = fixture.daemon.api().run_view(&fixture.run).await;
     assert_eq!(other["state"], "running", "{other:#}");
 }
