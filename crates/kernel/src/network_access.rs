@@ -53,8 +53,7 @@ impl NetworkAccess {
             (Self::Off, _) | (_, Self::Off) => Self::Off,
             (access, Self::On) | (Self::On, access) => access.clone(),
             (Self::List(own), Self::List(ceiling)) => {
-                let kept: Vec<NetworkRule> =
-                    own.0.iter().filter(|rule| rule.is_within(&ceiling.0)).cloned().collect();
+                let kept: Vec<NetworkRule> = own.0.iter().filter(|rule| rule.is_within(&ceiling.0)).cloned().collect();
                 if kept.is_empty() { Self::Off } else { Self::List(NetworkRules(kept)) }
             }
         }

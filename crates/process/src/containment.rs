@@ -48,13 +48,7 @@ impl StartedCommand {
         // The command may have ended already; then the init has reported it.
         let command =
             children.find(|child| process_tree::innermost_pid(*child) == Some(init.command)).unwrap_or(init.pid);
-        Self {
-            leader: init.pid,
-            command,
-            namespace_reports: Some(init.reports),
-            cgroup: None,
-            sandbox: init.sandbox,
-        }
+        Self { leader: init.pid, command, namespace_reports: Some(init.reports), cgroup: None, sandbox: init.sandbox }
     }
 
     fn without_namespace(request: &LaunchRequest, input: &mut Option<OwnedFd>) -> Result<Self, StartFailure> {

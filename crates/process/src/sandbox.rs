@@ -22,8 +22,8 @@ use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use quell_scope::Scope;
 use quell_protocol::sandbox::{MissingLayer, SandboxFacts, SandboxLayer, SandboxMode};
+use quell_scope::Scope;
 use seccompiler::BpfProgram;
 use serde::{Deserialize, Serialize};
 
@@ -188,7 +188,11 @@ impl PreparedSandbox {
             network::raise_loopback().map_err(|error| SandboxError::new("raise the loopback interface", error))?;
         }
         if spec.network == SandboxNetwork::Proxied {
-            layers.note(SandboxLayer::Network, namespaces.network, "without a network namespace no server can be reached");
+            layers.note(
+                SandboxLayer::Network,
+                namespaces.network,
+                "without a network namespace no server can be reached",
+            );
         }
         // In the mode `off` the mounts alone hide what is protected, so that programs with rights of their own work.
         let needs_landlock = !(spec.is_off() && has_mounts);

@@ -119,8 +119,11 @@ impl Warden {
         become_warden().map_err(StartFailure::warden)?;
         let proc_directory = ProcDirectory::open();
         let mut input = receive_input(request.input).map_err(StartFailure::warden)?;
-        let record =
-            request.record.then(|| fd_passing::receive_descriptor(io::stdin())).transpose().map_err(StartFailure::warden)?;
+        let record = request
+            .record
+            .then(|| fd_passing::receive_descriptor(io::stdin()))
+            .transpose()
+            .map_err(StartFailure::warden)?;
         let listener_socket = request.sends_listener.then(|| fd_passing::receive_descriptor(io::stdin()));
         let listener_socket = listener_socket.transpose().map_err(StartFailure::warden)?;
         let started = StartedCommand::new(request, &mut input, listener_socket)?;

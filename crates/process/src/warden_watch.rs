@@ -24,8 +24,8 @@ use super::orphans::{self, LostWarden, TakeOverOutcome};
 use super::process_tree;
 use super::warden_protocol::{self, CommandEndReport, StartFailure, StartStep, WardenReport};
 use super::{
-    CapturedOutput, CommandNetwork, CommandSpec, Isolate, ProcessEnd, ProcessEndMethod, ProcessEndReason, SpawnError, WardensInner,
-    fd_passing, live_wardens,
+    CapturedOutput, CommandNetwork, CommandSpec, Isolate, ProcessEnd, ProcessEndMethod, ProcessEndReason, SpawnError,
+    WardensInner, fd_passing, live_wardens,
 };
 
 /// After a forced stop, how often the daemon checks whether a warden that does not answer needs help.

@@ -83,7 +83,10 @@ pub fn kills_its_daemon(mark: &ProcessMarker) -> String {
 
 /// Leaves an orphan with an empty environment in its own session: only its start time tells whose it is.
 pub fn hides_from_its_daemon(mark: &ProcessMarker) -> String {
-    format!("(env -i setsid sh -c 'while :; do sleep 1; done' {} &); sleep 0.2; echo hostile hid; sleep 600", mark.as_str())
+    format!(
+        "(env -i setsid sh -c 'while :; do sleep 1; done' {} &); sleep 0.2; echo hostile hid; sleep 600",
+        mark.as_str()
+    )
 }
 
 /// What a program of the same user can do that no sandbox holds back: stops the warden of the marked processes, and kills

@@ -274,6 +274,7 @@ impl Fetcher {
 
     /// The error text of a failed fetch, unless it was stopped.
     pub(super) async fn outcome(&self, url: &str, scope: &Scope) -> Result<String, quell_scope::Cancelled> {
+        let limits = FetchLimits { max_bytes: self.settings.body_limit, network: &NetworkAccess::On };
         match self.fetch(Url::parse(url).unwrap(), limits, scope).await {
             Err(error) => error.into_failure(),
             Ok(answer) => panic!("got {} bytes", answer.body.len()),

@@ -52,18 +52,23 @@ pub(crate) fn refusal_note(sandbox: &SandboxSpec, workdir: &Path, output: &str) 
     let (rule, remedy) = match advice {
         Advice::Write => (write_rule(mode, workdir), "`writable = [\"/path\"]`"),
         Advice::Files => (
-            format!("{}, and hides credentials, other agents' files and sockets of services", write_rule(mode, workdir)),
+            format!(
+                "{}, and hides credentials, other agents' files and sockets of services",
+                write_rule(mode, workdir)
+            ),
             "`writable` or `readable = [\"/path\"]`",
         ),
         Advice::Namespaces => ("permits no namespaces".to_owned(), "`nested_namespaces = true`"),
-        Advice::Privileges => {
-            ("gives commands no privileges: no mounts, no other users, no changes of the system".to_owned(), "`sandbox = \"off\"`")
-        }
+        Advice::Privileges => (
+            "gives commands no privileges: no mounts, no other users, no changes of the system".to_owned(),
+            "`sandbox = \"off\"`",
+        ),
         Advice::Network => match sandbox.network {
             SandboxNetwork::Shared => return None,
             SandboxNetwork::Closed => ("gives commands no network".to_owned(), "`network = \"on\"`"),
             SandboxNetwork::Proxied => (
-                "gives commands the listed servers only, through the proxy that HTTP_PROXY and HTTPS_PROXY name".to_owned(),
+                "gives commands the listed servers only, through the proxy that HTTP_PROXY and HTTPS_PROXY name"
+                    .to_owned(),
                 "`network = [\"host:port\"]`",
             ),
         },
@@ -96,7 +101,10 @@ mod tests {
     fn a_refusal_names_the_rule_and_the_remedy() {
         let workspace = SandboxSpec::new(SandboxMode::Workspace);
         let text = note(&workspace, "touch: cannot touch '/etc/x': Read-only file system\n").unwrap();
-        assert!(text.contains("`workspace`") && text.contains("/work/main, ~ and /tmp") && text.contains("`writable"), "{text}");
+        assert!(
+            text.contains("`workspace`") && text.contains("/work/main, ~ and /tmp") && text.contains("`writable"),
+            "{text}"
+        );
         let text = note(&workspace, "No usable sandbox! Update your kernel").unwrap();
         assert!(text.contains("nested_namespaces = true"), "{text}");
         let without_network = SandboxSpec { network: SandboxNetwork::Closed, ..workspace.clone() };

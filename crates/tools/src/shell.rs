@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_process::{
-    CapturedOutput, CommandNetwork, CommandSpec, ProcessEnd, ProcessEndMethod, ProcessEndReason, RUN_ID_VARIABLE, SpawnError,
+    CapturedOutput, CommandNetwork, CommandSpec, ProcessEnd, ProcessEndMethod, ProcessEndReason, RUN_ID_VARIABLE,
+    SpawnError,
 };
 use quell_protocol::display_text::error_chain;
 use quell_protocol::{CallEnd, ResourceKind};
@@ -19,10 +20,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::background::BackgroundStartError;
-use crate::listed_network::ListedNetwork;
 use crate::definition::{AgentFacts, ToolArguments, tool_spec};
-use crate::{sandbox_note, text};
+use crate::listed_network::ListedNetwork;
 use crate::tool::{ContextTool, ToolContext, ToolOutput};
+use crate::{sandbox_note, text};
 use quell_kernel::ToolSpec;
 
 /// Environment variables for commands that nobody watches on a terminal. Editors and pagers end at once instead of

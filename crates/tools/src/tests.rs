@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use quell_kernel::network_access::NetworkAccess;
 use quell_kernel::{StopTimeouts, ToolSpec};
 use quell_process::{Isolate, OutputSink, WardenExe, Wardens};
 use quell_protocol::{CallEnd, Principal, RunId, SessionKey, ToolOutputStream};

@@ -192,7 +192,8 @@ impl AgentConfig {
             return Some(("writable", problem.to_owned()));
         }
         (self.sandbox_require && self.isolate == Isolate::None).then(|| {
-            let problem = "contradicts isolate = \"none\", without which no namespace holds a command; leave isolate out";
+            let problem =
+                "contradicts isolate = \"none\", without which no namespace holds a command; leave isolate out";
             ("sandbox_require", problem.to_owned())
         })
     }

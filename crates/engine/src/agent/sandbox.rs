@@ -132,7 +132,12 @@ pub struct SandboxSite {
 impl SandboxSite {
     /// `work_dir` is the parent of the default workdirs, `temporary_dir` that of the temporary files of sessions, and
     /// `home_dir` the home directory of the daemon's user.
-    pub fn new(work_dir: PathBuf, temporary_dir: PathBuf, home_dir: Option<PathBuf>, protected: &ProtectedPaths) -> Self {
+    pub fn new(
+        work_dir: PathBuf,
+        temporary_dir: PathBuf,
+        home_dir: Option<PathBuf>,
+        protected: &ProtectedPaths,
+    ) -> Self {
         let mut hidden: Vec<PathBuf> = HIDDEN_ON_THE_SYSTEM.iter().map(PathBuf::from).chain(host_keys()).collect();
         let mut toolchains = Vec::new();
         if let Some(home) = &home_dir {

@@ -80,7 +80,8 @@ mod tests {
         let granted = grants(&places, GrantAccess::Read);
         let access_of = |name: &str| {
             let path = root.join(name);
-            let found = granted.iter().filter(|grant| path.starts_with(&grant.path) && grant.access != GrantAccess::List);
+            let found =
+                granted.iter().filter(|grant| path.starts_with(&grant.path) && grant.access != GrantAccess::List);
             found.map(|grant| grant.access).collect::<Vec<_>>()
         };
         assert_eq!(access_of("home/music/song"), [GrantAccess::Read]);

@@ -10,6 +10,8 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
+use rustix::process::geteuid;
+
 use super::carve::{Grant, GrantAccess, grants};
 use super::paths::{PlaceAccess, places};
 use super::{SandboxError, SandboxNetwork, SandboxSpec};
@@ -35,12 +37,17 @@ pub(super) struct LandlockRules(RulesetCreated);
 impl LandlockRules {
     /// Prepares the rules; `None` when the kernel has no Landlock. With `has_mounts`, the mount namespace already hides
     /// what is hidden, and the rules only say what may be written.
-    pub(super) fn new(spec: &SandboxSpec, has_mounts: bool, has_own_network: bool) -> Result<Option<Self>, SandboxError> {
+    pub(super) fn new(
+        spec: &SandboxSpec,
+        has_mounts: bool,
+        has_own_network: bool,
+    ) -> Result<Option<Self>, SandboxError> {
         if abi_version() < 1 {
             return Ok(None);
         }
         let grants = if has_mounts { grants_in_view(spec) } else { grants_without_view(spec) };
-        let rules = ruleset(spec, &grants, has_own_network).map_err(|error| SandboxError::new("prepare Landlock", io::Error::other(error)))?;
+        let rules = ruleset(spec, &grants, has_own_network)
+            .map_err(|error| SandboxError::new("prepare Landlock", io::Error::other(error)))?;
         Ok(Some(Self(rules)))
     }
 
@@ -81,11 +88,17 @@ fn grants_in_view(spec: &SandboxSpec) -> Vec<Grant> {
 fn grants_without_view(spec: &SandboxSpec) -> Vec<Grant> {
     let mut places = places(spec);
     places.insert(PathBuf::from("/dev"), PlaceAccess::Hidden);
+    if geteuid().is_root() {
+        // Without any capability, root still owns the files with which the kernel is controlled.
+        places.extend(["/proc", "/sys"].map(|path| (PathBuf::from(path), PlaceAccess::ReadOnly)));
+    }
     let base = if spec.is_off() { GrantAccess::Full } else { GrantAccess::Read };
     let mut grants = grants(&places, base);
     let devices = SAFE_DEVICES.map(|path| Grant { path: path.into(), access: GrantAccess::Full });
     grants.extend(devices);
-    grants.push(Grant { path: "/proc".into(), access: GrantAccess::Full });
+    if !geteuid().is_root() {
+        grants.push(Grant { path: "/proc".into(), access: GrantAccess::Full });
+    }
     grants
 }
 
@@ -102,7 +115,8 @@ fn ruleset(spec: &SandboxSpec, grants: &[Grant], has_own_network: bool) -> Resul
         // What is gone by now, or cannot be opened, is not granted.
         let Ok(opened) = PathFd::new(&grant.path) else { continue };
         let is_directory = grant.path.is_dir();
-        let access = access_rights(grant.access) & if is_directory { BitFlags::all() } else { AccessFs::from_file(TESTED_ABI) };
+        let access =
+            access_rights(grant.access) & if is_directory { BitFlags::all() } else { AccessFs::from_file(TESTED_ABI) };
         if !access.is_empty() {
             created = created.add_rule(PathBeneath::new(opened, access))?;
         }

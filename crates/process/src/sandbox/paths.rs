@@ -64,7 +64,11 @@ fn without_repetitions(places: BTreeMap<PathBuf, PlaceAccess>) -> BTreeMap<PathB
         let outer = path.ancestors().skip(1).find_map(|ancestor| places.get(ancestor));
         *access == PlaceAccess::Hidden && outer.is_some_and(PlaceAccess::is_hidden)
     };
-    places.iter().filter(|(path, access)| !is_repeated(path, access)).map(|(path, access)| (path.clone(), access.clone())).collect()
+    places
+        .iter()
+        .filter(|(path, access)| !is_repeated(path, access))
+        .map(|(path, access)| (path.clone(), access.clone()))
+        .collect()
 }
 
 fn resolve<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<PathBuf> {
@@ -99,9 +103,9 @@ mod tests {
         /// The access of the places inside of this fixture, by their name in it.
         fn places(&self, spec: &SandboxSpec) -> Vec<(String, PlaceAccess)> {
             let root = self.dir.path().canonicalize().unwrap();
-            let inside = places(spec).into_iter().filter_map(|(path, access)| {
-                Some((path.strip_prefix(&root).ok()?.to_str()?.to_owned(), access))
-            });
+            let inside = places(spec)
+                .into_iter()
+                .filter_map(|(path, access)| Some((path.strip_prefix(&root).ok()?.to_str()?.to_owned(), access)));
             inside.collect()
         }
     }
@@ -118,11 +122,8 @@ mod tests {
             writable: fixture.paths(&["work/main"]),
             ..SandboxSpec::new(SandboxMode::Workspace)
         };
-        let expected = [
-            ("home/.ssh", PlaceAccess::Hidden),
-            ("work", PlaceAccess::Hidden),
-            ("work/main", PlaceAccess::ReadWrite),
-        ];
+        let expected =
+            [("home/.ssh", PlaceAccess::Hidden), ("work", PlaceAccess::Hidden), ("work/main", PlaceAccess::ReadWrite)];
         assert_eq!(fixture.places(&spec), named(&expected));
     }
 

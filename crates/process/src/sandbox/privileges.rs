@@ -56,5 +56,8 @@ pub(super) fn drop_capabilities(keep_some: bool) -> io::Result<()> {
             | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
         set_capabilities_secure_bits(bits)?;
     }
-    Ok(set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() })?)
+    Ok(set_capabilities(
+        None,
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() },
+    )?)
 }

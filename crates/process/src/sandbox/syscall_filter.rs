@@ -55,7 +55,8 @@ const REFUSED_CALLS: &[libc::c_long] = &[
 
 /// Calls whose callers fall back to others when the kernel does not have them. io_uring makes sockets and opens files
 /// without the calls that are filtered.
-const ABSENT_CALLS: &[libc::c_long] = &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+const ABSENT_CALLS: &[libc::c_long] =
+    &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
 /// The flags with which `clone` and `unshare` create namespaces.
 const NAMESPACE_FLAGS: [libc::c_int; 7] = [
@@ -87,7 +88,8 @@ pub(super) fn programs(spec: &SandboxSpec, has_own_network: bool) -> Result<Vec<
         let refused = refused_rules(spec)?.into_iter().chain(sockets).collect();
         Ok(vec![compile(refused, libc::EPERM)?, compile(absent_rules(spec), libc::ENOSYS)?])
     };
-    let programs = build().map_err(|error| SandboxError::new("compile the filter of system calls", io::Error::other(error)))?;
+    let programs =
+        build().map_err(|error| SandboxError::new("compile the filter of system calls", io::Error::other(error)))?;
     Ok(programs.into_iter().map(refuse_other_numbers).collect())
 }
 

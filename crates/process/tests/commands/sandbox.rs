@@ -26,7 +26,8 @@ struct SandboxFixture {
 impl SandboxFixture {
     async fn new(isolate: Isolate) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["data", "work/main", "work/other", "agent-home", "tmp", "person/.ssh", "person/etc", "person/desk"] {
+        for name in ["data", "work/main", "work/other", "agent-home", "tmp", "person/.ssh", "person/etc", "person/desk"]
+        {
             fs::create_dir_all(dir.path().join(name)).unwrap();
         }
         for name in ["data/token", "person/.ssh/id", "person/etc/quell.toml", "person/notes", "work/other/file"] {
@@ -53,11 +54,8 @@ impl SandboxFixture {
 
     /// Runs a script in the workdir; `$D` is the directory of this fixture, `$PROBE` tries a system call.
     async fn run(&self, sandbox: SandboxSpec, script: &str) -> Result<ProcessEnd, SpawnError> {
-        let mut spec = CommandSpec {
-            cwd: self.path("work/main"),
-            sandbox: Some(Arc::new(sandbox)),
-            ..self.commands.spec(script)
-        };
+        let mut spec =
+            CommandSpec { cwd: self.path("work/main"), sandbox: Some(Arc::new(sandbox)), ..self.commands.spec(script) };
         spec.env.push(("D".into(), self.dir.path().into()));
         spec.env.push(("PROBE".into(), format!("{WARDEN_BINARY} probe").into()));
         spec.env.push(("HOME".into(), self.path("agent-home").into()));
@@ -151,9 +149,33 @@ async fn system_calls_that_leave_the_sandbox_are_refused(
     #[values(SandboxMode::ReadOnly, SandboxMode::Workspace)] mode: SandboxMode,
     #[values(Isolate::Pid, Isolate::None)] isolate: Isolate,
     #[values(
-        "unshare-user", "unshare-mount", "unshare-time", "clone-user", "setns", "mount /tmp", "umount /tmp", "umount $D/data",
-        "open-tree /", "fsopen", "pivot-root /tmp", "chroot /tmp", "bpf", "keyctl", "kexec", "module", "perf", "userfaultfd",
-        "open-by-handle", "reboot", "set-hostname", "set-user", "make-device ./null", "vsock", "raw", "packet", "push-input"
+        "unshare-user",
+        "unshare-mount",
+        "unshare-time",
+        "clone-user",
+        "setns",
+        "mount /tmp",
+        "umount /tmp",
+        "umount $D/data",
+        "open-tree /",
+        "fsopen",
+        "pivot-root /tmp",
+        "chroot /tmp",
+        "bpf",
+        "keyctl",
+        "kexec",
+        "module",
+        "perf",
+        "userfaultfd",
+        "open-by-handle",
+        "reboot",
+        "set-hostname",
+        "set-user",
+        "make-device ./null",
+        "vsock",
+        "raw",
+        "packet",
+        "push-input"
     )]
     call: &str,
 ) {
@@ -214,7 +236,12 @@ async fn no_process_outside_can_be_reached(
     }
     let fixture = SandboxFixture::new(isolate).await;
     let daemon = std::process::id();
-    for script in [format!("$PROBE trace {daemon}"), format!("$PROBE signal {daemon}"), format!("cat /proc/{daemon}/environ"), format!("ls -l /proc/{daemon}/fd/0")] {
+    for script in [
+        format!("$PROBE trace {daemon}"),
+        format!("$PROBE signal {daemon}"),
+        format!("cat /proc/{daemon}/environ"),
+        format!("ls -l /proc/{daemon}/fd/0"),
+    ] {
         let end = fixture.run(fixture.sandbox(mode), &script).await.unwrap();
         assert_ne!(end.code, Some(0), "{script}: {}", end.output.text());
     }
@@ -285,7 +312,8 @@ async fn the_facts_are_those_of_proc(#[case] mode: SandboxMode, #[case] isolate:
     let end = fixture.run(fixture.sandbox(mode), script).await.unwrap();
     let text = end.output.text();
     let facts: SandboxFacts = end.sandbox.unwrap();
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
+    let field =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
     let has = |layer| facts.layers.contains(&layer);
     assert_eq!(field("Seccomp:") == "2", has(SandboxLayer::SystemCalls), "{text}");
     assert_eq!(field("NoNewPrivs:") == "1", mode != SandboxMode::Off || isolate == Isolate::None, "{text}");

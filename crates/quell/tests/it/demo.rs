@@ -7,7 +7,6 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::prelude::*;
 
-
 #[test]
 fn the_tour_stops_everything_and_shows_the_receipt() {
     let shown = run_to_exit(DaemonHome::new("").command(quell_exe()).arg("demo"));

@@ -39,6 +39,7 @@ mod prelude;
 mod processes;
 mod queue_and_abort;
 mod resource_limits;
+mod sandbox;
 mod sessions;
 mod shutdown;
 mod skills;

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use quell_kernel::network_access::NetworkAccess;
 use quell_kernel::StopTimeouts;
+use quell_kernel::network_access::NetworkAccess;
 use quell_process::{Isolate, OutputSink, RUN_ID_VARIABLE, WardenExe, Wardens};
 use quell_protocol::{Principal, RunId, SessionKey, ToolOutputStream};
 use quell_scope::clock::Clock;

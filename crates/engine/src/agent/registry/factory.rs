@@ -117,7 +117,8 @@ impl AgentFactory {
         if config.thinking_mode().is_some() && !model.supports_thinking() {
             return Err(invalid(format!("thinking: {}", thinking_unsupported())));
         }
-        let workdir_path = expand_home(&Self::workdir_of(self.sandbox_site.work_dir(), id, &config), self.sandbox_site.home_dir());
+        let workdir_path =
+            expand_home(&Self::workdir_of(self.sandbox_site.work_dir(), id, &config), self.sandbox_site.home_dir());
         if let Some(problem) = self.toolbox.protected_paths().workdir_problem(&workdir_path) {
             return Err(invalid(problem));
         }
@@ -198,4 +199,3 @@ impl AgentFactory {
         Ok(SandboxRights { mode, writable, readable, hidden, network, nested_namespaces, is_required: sandbox_require })
     }
 }
-

@@ -128,8 +128,10 @@ async fn failed_deliveries_are_repeated_in_order_with_the_same_id() {
     send_terminate_events(&test, &["two", "three"]);
     let requests = receiver.wait_received(5).await;
     let bodies: Vec<_> = requests.iter().map(|request| request.verified_body()).collect();
-    let names: Vec<_> = bodies.iter().map(|body| body.session.as_ref().unwrap().key.to_string()).collect();
-    assert_eq!(names, ["one", "one", "one", "two", "three"]);
+    let mut names: Vec<_> = bodies.iter().map(|body| body.session.as_ref().unwrap().key.to_string()).collect();
+    // Events of two sessions happen beside each other.
+    names[3..].sort();
+    assert_eq!(names, ["one", "one", "one", "three", "two"]);
     assert!(bodies[0] == bodies[1] && bodies[1] == bodies[2] && bodies[0].id != bodies[3].id, "{bodies:#?}");
     test.close().await;
 }

@@ -325,6 +325,8 @@ fn mcp_servers(silent: &FakeMcpServer) -> Vec<(String, McpConfig)> {
         args: vec!["-c".to_owned(), mcp::SERVER_SCRIPT.to_owned()],
         idle_s: Some(0),
         grace_ms: Some(100),
+        // Its marks lie outside of the workdir.
+        sandbox: Some(quell_protocol::SandboxMode::Off),
         ..McpConfig::default()
     };
     let mut mute = server();

@@ -1,0 +1,196 @@
+//! A malicious model on the real binary: what the sandbox of its commands holds back, in every mode, as root and as an
+//! ordinary user, with namespaces and with Landlock alone.
+
+mod escapes;
+mod network;
+
+use std::os::unix::fs::chown;
+
+use quell_protocol::SandboxMode;
+use quell_testkit::skip::{announce_skip, lacks_root};
+
+use crate::prelude::*;
+use crate::test_engine::shell_call;
+use escapes::{ESCAPES, Escape, Expectation};
+
+const ORDINARY_USER: u32 = 65534;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SandboxUser {
+    Root,
+    Ordinary,
+}
+
+/// A daemon with the agents `main`, which is malicious, and `other`, and the home directory of a person.
+struct SandboxDaemon {
+    model: ScriptedModel,
+    daemon: TestDaemon,
+    quell: PathBuf,
+    _process_lock: ProcessLock,
+}
+
+impl SandboxDaemon {
+    /// `None` when this user cannot be tried here. `agent` continues the section of `main`.
+    async fn start(user: SandboxUser, agent: &str) -> Option<Self> {
+        let process_lock = ProcessLock::shared().await;
+        let model = ScriptedModel::start().await;
+        let home = DaemonHome::new("");
+        let key = home.root_dir().join("key");
+        let config = format!(
+            "{}[providers.keyed]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\napi_key_file = {key:?}\n\
+             [providers.named]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\napi_key_env = \"KEY_OF_THE_TEST\"\n\
+             [agents.main]\nmodel = \"scripted/m\"\n{agent}[agents.other]\nmodel = \"scripted/m\"\n",
+            provider_toml(&model)
+        );
+        std::fs::write(home.config_file(), config).unwrap();
+        std::fs::write(&key, "secret-key-in-a-file").unwrap();
+        let person = home.root_dir().join("person");
+        for name in ["desk", ".ssh", ".aws", ".mozilla"] {
+            std::fs::create_dir_all(person.join(name)).unwrap();
+        }
+        for name in [".ssh/id", ".aws/credentials", ".mozilla/cookies", ".bash_history", ".npmrc"] {
+            std::fs::write(person.join(name), "private").unwrap();
+        }
+        for name in ["notes", "desk/old", ".bashrc"] {
+            std::fs::write(person.join(name), "notes").unwrap();
+        }
+        let home = home.with_env("HOME", person.to_str().unwrap()).with_env("KEY_OF_THE_TEST", "secret-key");
+        let quell = home.copy_executable(quell_exe());
+        let home = match user {
+            SandboxUser::Root if lacks_root() => return None,
+            SandboxUser::Ordinary if rustix::process::geteuid().is_root() => {
+                give_to_user(home.root_dir(), ORDINARY_USER);
+                home.owned_by_user(ORDINARY_USER)
+            }
+            SandboxUser::Root | SandboxUser::Ordinary => home,
+        };
+        let daemon = home.start(&quell).await;
+        let other = daemon.home().work_dir().join("other/file");
+        std::fs::write(&other, "private").unwrap();
+        if user == SandboxUser::Ordinary {
+            give_to_user(&other, ORDINARY_USER);
+        }
+        Some(Self { model, daemon, quell, _process_lock: process_lock })
+    }
+
+    /// The lines that set the variables of the scripts.
+    fn variables(&self) -> String {
+        let home = self.daemon.home();
+        let root = home.root_dir();
+        let paths = [
+            ("DATA", home.data_dir()),
+            ("CONFIG", home.config_file()),
+            ("KEY", root.join("key")),
+            ("OTHER", home.work_dir().join("other")),
+            ("PERSON", root.join("person")),
+            ("QUELL", self.quell.clone()),
+        ];
+        let paths: String = paths.iter().map(|(name, path)| format!("{name}='{}'\n", path.display())).collect();
+        format!("{paths}DAEMON={}\nURL='{}'\n", self.daemon.pid(), self.daemon.url())
+    }
+
+    /// Runs a command of the malicious model to the end of its run; returns what the model was told, and the run.
+    async fn run_command(&self, session: &str, command: &str) -> (String, Value) {
+        self.model.script(shell_call(command)).script(ScriptedResponse::text("seen"));
+        let run = self.daemon.api().send_message(session, "go").await;
+        let view = self.daemon.api().wait_ended(&run).await;
+        assert_eq!(view["verdict"]["kind"], "completed", "{command}: {view:#}");
+        assert_eq!(view["receipt"]["leftovers"], json!([]), "{command}: {view:#}");
+        let requests = self.model.recorded_requests();
+        let told = requests.last().unwrap().messages().last().unwrap()["content"].as_str().unwrap().to_owned();
+        (told, view)
+    }
+
+    /// Tries an escape; says how it differs from what the table says beforehand.
+    async fn try_escape(&self, escape: &Escape, mode: SandboxMode, has_namespaces: bool) -> Option<String> {
+        let command = format!("{}{}", self.variables(), escape.script);
+        let (told, _) = self.run_command(escape.name, &command).await;
+        let has_escaped = told.contains("ESCAPED");
+        let is_expected = match escape.expected(mode, has_namespaces) {
+            Expectation::Held => !has_escaped,
+            Expectation::Open => has_escaped,
+            Expectation::AsUser => true,
+        };
+        (!is_expected).then(|| format!("{}: {told}", escape.name))
+    }
+}
+
+fn give_to_user(path: &Path, user: u32) {
+    chown(path, Some(user), Some(user)).unwrap();
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).unwrap().flatten() {
+            give_to_user(&entry.path(), user);
+        }
+    }
+}
+
+fn process_row(run: &Value) -> &Value {
+    let rows = run["receipt"]["resources"].as_array().unwrap();
+    rows.iter().find(|row| row["kind"] == "process").unwrap_or_else(|| panic!("no process: {run:#}"))
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_escapes_but_what_the_table_says(
+    #[values(SandboxUser::Root, SandboxUser::Ordinary)] user: SandboxUser,
+    #[values(SandboxMode::ReadOnly, SandboxMode::Workspace, SandboxMode::Off)] mode: SandboxMode,
+    #[values(true, false)] has_namespaces: bool,
+) {
+    let isolate = if has_namespaces { "auto" } else { "none" };
+    // The home directory of the person lies in /tmp, which is hidden.
+    let readable = if mode == SandboxMode::Off { "" } else { "readable = [\"~/\"]\n" };
+    let agent = format!("sandbox = \"{}\"\nisolate = \"{isolate}\"\n{readable}", mode.as_str());
+    let Some(test) = SandboxDaemon::start(user, &agent).await else { return };
+    let (_, run) = test.run_command("facts", "true").await;
+    let facts = &process_row(&run)["sandbox"];
+    assert_eq!(facts["mode"], mode.as_str(), "{facts:#}");
+    if has_namespaces && facts["missing"].is_array() {
+        announce_skip("the system permits no namespaces");
+        return;
+    }
+    let own_files = [test.daemon.home().config_file(), test.daemon.home().root_dir().join("key")];
+    let before = own_files.clone().map(|file| std::fs::read(file).unwrap());
+    let marker = tempfile::Builder::new().prefix("quell-escape-marker").tempfile().unwrap();
+    let mut differences = Vec::new();
+    for escape in ESCAPES {
+        differences.extend(test.try_escape(escape, mode, has_namespaces).await);
+    }
+    drop(marker);
+    assert_eq!(own_files.map(|file| std::fs::read(file).unwrap()), before, "Quell's own files were changed");
+    assert!(differences.is_empty(), "{}", differences.join("\n\n"));
+    test.model.assert_histories_valid();
+    assert!(test.daemon.stop().await.success(), "{}", test.daemon.output());
+}
+
+/// Each refusal says by which rule, and how a person may permit it.
+#[rstest]
+#[case::write("touch /etc/x", "workspace", "`writable = [")]
+#[case::hidden("ls /run/", "workspace", "")]
+#[case::read_only("touch here", "read-only", "`writable = [")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_command_is_told_the_rule_and_the_remedy(
+    #[case] command: &str,
+    #[case] mode: &str,
+    #[case] remedy: &str,
+) {
+    let Some(test) = SandboxDaemon::start(SandboxUser::Ordinary, &format!("sandbox = \"{mode}\"\n")).await else {
+        return;
+    };
+    let (told, _) = test.run_command("s", command).await;
+    assert!(told.contains(remedy), "{told}");
+    assert_eq!(told.contains(&format!("`{mode}`")), !remedy.is_empty(), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn temporary_files_last_as_long_as_the_session_and_the_home_as_long_as_the_agent() {
+    let Some(test) = SandboxDaemon::start(SandboxUser::Ordinary, "").await else { return };
+    test.run_command("s", "echo kept > /tmp/file; echo kept > ~/file").await;
+    let (told, _) = test.run_command("s", "cat /tmp/file ~/file").await;
+    assert!(told.starts_with("kept\nkept\n"), "{told}");
+    let (told, _) = test.run_command("t", "ls /tmp; cat ~/f*").await;
+    assert!(told.contains("kept\n") && !told.contains("file"), "{told}");
+    let temporary = test.daemon.home().data_dir().join("tmp");
+    assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 2);
+    test.daemon.api().delete("/api/sessions/s").await.expect_status(204);
+    assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 1, "those of a deleted session are deleted");
+}
