@@ -40,8 +40,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{AccessControl, Caller};
 use crate::agent::{AgentFactory, AgentRegistry, Services};
-pub use crate::approvals::AnswerError;
 use crate::approvals::Approvals;
+pub use crate::approvals::{AnswerError, ApprovalSettings};
 use crate::hooks::{HookDeps, HookTrigger, Hooks};
 use crate::journal::Journal;
 use crate::live_run::RunDefaults;
@@ -384,7 +384,7 @@ fn build_services(
         environment: config.environment.clone(),
         background,
         memory: NoteMemory::new(store.clone(), config.memory.clone()),
-        approvals: Approvals::default(),
+        approvals: Approvals::new(config.approvals),
         limits: config.limits.clone(),
     })
 }

@@ -51,6 +51,8 @@ pub struct NewAgent {
     pub partial: Option<String>,
     /// Approval policy per tool, or `*` for all others: `auto`, `ask`, `deny`.
     pub approvals: Option<BTreeMap<String, String>>,
+    /// Number of different principals that must allow a call that asks.
+    pub approval_quorum: Option<u32>,
     /// Isolation of commands: `auto`, `pid` or `none`.
     pub isolate: Option<String>,
     /// Time limit in seconds of a foreground command whose call sets none.
@@ -127,6 +129,7 @@ impl NewAgent {
             skills: None,
             partial: None,
             approvals: None,
+            approval_quorum: None,
             isolate: None,
             shell_timeout_s: None,
             idle_s: None,

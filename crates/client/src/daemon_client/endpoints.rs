@@ -7,7 +7,7 @@ use quell_protocol::api::{
     AgentRow, HistoryMessage, Hold, NewToken, Page, RunView, SendAnswer, SendRequest, SessionRow, StopAllAnswer,
     StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow, TokenScopes,
 };
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelRow, ChannelSend, ChannelTest};
@@ -218,8 +218,8 @@ impl DaemonClient {
     ///
     /// # Cancel safety
     /// If dropped, the approval may have been answered.
-    pub async fn answer_approval(&self, id: &str, decision: Decision) -> Result<ApprovalRow, ClientError> {
-        self.post_json(&["api", "approvals", id], &ApprovalAnswer { decision }).await
+    pub async fn answer_approval(&self, id: &str, answer: &ApprovalAnswer) -> Result<ApprovalRow, ClientError> {
+        self.post_json(&["api", "approvals", id], answer).await
     }
 }
 

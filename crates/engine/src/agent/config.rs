@@ -12,6 +12,7 @@ use quell_llm::{ProviderKind, ThinkingMode};
 use quell_process::Isolate;
 use quell_protocol::AgentId;
 use quell_protocol::agents::Price;
+use quell_protocol::approval::default_quorum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +80,8 @@ pub struct AgentConfig {
     /// Per tool, or `*` for all others: `auto` (runs without asking), `ask` (a person is asked each time), `deny`.
     #[schemars(with = "BTreeMap<String, String>")]
     pub approvals: BTreeMap<String, ApprovalPolicy>,
+    /// How many different principals must allow a call that asks. One denial denies.
+    pub approval_quorum: u32,
     /// Seconds without use after which a session of this agent expires; as in `[sessions]` if absent.
     pub idle_s: Option<u64>,
     /// Tokens, in and out, that its runs may use in one UTC day; no limit if absent.
@@ -152,6 +155,14 @@ impl AgentConfig {
         self.skill_reading_tool().is_none().then(|| no_reader_message.to_owned())
     }
 
+    /// What is wrong with `approval_quorum`.
+    #[must_use]
+    pub fn quorum_problem(&self) -> Option<String> {
+        (self.approval_quorum == 0).then(|| {
+            "0 would allow every call unasked; the least is 1, and approvals.TOOL = \"auto\" does not ask".to_owned()
+        })
+    }
+
     pub fn daily_limit(&self) -> DailyLimit {
         DailyLimit { tokens: self.daily_tokens, cost: self.daily_cost, price: self.price }
     }
@@ -192,6 +203,7 @@ impl Default for AgentConfig {
             skills: None,
             partial: PartialPolicy::Discard,
             approvals: BTreeMap::new(),
+            approval_quorum: default_quorum(),
             idle_s: None,
             daily_tokens: None,
             daily_cost: None,

@@ -22,14 +22,15 @@ impl Agent {
             Isolate::Pid => Isolation::Required,
         };
         let (tools, servers, approvals) = (config.tools.clone(), config.mcp.clone(), config.approvals.clone());
-        RunPermissions { tools, servers, approvals, isolation, own_model: self.own_model }
+        let (approval_quorum, own_model) = (config.approval_quorum, self.own_model);
+        RunPermissions { tools, servers, approvals, approval_quorum, isolation, own_model }
     }
 
     /// This agent, restricted to the permissions of the run that starts it. It keeps its own workdir, because delegated
     /// work may need its files.
     #[must_use]
     pub fn restricted_to(&self, max_permissions: &RunPermissions) -> Self {
-        let RunPermissions { tools, servers, approvals, isolation, own_model } =
+        let RunPermissions { tools, servers, approvals, approval_quorum, isolation, own_model } =
             self.permissions().restricted_by(max_permissions);
         let isolate = match isolation {
             Isolation::None => Isolate::None,
@@ -37,7 +38,7 @@ impl Agent {
             Isolation::Required => Isolate::Pid,
         };
         let tool_specs = self.tool_specs.iter().filter(|spec| contains_tool(&tools, &spec.name)).cloned().collect();
-        let config = AgentConfig { tools, mcp: servers, approvals, isolate, ..self.config.clone() };
+        let config = AgentConfig { tools, mcp: servers, approvals, approval_quorum, isolate, ..self.config.clone() };
         Self { config, tool_specs, own_model, ..self.clone() }
     }
 }

@@ -451,6 +451,7 @@ pub(crate) fn alice() -> Caller {
         principal: parse_principal("alice"),
         scope: AccessLevel::Write,
         grants: Grants::ALL,
+        verified_person: false,
         surface: Surface::Http,
         origin: RequestOrigin::internal(),
     }
@@ -566,6 +567,7 @@ pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> E
         stop_timeouts: StopTimeouts::default(),
         expiry: ExpiryLimits::default(),
         limits: Limits::default(),
+        approvals: quell_engine::engine::ApprovalSettings::default(),
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),
         retention: Retention::default(),

@@ -38,9 +38,14 @@ impl FromRequestParts<ServerState> for StopCaller {
         let (principal, scope) = server.engine().access().local_admin();
         let (surface, origin) = (request_surface(&parts.headers), request_origin(&parts.extensions, &parts.headers));
         let grants = Grants::for_level(scope);
-        let caller = Caller { principal, scope, grants, surface, origin };
+        let caller = Caller { principal, scope, grants, verified_person: true, surface, origin };
         Ok(Self(ApiCall { server: server.clone(), caller }))
     }
+}
+
+/// True for a process of the same user, or of root, that this daemon has not started: no command of an agent.
+pub(crate) fn is_unix_peer(extensions: &Extensions) -> bool {
+    extensions.get::<UnixPeer>().is_some()
 }
 
 /// Exempts the connection from eviction.
@@ -89,7 +94,8 @@ impl FromRequestParts<ServerState> for ApiCall {
     async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
         check_origin(&parts.headers, server)?;
         let credential = request_credential(&parts.headers, server);
-        let owner = credential.and_then(|credential| server.engine().access().resolve_credential(&credential));
+        let access = server.engine().access();
+        let owner = credential.and_then(|credential| access.resolve_credential(&credential));
         let Some((principal, scope)) = owner else {
             if credential.is_some() {
                 count_bad_token(server, &parts.extensions)?;
@@ -104,8 +110,10 @@ impl FromRequestParts<ServerState> for ApiCall {
         let is_page = bearer_token(&parts.headers).is_none();
         let surface = if is_page { Surface::Page } else { request_surface(&parts.headers) };
         let origin = request_origin(&parts.extensions, &parts.headers);
-        let grants = server.engine().access().grants_of(&principal, scope);
-        let caller = Caller { principal, scope, grants, surface, origin };
+        let grants = access.grants_of(&principal, scope);
+        let has_verified_cookie = credential.is_some_and(|credential| access.is_verified_person(&credential));
+        let verified_person = has_verified_cookie || is_unix_peer(&parts.extensions);
+        let caller = Caller { principal, scope, grants, verified_person, surface, origin };
         Ok(Self { server: server.clone(), caller })
     }
 }

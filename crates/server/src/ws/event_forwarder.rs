@@ -355,14 +355,19 @@ fn agent_event_data(kind: &EventKind) -> Option<(&'static str, Value, DropPolicy
         EventKind::Compacted { turns, summary } => {
             ("compaction", json!({"phase": "end", "turns": turns, "summary": summary}), must_deliver)
         }
-        EventKind::ApprovalRequested { id, call_id, tool, arguments, expires_at } => (
+        EventKind::ApprovalRequested { id, call_id, tool, arguments, expires_at, quorum } => (
             "approval",
-            json!({"phase": "requested", "id": id, "toolCallId": call_id, "name": tool, "args": arguments, "expiresAt": expires_at}),
+            json!({"phase": "requested", "id": id, "toolCallId": call_id, "name": tool, "args": arguments, "expiresAt": expires_at, "quorum": quorum}),
             must_deliver,
         ),
-        EventKind::ApprovalResolved { id, decision, by } => {
-            ("approval", json!({"phase": "resolved", "id": id, "decision": decision, "by": by}), must_deliver)
+        EventKind::ApprovalUpdated { id, allowed_by, quorum } => {
+            ("approval", json!({"phase": "updated", "id": id, "allowedBy": allowed_by, "quorum": quorum}), must_deliver)
         }
+        EventKind::ApprovalResolved { id, decision, by, reason } => (
+            "approval",
+            json!({"phase": "resolved", "id": id, "decision": decision, "by": by, "reason": reason}),
+            must_deliver,
+        ),
         EventKind::Ended { verdict: Verdict::Failed { message, .. }, .. } => {
             ("lifecycle", json!({"phase": "error", "error": message}), must_deliver)
         }

@@ -112,7 +112,8 @@ pub(super) fn accept_connect(
         Surface::Ws
     };
     let scope = granted.unwrap_or(AccessLevel::Read);
-    let caller = Caller { principal, scope, grants, surface, origin: RequestOrigin::internal() };
+    let verified_person = server.engine().access().is_verified_person(&credential);
+    let caller = Caller { principal, scope, grants, verified_person, surface, origin: RequestOrigin::internal() };
     let has_cap = |name: &str| connect.caps.iter().any(|cap| cap == name);
     let (tool_events, run_events) = (has_cap("tool-events"), has_cap("run-events"));
     let mut scopes = granted_scope_names(granted, connect.scopes.as_deref());

@@ -40,10 +40,11 @@ impl AccessStore for SqliteStore {
     }
 
     fn save_cookie(&self, cookie: StoredCookie, limit: usize) -> StoreFuture<'_, ()> {
-        let StoredCookie { sha256, token, expires } = cookie;
+        let StoredCookie { sha256, token, expires, verified_person } = cookie;
         self.write(move |db| {
-            let sql = "INSERT OR REPLACE INTO page_cookies (sha256, token, expires) VALUES (?1, ?2, ?3)";
-            db.prepare_cached(sql)?.execute((&sha256, &token, expires))?;
+            let sql = "INSERT OR REPLACE INTO page_cookies (sha256, token, expires, verified_person)
+                       VALUES (?1, ?2, ?3, ?4)";
+            db.prepare_cached(sql)?.execute((&sha256, &token, expires, verified_person))?;
             let sql = "DELETE FROM page_cookies WHERE token = ?1 AND sha256 NOT IN
                        (SELECT sha256 FROM page_cookies WHERE token = ?1 ORDER BY expires DESC LIMIT ?2)";
             db.prepare_cached(sql)?.execute((&token, to_limit(limit))).map(drop)
@@ -58,10 +59,12 @@ impl AccessStore for SqliteStore {
 
     fn list_valid_cookies(&self, now: i64, limit: usize) -> StoreFuture<'_, Vec<StoredCookie>> {
         self.read(move |db| {
-            let sql =
-                "SELECT sha256, token, expires FROM page_cookies WHERE expires >= ?1 ORDER BY expires DESC LIMIT ?2";
-            let row =
-                |row: &Row<'_>| Ok(StoredCookie { sha256: row.get(0)?, token: row.get(1)?, expires: row.get(2)? });
+            let sql = "SELECT sha256, token, expires, verified_person FROM page_cookies
+                       WHERE expires >= ?1 ORDER BY expires DESC LIMIT ?2";
+            let row = |row: &Row<'_>| {
+                let (sha256, token) = (row.get(0)?, row.get(1)?);
+                Ok(StoredCookie { sha256, token, expires: row.get(2)?, verified_person: row.get(3)? })
+            };
             db.prepare_cached(sql)?.query_map([now, to_limit(limit)], row)?.collect()
         })
     }

@@ -1,4 +1,4 @@
--- The schema of a new database, version 13. `migrations/` brings databases of older versions to the same one.
+-- The schema of a new database, version 14. `migrations/` brings databases of older versions to the same one.
 
 CREATE TABLE sessions (
     key              TEXT PRIMARY KEY NOT NULL,
@@ -184,7 +184,9 @@ CREATE TABLE page_cookies (
     -- Hash of the token that signed it in.
     token   TEXT NOT NULL,
     -- Seconds since 1970.
-    expires INTEGER NOT NULL
+    expires INTEGER NOT NULL,
+    -- 1: signed in by a link that only a person had.
+    verified_person INTEGER NOT NULL DEFAULT 0 CHECK (verified_person IN (0, 1))
 ) STRICT, WITHOUT ROWID;
 
 -- Where each channel continues after a restart, in its network's own format.

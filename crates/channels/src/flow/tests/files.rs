@@ -123,7 +123,7 @@ async fn a_marker_waits_for_a_person_where_the_tool_does(#[case] decision: Decis
     };
     assert_eq!(call.tool, "send_file");
     assert!(!fixture.network.state().contains_text("a fine text"), "it was sent before anybody was asked");
-    fixture.engine.answer_approval(&admin_caller(), &call.id, decision).unwrap();
+    fixture.engine.answer_approval(&admin_caller(), &call.id, decision.into()).unwrap();
     let state = fixture.network.wait_for("the end", |state| state.reactions_on(&message_id) == ["✅"]).await;
     assert_eq!(state.contains_text("file fine.txt: a fine text"), sent, "{:?}", state.texts());
     fixture.shut_down().await;

@@ -2,7 +2,7 @@
 
 use quell_engine::engine::AnswerError;
 use quell_protocol::api::AccessLevel;
-use quell_protocol::approval::{ApprovalRow, Decision};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -30,6 +30,8 @@ pub(super) fn plugin_list(client: &WsClient) -> RpcResult {
 struct ResolveParams {
     id: String,
     decision: DecisionWord,
+    #[serde(default)]
+    reason: Option<String>,
 }
 
 /// The gateway's words for a decision. Quell stores no lasting permission, so `allow-always` allows one call.
@@ -50,7 +52,8 @@ pub(super) fn resolve(client: &WsClient, value: Value) -> RpcResult {
         DecisionWord::Allow | DecisionWord::AllowOnce | DecisionWord::AllowAlways => Decision::Allow,
         DecisionWord::Deny => Decision::Deny,
     };
-    let row: ApprovalRow = client.engine().answer_approval(&client.peer.caller, &params.id, decision)?;
+    let answer = ApprovalAnswer { decision, reason: params.reason };
+    let row: ApprovalRow = client.engine().answer_approval(&client.peer.caller, &params.id, answer)?;
     let decision_word = if decision == Decision::Allow { "allow-once" } else { "deny" };
     Ok(json!({"ok": true, "approval": row, "decision": decision_word}))
 }
@@ -61,6 +64,8 @@ impl From<AnswerError> for RpcError {
             AnswerError::Unknown(_) => "APPROVAL_NOT_FOUND",
             AnswerError::NotAllowed(..) => "APPROVAL_NOT_YOURS",
             AnswerError::AlreadySettled(_) => "APPROVAL_ALREADY_RESOLVED",
+            AnswerError::AlreadyCounted(_) => "APPROVAL_ALREADY_COUNTED",
+            AnswerError::ReasonTooLong => "APPROVAL_REASON_TOO_LONG",
         };
         Self::invalid(error.to_string()).with_details(json!({"code": code}))
     }
