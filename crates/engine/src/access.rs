@@ -30,7 +30,7 @@ use secret::SecretDigest;
 pub use sign_in::BrowserSignIn;
 
 /// The principal of the admin token in the data directory.
-const ADMIN_PRINCIPAL: &str = "admin";
+pub(crate) const ADMIN_PRINCIPAL: &str = "admin";
 /// The principal of actions of the daemon itself.
 pub(crate) const DAEMON_PRINCIPAL: &str = "quell";
 
@@ -56,6 +56,17 @@ impl Caller {
     }
 
     #[must_use]
+    pub fn may_stop(&self) -> bool {
+        self.may_write() || self.grants.stop_all
+    }
+
+    /// True when it may stop the runs of everybody, and everything at once.
+    #[must_use]
+    pub fn may_stop_all(&self) -> bool {
+        self.is_admin() || self.grants.stop_all
+    }
+
+    #[must_use]
     pub fn may_approve(&self) -> bool {
         self.is_admin() || self.grants.approve
     }
@@ -73,7 +84,7 @@ impl Caller {
 
     /// The caller as the requester of a stop.
     pub fn who(&self) -> StopRequester {
-        StopRequester { principal: self.principal.clone(), admin: self.is_admin() }
+        StopRequester { principal: self.principal.clone(), admin: self.may_stop_all() }
     }
 }
 

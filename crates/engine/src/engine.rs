@@ -20,6 +20,7 @@ mod sessions;
 mod shutdown;
 mod submission;
 mod tokens;
+mod visibility;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -133,6 +134,7 @@ impl Engine {
                 max_in_flight: config.limits.in_flight_runs,
             },
         );
+        sessions.owners().load(&store).await?;
         let access = AccessControl::open(&config.token_file, store.clone(), clock).await?;
         let recovery = Recovery::begin(store.clone(), clock, Arc::clone(&services)).await?;
         let unsealed = deferred_sealing::seal_or_defer(&recovery).await?;

@@ -229,7 +229,9 @@ impl CommandRun<'_> {
                     .to_owned()
             }
             // A conversation belongs to everyone in it, so the text does not speak of an owner.
-            Err(SessionError::NotOwner(_)) => "This could not be done. Ask an operator.".to_owned(),
+            Err(SessionError::NotOwner(_) | SessionError::Private(_)) => {
+                "This could not be done. Ask an operator.".to_owned()
+            }
             Err(error @ SessionError::Store(_)) => {
                 tracing::error!(session = %self.queued.conversation, %error, "a conversation was not reset");
                 texts::rejection_text(ErrorCode::StoreUnavailable).to_owned()

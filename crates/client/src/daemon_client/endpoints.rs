@@ -4,8 +4,9 @@
 
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
-    AgentRow, HistoryMessage, Hold, NewToken, Page, RunView, SendAnswer, SendRequest, SessionRow, StopAllAnswer,
-    StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow, TokenScopes,
+    AgentRow, HistoryMessage, Hold, NewToken, Page, RunView, SendAnswer, SendRequest, SessionRow, SharingRequest,
+    StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
+    TokenScopes,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::audit::AuditRow;
@@ -267,6 +268,20 @@ impl DaemonClient {
         let mut query = vec![("turns", turns.as_str())];
         query.extend(cursor.map(|cursor| ("cursor", cursor)));
         self.request_json(Method::GET, &["api", "sessions", session.as_str(), "history"], &query).await
+    }
+
+    /// Shares a session with every token, or makes it private again.
+    ///
+    /// # Cancel safety
+    /// If dropped, the session may have been shared.
+    pub(crate) async fn share_session(
+        &self,
+        key: &SessionKey,
+        request: SharingRequest,
+    ) -> Result<SessionRow, ClientError> {
+        let path = ["api", "sessions", key.as_str(), "sharing"];
+        let request = self.build_request(Method::PUT, &path, &[])?.json(&request);
+        self.fetch_json(request, ClientRequestTimeout::Default).await
     }
 
     /// Clears a session's history.

@@ -445,12 +445,12 @@ pub(crate) async fn skip_time(time: Duration) {
     tokio::time::resume();
 }
 
-/// The owner of the test's runs, over HTTP, with all rights except those of an admin.
+/// The owner of the test's runs, over HTTP, with all rights except those of an admin and over the runs of others.
 pub(crate) fn alice() -> Caller {
     Caller {
         principal: parse_principal("alice"),
         scope: AccessLevel::Write,
-        grants: Grants::ALL,
+        grants: Grants { stop_all: false, ..Grants::ALL },
         verified_person: false,
         surface: Surface::Http,
         origin: RequestOrigin::internal(),

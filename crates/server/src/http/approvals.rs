@@ -23,7 +23,7 @@ impl From<AnswerError> for ProblemResponse {
 }
 
 pub(super) async fn list(call: ApiCall) -> Json<Page<ApprovalRow>> {
-    Json(Page { items: call.engine().pending_approvals(), next_cursor: None })
+    Json(Page { items: call.engine().visible_approvals(&call.caller), next_cursor: None })
 }
 
 pub(super) async fn answer(

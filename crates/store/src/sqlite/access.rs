@@ -13,12 +13,22 @@ impl AccessStore for SqliteStore {
             let StoredToken { row, sha256 } = token;
             let name = row.name.clone();
             let inserted = self.write(move |db| {
-                let sql = "INSERT INTO tokens (name, scope, created_at, sha256, approve, endpoints)
-                           VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (name) DO NOTHING";
+                let sql =
+                    "INSERT INTO tokens (name, scope, created_at, sha256, approve, endpoints, read_all, write_all,
+                                               stop_all)
+                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (name) DO NOTHING";
                 let has = |scope| row.scopes.contains(&scope);
-                let (approve, endpoints) = (has(TokenScope::Approve), has(TokenScope::Endpoints));
-                let (scope, at) = (TokenScope::from(row.scope).as_str(), &row.created_at);
-                db.prepare_cached(sql)?.execute(params![row.name, scope, at, sha256, approve, endpoints])
+                db.prepare_cached(sql)?.execute(params![
+                    row.name,
+                    TokenScope::from(row.scope).as_str(),
+                    row.created_at,
+                    sha256,
+                    has(TokenScope::Approve),
+                    has(TokenScope::Endpoints),
+                    has(TokenScope::ReadAll),
+                    has(TokenScope::WriteAll),
+                    has(TokenScope::StopAll)
+                ])
             });
             if inserted.await? > 0 { Ok(()) } else { Err(StoreError::NameTaken(name)) }
         })
@@ -26,7 +36,8 @@ impl AccessStore for SqliteStore {
 
     fn list_tokens(&self) -> StoreFuture<'_, Vec<StoredToken>> {
         self.read(|db| {
-            let sql = "SELECT name, scope, created_at, sha256, approve, endpoints FROM tokens ORDER BY name";
+            let sql = "SELECT name, scope, created_at, sha256, approve, endpoints, read_all, write_all, stop_all
+                       FROM tokens ORDER BY name";
             db.prepare_cached(sql)?.query_map([], token_from_row)?.collect()
         })
     }
@@ -82,7 +93,13 @@ fn token_from_row(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
         "admin" => AccessLevel::Admin,
         other => return Err(invalid_column(1, format!("{other} is not a scope"))),
     };
-    let grants = Grants { approve: row.get(4)?, endpoints: row.get(5)? };
+    let grants = Grants {
+        approve: row.get(4)?,
+        endpoints: row.get(5)?,
+        read_all: row.get(6)?,
+        write_all: row.get(7)?,
+        stop_all: row.get(8)?,
+    };
     let token = TokenRow { name: row.get(0)?, scope, scopes: grants.to_token_scopes(scope), created_at: row.get(2)? };
     Ok(StoredToken { row: token, sha256: row.get(3)? })
 }

@@ -17,13 +17,13 @@ fn require_view(client: &WsClient) -> Result<(), RpcError> {
 
 pub(super) fn list(client: &WsClient) -> RpcResult {
     require_view(client)?;
-    Ok(json!({"approvals": client.engine().pending_approvals()}))
+    Ok(json!({"approvals": client.engine().visible_approvals(&client.peer.caller)}))
 }
 
 /// `plugin.approval.list` returns a bare array.
 pub(super) fn plugin_list(client: &WsClient) -> RpcResult {
     require_view(client)?;
-    Ok(client.engine().pending_approvals().iter().map(payloads::approval_row).collect())
+    Ok(client.engine().visible_approvals(&client.peer.caller).iter().map(payloads::approval_row).collect())
 }
 
 #[derive(Debug, Deserialize)]

@@ -67,6 +67,9 @@ pub(super) async fn run_command(
     let engine = client.engine();
     match command {
         GatewayCommand::Help => Ok(HELP_REPLY.to_owned()),
+        GatewayCommand::Status if !engine.may_read_session(&client.peer.caller, key) => {
+            Err(RpcError::invalid(format!("there is no session {key:?}")))
+        }
         GatewayCommand::Status => {
             let config = engine.session_view(key).await?.and_then(|view| view.config);
             let default_model =
