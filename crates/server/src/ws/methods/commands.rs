@@ -50,6 +50,9 @@ pub(super) fn parse_command(text: &str) -> Result<Option<GatewayCommand>, RpcErr
         Some(ChannelCommand::New) => Ok(Some(GatewayCommand::New)),
         Some(ChannelCommand::Stop(StopReach::All)) => Err(unsupported_command("stop all")),
         Some(ChannelCommand::Providers | ChannelCommand::UseProvider(_)) => Err(unsupported_command("models")),
+        // `approvals.resolve` answers a call.
+        Some(ChannelCommand::Approve(_)) => Err(unsupported_command("approve")),
+        Some(ChannelCommand::Deny { .. }) => Err(unsupported_command("deny")),
         Some(ChannelCommand::Model | ChannelCommand::UseModel(_)) => Err(unsupported_command("model")),
     }
 }
