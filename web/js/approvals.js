@@ -53,7 +53,7 @@ function render(root, approvals, createEmpty) {
   reconcileChildren(
     root,
     rows,
-    (row) => row?.id ?? "empty",
+    (row) => (row ? `${row.id} ${row.allowedBy?.length ?? 0}` : "empty"),
     (row) => (row ? createCard(row) : createEmpty()),
   );
   [...root.children].filter((card, index) => card !== previous[index]).forEach(guardAgainstClick);
@@ -112,9 +112,17 @@ function createCard(row) {
       " · ",
       h("span", { class: "countdown" }),
     ),
+    row.quorum > 1 ? h("p", { class: "approval-facts approval-quorum" }, quorumText(row)) : null,
     ...answerElements(row),
   );
   return card;
+}
+
+/** How many of the needed people have allowed the call, and who. */
+function quorumText({ allowedBy = [], quorum }) {
+  const names = allowedBy.map(({ principal }) => oneLine(principal, 60)).join(", ");
+  const text = t("approvals.quorum", { n: allowedBy.length, quorum });
+  return names ? `${text} (${names})` : text;
 }
 
 /** The buttons that the signed-in token may use, and a note why one is missing. */
@@ -132,18 +140,28 @@ function answerElements(row) {
 }
 
 /**
- * What a token may answer: `{allow, deny, missing}`, where `missing` is the scope it lacks. The daemon enforces
- * the same rule (kernel/approval); here it hides buttons that would be refused.
+ * What a caller may answer: `{allow, deny, missing}`, where `missing` says why it may not allow the call. The daemon
+ * enforces the same rule (kernel/approval); here it hides buttons that would be refused.
  */
 export function allowedAnswers(me, row) {
   const has = (scope) => me?.scopes?.includes(scope) ?? false;
-  if (has("admin")) {
-    return { allow: true, deny: true, missing: null };
+  const canApprove = has("admin") || has("approve");
+  const isOwn = row.principal === me?.principal;
+  const missing = missingForAllow(me, row, { canApprove, isAdmin: has("admin"), isOwn });
+  return { allow: missing === null, deny: canApprove || isOwn, missing };
+}
+
+function missingForAllow(me, row, { canApprove, isAdmin, isOwn }) {
+  if (!canApprove) {
+    return "approve";
   }
-  const canApprove = has("approve");
-  const allow = canApprove && !row.ownModel;
-  const missing = allow ? null : canApprove ? "admin" : "approve";
-  return { allow, deny: canApprove || row.principal === me?.principal, missing };
+  if (row.ownModel && !isAdmin) {
+    return "admin";
+  }
+  if (isOwn && !me.answersOwnCalls) {
+    return "person";
+  }
+  return row.allowedBy?.some(({ principal }) => principal === me.principal) ? "another" : null;
 }
 
 function answerButton(row, decision, iconName) {
@@ -169,12 +187,13 @@ async function sendAnswer(row, decision, button) {
   }
   card.setAttribute("aria-busy", "true");
   try {
-    await api.post(`/api/approvals/${encodeURIComponent(row.id)}`, { decision });
+    const answered = await api.post(`/api/approvals/${encodeURIComponent(row.id)}`, { decision });
     store.set(
       "approvals",
       store.get("approvals").filter((other) => other.id !== row.id),
     );
-    toasts.info(t(`approvals.${decision}.done`, { tool: oneLine(row.tool, 60) }));
+    const tool = oneLine(row.tool, 60);
+    toasts.info(answered?.state === "pending" ? quorumText(answered) : t(`approvals.${decision}.done`, { tool }));
   } catch (problem) {
     // Another client, a stop or the expiry has already decided the call: not an error of the page.
     if (problem.status === 409) {

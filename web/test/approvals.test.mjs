@@ -35,6 +35,22 @@ test("a call of a session's own model needs an admin", () => {
   });
 });
 
+test("the principal of the run allows its calls only as a person", () => {
+  const admin = me("ann", "admin");
+  assert.deepEqual(allowedAnswers(admin, row), { allow: false, deny: true, missing: "person" });
+  assert.deepEqual(allowedAnswers({ ...admin, answersOwnCalls: true }, row), {
+    allow: true,
+    deny: true,
+    missing: null,
+  });
+});
+
+test("who has allowed a call leaves the rest to others", () => {
+  const counted = { ...row, quorum: 2, allowedBy: [{ principal: "bob", surface: "page" }] };
+  assert.deepEqual(allowedAnswers(me("bob", "admin"), counted), { allow: false, deny: true, missing: "another" });
+  assert.deepEqual(allowedAnswers(me("cy", "admin"), counted), { allow: true, deny: true, missing: null });
+});
+
 test("signed-out users may answer nothing", () => {
   assert.deepEqual(allowedAnswers(null, row), { allow: false, deny: false, missing: "approve" });
 });

@@ -39,6 +39,10 @@ pub struct ChannelConfig {
     /// The network's ids of the senders that may also stop the runs of others, with `/stop all`.
     #[serde(default)]
     pub operators: Vec<String>,
+    /// The network's ids of the senders that may allow the calls of runs in this channel, with `/approve`. They need to
+    /// be in `allow`, too. Without this nobody may.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvers: Vec<String>,
     /// Address of the network's API. Default: its public one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_base: Option<String>,
@@ -177,6 +181,10 @@ impl ChannelConfig {
             let problem = "allows everybody to stop the requests of all others; name the operators one by one";
             return config_error("operators", problem.to_owned());
         }
+        if self.approvers.iter().any(|id| id == "*") {
+            let problem = "lets everybody allow the calls of agents; name the approvers one by one";
+            return config_error("approvers", problem.to_owned());
+        }
         if self.debounce_ms > MAX_DEBOUNCE_MS {
             let problem = format!("{} is too long; the most is {MAX_DEBOUNCE_MS}", self.debounce_ms);
             return config_error("debounce_ms", problem);
@@ -200,14 +208,14 @@ impl ChannelConfig {
         Err(ChannelConfigError::new(channel_name, key, problem))
     }
 
-    /// Checks the ids in `allow` and `operators`. `rule` says what is wrong with an id and what would be right.
+    /// Checks the ids in `allow`, `operators` and `approvers`. `rule` says what is wrong with an id and what would be right.
     pub(crate) fn check_sender_ids(
         &self,
         channel_name: &str,
         is_valid: impl Fn(&str) -> bool,
         rule: &str,
     ) -> Result<(), ChannelConfigError> {
-        for (key, ids) in [("allow", &self.allow), ("operators", &self.operators)] {
+        for (key, ids) in [("allow", &self.allow), ("operators", &self.operators), ("approvers", &self.approvers)] {
             if let Some(id) = ids.iter().find(|id| *id != "*" && !is_valid(id)) {
                 return Err(ChannelConfigError::new(channel_name, key, format!("{id:?} {rule}")));
             }

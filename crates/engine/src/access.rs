@@ -24,12 +24,13 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 
 use browser_logins::BrowserLogins;
+pub use browser_logins::LinkIssuer;
 pub use origin::{ForwardedHeaders, RequestOrigin};
 use secret::SecretDigest;
 pub use sign_in::BrowserSignIn;
 
 /// The principal of the admin token in the data directory.
-const ADMIN_PRINCIPAL: &str = "admin";
+pub(crate) const ADMIN_PRINCIPAL: &str = "admin";
 /// The principal of actions of the daemon itself.
 pub(crate) const DAEMON_PRINCIPAL: &str = "quell";
 
@@ -40,6 +41,9 @@ pub struct Caller {
     pub scope: AccessLevel,
     /// Permissions in addition to those of `scope`.
     pub grants: Grants,
+    /// Something that no process of an agent has shows that a person, or a program of that person, makes the request:
+    /// the Unix socket, or a browser sign-in that began there or at the daemon's terminal. A token alone shows nothing.
+    pub verified_person: bool,
     pub surface: Surface,
     pub origin: RequestOrigin,
 }
@@ -49,6 +53,17 @@ impl Caller {
     #[must_use]
     pub fn may_write(&self) -> bool {
         self.scope >= AccessLevel::Write
+    }
+
+    #[must_use]
+    pub fn may_stop(&self) -> bool {
+        self.may_write() || self.grants.stop_all
+    }
+
+    /// True when it may stop the runs of everybody, and everything at once.
+    #[must_use]
+    pub fn may_stop_all(&self) -> bool {
+        self.is_admin() || self.grants.stop_all
     }
 
     #[must_use]
@@ -69,7 +84,7 @@ impl Caller {
 
     /// The caller as the requester of a stop.
     pub fn who(&self) -> StopRequester {
-        StopRequester { principal: self.principal.clone(), admin: self.is_admin() }
+        StopRequester { principal: self.principal.clone(), admin: self.may_stop_all() }
     }
 }
 
@@ -172,6 +187,14 @@ impl AccessControl {
             CredentialKind::Token => self.token_owner(digest),
             CredentialKind::Cookie => self.cookie_owner(digest),
         }
+    }
+
+    /// True for the cookie of a browser that was signed in by a link that only a person had.
+    #[must_use]
+    pub fn is_verified_person(&self, credential: &Credential) -> bool {
+        let Credential(kind, digest) = credential;
+        let facts = || self.lock_browser_logins().sign_in_facts(digest, self.clock.now());
+        *kind == CredentialKind::Cookie && facts().is_some_and(|facts| facts.verified_person)
     }
 
     /// Identity of a local process of the same user without a token: an admin, because it could end the daemon anyway.

@@ -7,14 +7,33 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_kernel::approval::{ApprovalInput, Approver, DecisionForbidden, authorize_decision, settle_approval};
-use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
+use quell_kernel::approval::{
+    ApprovalInput, ApprovalStep, Approver, DecisionForbidden, OwnCallRule, apply_to_approval, authorize_decision,
+};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalState, Decision, MAX_REASON_CHARS};
 use quell_protocol::{Requester, Surface};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use uuid::Uuid;
 
 /// Maximum number of settled approvals that are kept, to answer late decisions.
 const MAX_SETTLED: usize = 1024;
+
+/// The `[approvals]` section of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApprovalSettings {
+    /// Allows a token to allow the calls of its own runs. By default it may do so only as a verified person: on the
+    /// daemon's machine, or in a page that was signed in by a one-time link.
+    pub by_own_principal: bool,
+}
+
+impl ApprovalSettings {
+    fn own_call_rule(self) -> OwnCallRule {
+        if self.by_own_principal { OwnCallRule::Allowed } else { OwnCallRule::PersonOnly }
+    }
+}
 
 /// All approvals of an engine. Clones share the table.
 #[derive(Clone, Default)]
@@ -25,12 +44,21 @@ struct ApprovalTable {
     /// In order of opening, because ids are ordered by time.
     pending: BTreeMap<String, PendingApproval>,
     settled: VecDeque<ApprovalRow>,
+    settings: ApprovalSettings,
 }
 
 struct PendingApproval {
     row: ApprovalRow,
     state_sender: watch::Sender<ApprovalState>,
-    on_settled: Box<dyn FnOnce(&ApprovalState) + Send>,
+    announcer: Box<dyn ApprovalAnnouncer>,
+}
+
+/// Announces what happens to an open approval: counted any number of times, then settled once.
+pub trait ApprovalAnnouncer: Send {
+    /// One principal more has allowed the call. Called under the lock of the table.
+    fn announce_counted(&self, row: &ApprovalRow);
+    /// Called without the lock, by the caller that settles it.
+    fn announce_settled(self: Box<Self>, state: &ApprovalState);
 }
 
 /// The caller's handle of a pending approval. Dropping it cancels the approval.
@@ -51,9 +79,20 @@ pub enum AnswerError {
     NotAllowed(String, DecisionForbidden),
     #[error("the approval {:?} was settled before ({}); the answer changes nothing", .0.id, .0.state.decision_str())]
     AlreadySettled(Box<ApprovalRow>),
+    /// The same principal has allowed it before.
+    #[error(
+        "you have allowed the call already, and it needs {} more; somebody else has to answer", .0.missing_allowances()
+    )]
+    AlreadyCounted(Box<ApprovalRow>),
+    #[error("the reason is too long; it may have {MAX_REASON_CHARS} characters")]
+    ReasonTooLong,
 }
 
 impl Approvals {
+    pub fn new(settings: ApprovalSettings) -> Self {
+        Self(Arc::new(Mutex::new(ApprovalTable { settings, ..ApprovalTable::default() })))
+    }
+
     pub fn new_id() -> String {
         Uuid::now_v7().to_string()
     }
@@ -61,8 +100,7 @@ impl Approvals {
     /// Opens an approval.
     ///
     /// `announce` is called under the lock of this table. So a reader of the announcement finds the approval, and its
-    /// answer is never announced first. `on_settled` is called exactly once, without the lock, by the caller that
-    /// settles it.
+    /// answer is never announced first.
     ///
     /// # Errors
     /// The error of `announce`; then there is no approval.
@@ -70,13 +108,13 @@ impl Approvals {
         &self,
         row: ApprovalRow,
         announce: impl FnOnce(&ApprovalRow) -> Result<(), E>,
-        on_settled: impl FnOnce(&ApprovalState) + Send + 'static,
+        announcer: impl ApprovalAnnouncer + 'static,
     ) -> Result<ApprovalWaiter, E> {
         let (state_sender, state_receiver) = watch::channel(ApprovalState::Pending);
         let id = row.id.clone();
         let mut table = self.lock_table();
         announce(&row)?;
-        table.pending.insert(id.clone(), PendingApproval { row, state_sender, on_settled: Box::new(on_settled) });
+        table.pending.insert(id.clone(), PendingApproval { row, state_sender, announcer: Box::new(announcer) });
         drop(table);
         Ok(ApprovalWaiter { approvals: self.clone(), id, state_receiver })
     }
@@ -86,7 +124,7 @@ impl Approvals {
         self.lock_table().pending.values().map(|open| open.row.clone()).collect()
     }
 
-    /// Settles an approval by the decision of a person.
+    /// Counts the decision of a person. The approval is settled when it needs no other.
     ///
     /// # Errors
     /// A refusal changes nothing.
@@ -95,46 +133,61 @@ impl Approvals {
         id: &str,
         approver: &Approver,
         surface: Surface,
-        decision: Decision,
+        answer: ApprovalAnswer,
     ) -> Result<ApprovalRow, AnswerError> {
+        let ApprovalAnswer { decision, reason } = answer;
+        if reason.as_ref().is_some_and(|reason| reason.chars().count() > MAX_REASON_CHARS) {
+            return Err(AnswerError::ReasonTooLong);
+        }
+        let table = self.lock_table();
+        let known = table.pending.get(id).map(|open| &open.row);
+        let known = known.or_else(|| table.settled.iter().find(|row| row.id == id));
+        let row = known.ok_or_else(|| AnswerError::Unknown(id.to_owned()))?.clone();
+        let rule = table.settings.own_call_rule();
+        authorize_decision(approver, &row, decision, rule)
+            .map_err(|why| AnswerError::NotAllowed(id.to_owned(), why))?;
         let by = Requester { principal: approver.principal.clone(), surface };
         let input = match decision {
             Decision::Allow => ApprovalInput::Allow(by),
-            Decision::Deny => ApprovalInput::Deny(by),
+            Decision::Deny => ApprovalInput::Deny { by, reason: reason.filter(|reason| !reason.trim().is_empty()) },
         };
-        let permission = {
-            let table = self.lock_table();
-            let open = table.pending.get(id).map(|open| &open.row);
-            let row = open.or_else(|| table.settled.iter().find(|row| row.id == id));
-            authorize_decision(approver, row.ok_or_else(|| AnswerError::Unknown(id.to_owned()))?, decision)
-        };
-        permission.map_err(|why| AnswerError::NotAllowed(id.to_owned(), why))?;
-        self.settle(id, input).ok_or_else(|| {
-            let row = self.lock_table().settled.iter().find(|row| row.id == id).cloned();
-            row.map_or_else(|| AnswerError::Unknown(id.to_owned()), |row| AnswerError::AlreadySettled(Box::new(row)))
-        })
+        match Self::apply(table, id, input) {
+            ApprovalStep::Settled(row) | ApprovalStep::Counted(row) => Ok(row),
+            ApprovalStep::CountedBefore => Err(AnswerError::AlreadyCounted(Box::new(row))),
+            ApprovalStep::SettledBefore => Err(AnswerError::AlreadySettled(Box::new(row))),
+        }
     }
 
     /// Cancels an approval because its run was stopped. Synchronous.
     pub fn cancel(&self, id: &str) {
-        self.settle(id, ApprovalInput::Cancel);
+        Self::apply(self.lock_table(), id, ApprovalInput::Cancel);
     }
 
-    /// Settles a pending approval. Returns `None` if it was settled before.
-    fn settle(&self, id: &str, input: ApprovalInput) -> Option<ApprovalRow> {
-        let mut table = self.lock_table();
-        let state = settle_approval(&table.pending.get(id)?.row.state, input)?;
-        let approval = table.pending.remove(id)?;
-        let row = ApprovalRow { state, ..approval.row };
-        if table.settled.len() == MAX_SETTLED {
-            table.settled.pop_front();
+    /// Applies an input to a pending approval, and unlocks the table.
+    fn apply(mut table: MutexGuard<'_, ApprovalTable>, id: &str, input: ApprovalInput) -> ApprovalStep {
+        let Some(open) = table.pending.get_mut(id) else { return ApprovalStep::SettledBefore };
+        let step = apply_to_approval(&open.row, input);
+        match &step {
+            ApprovalStep::CountedBefore | ApprovalStep::SettledBefore => {}
+            ApprovalStep::Counted(row) => {
+                open.row = row.clone();
+                open.announcer.announce_counted(row);
+            }
+            ApprovalStep::Settled(row) => {
+                let settled = table.pending.remove(id);
+                if table.settled.len() == MAX_SETTLED {
+                    table.settled.pop_front();
+                }
+                table.settled.push_back(row.clone());
+                drop(table);
+                if let Some(PendingApproval { state_sender, announcer, .. }) = settled {
+                    // First, so that the event comes before anything that the call does next.
+                    announcer.announce_settled(&row.state);
+                    state_sender.send_replace(row.state.clone());
+                }
+            }
         }
-        table.settled.push_back(row.clone());
-        drop(table);
-        // First, so that the event comes before anything that the call does next.
-        (approval.on_settled)(&row.state);
-        approval.state_sender.send_replace(row.state.clone());
-        Some(row)
+        step
     }
 
     fn lock_table(&self) -> MutexGuard<'_, ApprovalTable> {
@@ -151,7 +204,7 @@ impl ApprovalWaiter {
         let answer = self.state_receiver.wait_for(|state| *state != ApprovalState::Pending);
         if tokio::time::timeout(timeout, answer).await.is_err() {
             // An answer that arrived at the same moment stands; its state is about to be sent.
-            self.approvals.settle(&self.id, ApprovalInput::TimedOut);
+            Approvals::apply(self.approvals.lock_table(), &self.id, ApprovalInput::TimedOut);
         }
         // The sender sends the state before it is dropped, so this fails only after a panic there; then nobody has
         // answered.
@@ -202,8 +255,39 @@ mod tests {
             requested_at: text.clone(),
             expires_at: text,
             own_model: false,
+            quorum: 1,
+            allowed_by: Vec::new(),
             state: ApprovalState::Pending,
         }
+    }
+
+    /// Tells each announcement, and waits for permission before the last one returns.
+    struct TestAnnouncer {
+        announced: mpsc::Sender<&'static str>,
+        proceed: Option<mpsc::Receiver<()>>,
+    }
+
+    impl ApprovalAnnouncer for TestAnnouncer {
+        fn announce_counted(&self, _row: &ApprovalRow) {
+            self.announced.send("counted").unwrap();
+        }
+
+        fn announce_settled(self: Box<Self>, _state: &ApprovalState) {
+            // Fails where the test no longer listens.
+            let _ = self.announced.send("settled");
+            if let Some(proceed) = self.proceed {
+                proceed.recv().unwrap();
+            }
+        }
+    }
+
+    fn approver(name: &str) -> Approver {
+        let principal = Principal::parse(name).unwrap();
+        Approver { principal, admin: false, approve: true, verified_person: false }
+    }
+
+    fn allow() -> ApprovalAnswer {
+        Decision::Allow.into()
     }
 
     /// The event of an approval used to reach its reader before the approval was in the list.
@@ -211,13 +295,13 @@ mod tests {
     fn an_announced_approval_is_already_in_the_list() {
         let (approvals, row) = (Approvals::default(), row());
         let (reader_approvals, id) = (approvals.clone(), row.id.clone());
-        let (announced_sender, announced) = mpsc::channel::<()>();
+        let (announced_sender, announced) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             announced.recv().unwrap();
             reader_approvals.pending().iter().any(|row| row.id == id)
         });
-        let announce = |_: &ApprovalRow| announced_sender.send(());
-        let _waiting = approvals.open(row, announce, |_| {}).unwrap();
+        let announcer = TestAnnouncer { announced: announced_sender.clone(), proceed: None };
+        let _waiting = approvals.open(row, |_| announced_sender.send("opened"), announcer).unwrap();
         assert!(reader.join().unwrap(), "it was announced before it was in the list");
     }
 
@@ -225,15 +309,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_crosses_the_time_out_stands_and_is_never_taken_for_a_stop() {
         let (approvals, row) = (Approvals::default(), row());
-        let approver = Approver { principal: row.principal.clone(), admin: false, approve: true };
         let ((accepted_sender, accepted), (proceed_sender, proceed)) = (mpsc::channel(), mpsc::channel());
-        let on_settled = move |_: &ApprovalState| {
-            accepted_sender.send(()).unwrap();
-            proceed.recv().unwrap();
-        };
-        let mut waiting = approvals.open(row.clone(), |_| Ok::<_, Infallible>(()), on_settled).unwrap();
-        let answering =
-            std::thread::spawn(move || approvals.answer(&row.id, &approver, Surface::Http, Decision::Allow));
+        let announcer = TestAnnouncer { announced: accepted_sender, proceed: Some(proceed) };
+        let mut waiting = approvals.open(row.clone(), |_| Ok::<_, Infallible>(()), announcer).unwrap();
+        let answering = std::thread::spawn(move || approvals.answer(&row.id, &approver("bob"), Surface::Http, allow()));
         accepted.recv().unwrap();
         let timeout = Duration::from_secs(1);
         let mut settled = pin!(waiting.wait_settled(timeout));
@@ -242,5 +321,31 @@ mod tests {
         proceed_sender.send(()).unwrap();
         assert!(matches!(settled.await, ApprovalState::Allowed { .. }));
         assert!(answering.join().unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_quorum_is_announced_in_order_and_the_row_shows_it() {
+        let (approvals, row) = (Approvals::default(), ApprovalRow { quorum: 2, ..row() });
+        let (announced_sender, announced) = mpsc::channel();
+        let announcer = TestAnnouncer { announced: announced_sender, proceed: None };
+        let waiting = approvals.open(row.clone(), |_| Ok::<_, Infallible>(()), announcer).unwrap();
+        let answer = |name| approvals.answer(&row.id, &approver(name), Surface::Http, allow());
+        assert!(matches!(answer("alice"), Err(AnswerError::NotAllowed(_, DecisionForbidden::OwnCall))));
+        assert_eq!(answer("bob").unwrap().state, ApprovalState::Pending);
+        assert_eq!(approvals.pending()[0].allowed_by.len(), 1);
+        assert!(matches!(answer("bob"), Err(AnswerError::AlreadyCounted(_))));
+        assert!(matches!(answer("cy").unwrap().state, ApprovalState::Allowed { .. }));
+        assert!(matches!(answer("dee"), Err(AnswerError::AlreadySettled(row)) if row.allowed_by.len() == 2));
+        drop(waiting);
+        assert_eq!(announced.try_iter().collect::<Vec<_>>(), ["counted", "settled"]);
+    }
+
+    #[test]
+    fn the_operator_may_let_a_token_answer_for_its_own_runs() {
+        let approvals = Approvals::new(ApprovalSettings { by_own_principal: true });
+        let (announced, _announcements) = mpsc::channel();
+        let (row, announcer) = (row(), TestAnnouncer { announced, proceed: None });
+        let _waiting = approvals.open(row.clone(), |_| Ok::<_, Infallible>(()), announcer).unwrap();
+        assert!(approvals.answer(&row.id, &approver("alice"), Surface::Http, allow()).is_ok());
     }
 }

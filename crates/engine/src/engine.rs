@@ -20,6 +20,7 @@ mod sessions;
 mod shutdown;
 mod submission;
 mod tokens;
+mod visibility;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -40,8 +41,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{AccessControl, Caller};
 use crate::agent::{AgentFactory, AgentRegistry, SandboxSite, Services};
-pub use crate::approvals::AnswerError;
 use crate::approvals::Approvals;
+pub use crate::approvals::{AnswerError, ApprovalSettings};
 use crate::hooks::{HookDeps, HookTrigger, Hooks};
 use crate::journal::Journal;
 use crate::live_run::RunDefaults;
@@ -133,6 +134,7 @@ impl Engine {
                 max_in_flight: config.limits.in_flight_runs,
             },
         );
+        sessions.owners().load(&store).await?;
         let access = AccessControl::open(&config.token_file, store.clone(), clock).await?;
         let recovery = Recovery::begin(store.clone(), clock, Arc::clone(&services)).await?;
         let unsealed = deferred_sealing::seal_or_defer(&recovery).await?;
@@ -394,7 +396,7 @@ fn build_services(
         sandbox_site,
         background,
         memory: NoteMemory::new(store.clone(), config.memory.clone()),
-        approvals: Approvals::default(),
+        approvals: Approvals::new(config.approvals),
         limits: config.limits.clone(),
     })
 }

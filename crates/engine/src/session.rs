@@ -10,6 +10,7 @@ mod creation;
 mod key_store;
 mod lookup;
 mod overrides;
+mod ownership;
 mod resources;
 mod run_control;
 mod skill_cache;
@@ -45,6 +46,7 @@ use key_store::SessionKeyStore;
 use lookup::EnterRequest;
 pub use lookup::{OpenSessionError, OpenSessionOutcome};
 pub use overrides::importable_endpoints;
+pub use ownership::{SessionClaim, SessionOwners};
 use resources::SessionResources;
 use run_control::{RunAncestry, SessionRunControl, pass_unread_news_up};
 pub use status::SessionStatus;
@@ -58,6 +60,7 @@ struct SessionsInner {
     run_defaults: RunDefaults,
     timeouts: SessionTimes,
     key_store: SessionKeyStore,
+    owners: SessionOwners,
     run_permits: Arc<Semaphore>,
     /// Permits for clean-ups, so that a sweep of many sessions does not start a hook for each at once.
     cleanup_permits: Arc<Semaphore>,
@@ -180,6 +183,11 @@ impl ActorState {
 }
 
 impl Sessions {
+    /// To whom each session belongs.
+    pub fn owners(&self) -> &SessionOwners {
+        &self.0.owners
+    }
+
     pub fn new(runs: RunTable, deps: SessionDeps<'_>) -> Self {
         let SessionDeps { run_defaults, settings, data_dir, max_in_flight: in_flight } = deps;
         let seconds = Duration::from_secs;
@@ -193,6 +201,7 @@ impl Sessions {
             run_defaults,
             timeouts: times,
             key_store: SessionKeyStore::in_data_dir(data_dir),
+            owners: SessionOwners::default(),
             run_permits: Arc::new(Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS))),
             cleanup_permits: Arc::new(Semaphore::new(MAX_CLEANUPS)),
             state: Mutex::default(),

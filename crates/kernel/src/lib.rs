@@ -28,6 +28,7 @@ pub mod terminal_output;
 pub mod time;
 pub mod tool_spec;
 pub mod turn;
+pub mod visibility;
 
 pub use registry::{RunLimits, RunRegistry, StopRequester, StopScope};
 pub use run::{Debts, RunEffect, RunState, RunStateInput, StopLevel, WorkOutcome};

@@ -80,6 +80,8 @@ pub struct RunPermissions {
     pub servers: Option<Vec<String>>,
     /// Policy per tool name; `*` for all other tools.
     pub approvals: BTreeMap<String, ApprovalPolicy>,
+    /// Number of different principals that must allow a call.
+    pub approval_quorum: u32,
     pub isolation: Isolation,
     pub sandbox: SandboxRights,
     /// True when the session set the model or an MCP endpoint itself. Only an admin may then approve calls.
@@ -105,6 +107,7 @@ impl RunPermissions {
             tools: intersect_tools(&self.tools, &ceiling.tools),
             servers,
             approvals: merge_strictest(&self.approvals, &ceiling.approvals),
+            approval_quorum: self.approval_quorum.max(ceiling.approval_quorum),
             isolation: self.isolation.max(ceiling.isolation),
             sandbox: self.sandbox.restricted_by(&ceiling.sandbox),
             own_model: self.own_model || ceiling.own_model,
@@ -202,11 +205,12 @@ mod tests {
         let approvals = btree_map(name(NAMES), policy, 0..4);
         let isolation = select(vec![Isolation::None, Isolation::Preferred, Isolation::Required]);
         let (tools, servers) = (vec(name(NAMES), 0..4), option::of(vec(name(&SERVERS), 0..3)));
-        (tools, servers, approvals, isolation, sandbox_rights(), any::<bool>()).prop_map(
-            |(tools, servers, approvals, isolation, sandbox, own_model)| RunPermissions {
+        (tools, servers, approvals, 1_u32..4, isolation, sandbox_rights(), any::<bool>()).prop_map(
+            |(tools, servers, approvals, approval_quorum, isolation, sandbox, own_model)| RunPermissions {
                 tools,
                 servers,
                 approvals,
+                approval_quorum,
                 isolation,
                 sandbox,
                 own_model,
@@ -231,6 +235,7 @@ mod tests {
                 prop_assert_eq!(Some(approval_policy_for(&last.approvals, tool)), strictest, "{}", tool);
             }
             prop_assert_eq!(last.own_model, chain.iter().any(|link| link.own_model));
+            prop_assert_eq!(Some(last.approval_quorum), chain.iter().map(|link| link.approval_quorum).max());
             prop_assert_eq!(Some(last.isolation), chain.iter().map(|link| link.isolation).max());
             prop_assert_eq!(Some(last.sandbox.mode), chain.iter().map(|link| link.sandbox.mode).min());
             for place in PLACES {
@@ -256,9 +261,16 @@ mod tests {
     #[test]
     fn a_denied_shell_stays_denied_below_an_agent_with_all_tools() {
         let (tools, isolation) = (vec!["*".to_owned()], Isolation::None);
-        let sandbox = SandboxRights::new(SandboxMode::Off);
-        let all =
-            RunPermissions { tools, servers: None, approvals: BTreeMap::new(), isolation, sandbox, own_model: false };
+        let (approvals, sandbox) = (BTreeMap::new(), SandboxRights::new(SandboxMode::Off));
+        let all = RunPermissions {
+            tools,
+            servers: None,
+            approvals,
+            approval_quorum: 1,
+            isolation,
+            sandbox,
+            own_model: false,
+        };
         let denied = BTreeMap::from([("shell".to_owned(), ApprovalPolicy::Deny)]);
         let reader = RunPermissions { approvals: denied, ..all.clone() };
         assert_eq!(approval_policy_for(&all.restricted_by(&reader).approvals, "shell"), ApprovalPolicy::Deny);

@@ -52,6 +52,8 @@ pub struct NewAgent {
     pub partial: Option<String>,
     /// Approval policy per tool, or `*` for all others: `auto`, `ask`, `deny`.
     pub approvals: Option<BTreeMap<String, String>>,
+    /// Number of different principals that must allow a call that asks.
+    pub approval_quorum: Option<u32>,
     /// Isolation of commands: `auto`, `pid` or `none`.
     pub isolate: Option<String>,
     /// What commands and file tools may reach; `workspace` if absent.
@@ -152,6 +154,7 @@ impl NewAgent {
             skills: None,
             partial: None,
             approvals: None,
+            approval_quorum: None,
             isolate: None,
             sandbox: None,
             writable: None,

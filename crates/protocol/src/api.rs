@@ -309,6 +309,19 @@ pub struct SessionRow {
     pub turns: u64,
     /// Origin of the session, if it was imported.
     pub imported: Option<Provenance>,
+    /// The principal that created or imported it, where known.
+    pub owner: Option<Principal>,
+    /// True if every token may read it and send to it, according to its scopes.
+    #[serde(default)]
+    pub shared: bool,
+}
+
+/// Body of `PUT /api/sessions/{key}/sharing`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SharingRequest {
+    /// True: every token may read the session and send to it, according to its scopes. False: only its owner may.
+    pub shared: bool,
 }
 
 /// An agent, as `GET /api/agents` lists it.

@@ -11,15 +11,18 @@ use crate::verdict::Requester;
 pub enum ApprovalState {
     /// The call waits for a person.
     Pending,
-    /// A person allowed the call.
+    /// A person allowed the call, or as many as it needed.
     Allowed {
-        /// The person, and the surface of the answer.
+        /// The person whose answer was the last that was needed, and its surface.
         by: Requester,
     },
     /// A person denied the call.
     Denied {
         /// The person, and the surface of the answer.
         by: Requester,
+        /// Why, in the words of that person. The model is told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// No answer came in time. The call did not run.
     TimedOut,
@@ -50,7 +53,8 @@ pub struct ApprovalRow {
     pub run_id: RunId,
     pub session_key: SessionKey,
     pub agent: AgentId,
-    /// The principal of the run. This principal may deny the call; to allow it takes the scope `approve`.
+    /// The principal of the run. This principal may deny the call. Allowing it needs the scope `approve`, and another
+    /// principal or a verified person.
     pub principal: Principal,
     pub call_id: CallId,
     pub tool: String,
@@ -65,8 +69,28 @@ pub struct ApprovalRow {
     /// may then allow the call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_model: bool,
+    /// Number of different principals that must allow the call.
+    #[serde(default = "default_quorum")]
+    pub quorum: u32,
+    /// Those who have allowed the call so far, each principal once.
+    #[serde(default)]
+    pub allowed_by: Vec<Requester>,
     #[serde(flatten)]
     pub state: ApprovalState,
+}
+
+/// The quorum of an approval that names none.
+#[must_use]
+pub fn default_quorum() -> u32 {
+    1
+}
+
+impl ApprovalRow {
+    /// Number of principals that still have to allow the call.
+    #[must_use]
+    pub fn missing_allowances(&self) -> usize {
+        usize::try_from(self.quorum).unwrap_or(usize::MAX).max(1).saturating_sub(self.allowed_by.len())
+    }
 }
 
 /// A person's answer to an approval.
@@ -78,8 +102,22 @@ pub enum Decision {
 }
 
 /// Body of `POST /api/approvals/{id}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApprovalAnswer {
     pub decision: Decision,
+    /// Why, with a denial: the model is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 2000)]
+    pub reason: Option<String>,
 }
+
+impl From<Decision> for ApprovalAnswer {
+    /// The answer without a reason.
+    fn from(decision: Decision) -> Self {
+        Self { decision, reason: None }
+    }
+}
+
+/// Maximum number of characters in the reason of a denial.
+pub const MAX_REASON_CHARS: usize = 2000;

@@ -23,6 +23,8 @@ word_enum! {
         DeleteSession "delete_session",
         /// A session was created or configured without a message.
         ConfigureSession "configure_session",
+        /// A session was shared, or made private again.
+        ShareSession "share_session",
         ImportSession "import_session",
         ForgetNote "forget_note",
         /// All notes of a sender were forgotten.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::approval::default_quorum;
 use crate::ids::{AgentId, CallId, RunId, SessionKey};
 use crate::receipt::{Receipt, Usage};
 use crate::verdict::{Requester, Verdict};
@@ -94,6 +95,19 @@ pub enum EventKind {
         arguments: serde_json::Value,
         /// Time after which the call is denied if nobody has answered, RFC 3339.
         expires_at: String,
+        /// Number of different principals that must allow the call.
+        #[serde(default = "default_quorum")]
+        quorum: u32,
+    },
+    /// One principal more has allowed a call that needs several.
+    #[serde(rename = "approval.updated")]
+    #[serde(rename_all = "camelCase")]
+    ApprovalUpdated {
+        id: String,
+        /// Those who have allowed the call so far.
+        allowed_by: Vec<Requester>,
+        /// Number of different principals that must allow the call.
+        quorum: u32,
     },
     /// An approval was answered by a person, or ended by a stop or by its time limit.
     #[serde(rename = "approval.resolved")]
@@ -103,6 +117,9 @@ pub enum EventKind {
         decision: String,
         /// The person who answered, if one did.
         by: Option<Requester>,
+        /// Why the call was denied, if that person said it.
+        #[serde(default)]
+        reason: Option<String>,
     },
     /// The state of the run so far, for a client that fell behind and missed deltas.
     #[serde(rename = "run.snapshot")]
@@ -174,6 +191,7 @@ impl EventKind {
             Self::ToolOutput { .. } => "tool.output",
             Self::ToolEnded { .. } => "tool.ended",
             Self::ApprovalRequested { .. } => "approval.requested",
+            Self::ApprovalUpdated { .. } => "approval.updated",
             Self::ApprovalResolved { .. } => "approval.resolved",
             Self::Snapshot { .. } => "run.snapshot",
             Self::Ending { .. } => "run.ending",

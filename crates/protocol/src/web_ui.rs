@@ -24,6 +24,9 @@ pub struct CallerView {
     /// All scopes that the token was created with.
     #[serde(default)]
     pub scopes: Vec<TokenScope>,
+    /// Whether this caller may allow the calls of its own runs, if it may allow calls at all.
+    #[serde(default, rename = "answersOwnCalls")]
+    pub answers_own_calls: bool,
     pub version: String,
 }
 

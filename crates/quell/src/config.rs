@@ -21,7 +21,7 @@ use quell_channels::create_network;
 use quell_channels::settings::FlowSettings;
 use quell_engine::EngineConfig;
 use quell_engine::agent::{AgentConfig, AgentFactory, Limits};
-use quell_engine::engine::{Retention, SessionSettings};
+use quell_engine::engine::{ApprovalSettings, Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::memory::MemorySettings;
 use quell_kernel::StopTimeouts;
@@ -50,6 +50,8 @@ pub(crate) struct Config {
     pub(crate) stop: StopSection,
     /// Limits of runs, requests and outputs.
     pub(crate) limits: Limits,
+    /// Who may answer for the calls of an agent.
+    pub(crate) approvals: ApprovalSettings,
     /// Lifetime and clean-up of sessions.
     pub(crate) sessions: SessionSettings,
     /// Automatic saving and recall of notes.
@@ -278,6 +280,7 @@ impl LoadedConfig {
             store_file: self.store_file(),
             stop_timeouts: self.stop_times(),
             limits: config.limits.clone(),
+            approvals: config.approvals,
             sessions: config.sessions,
             memory: config.memory.clone(),
             retention: config.retention.clone(),

@@ -276,7 +276,10 @@ async fn wait_until_drained(engine: &Engine) {
 
 /// Prints one line with the address, and a link that signs one browser in.
 fn print_ready_line(engine: &Engine, address: SocketAddr) -> anyhow::Result<()> {
-    let code = engine.access().issue_login_code().context("cannot create a sign-in link")?;
+    let code = engine
+        .access()
+        .issue_login_code(quell_engine::access::LinkIssuer::Person)
+        .context("cannot create a sign-in link")?;
     // On this machine, a daemon that listens on all addresses is reached by the loopback address.
     let host = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),

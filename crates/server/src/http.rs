@@ -26,11 +26,11 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 
 use crate::state::ServerState;
-pub(crate) use auth::{ApiCall, check_origin, login_cookie, peer_ip, request_origin};
+pub(crate) use auth::{ApiCall, check_origin, is_unix_peer, login_cookie, peer_ip, request_origin};
 pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 pub(crate) use problem::{ProblemResponse, problem_response};
 pub(crate) use stop::{is_stop_route, stop_request};
@@ -55,6 +55,7 @@ pub(crate) fn api_routes() -> Router<ServerState> {
         .route("/api/sessions/{key}/history", get(sessions::history))
         .route("/api/sessions/{key}/export", get(archive::export))
         .route("/api/import", post(archive::import))
+        .route("/api/sessions/{key}/sharing", put(sessions::share))
         .route("/api/sessions/{key}/reset", post(sessions::reset))
         .route("/api/sessions/{key}/memory", get(memory::list_of_session))
         .route("/api/sessions/{key}/memory/{note}", delete(memory::forget_session_note))

@@ -1,5 +1,6 @@
 //! HTTP and WebSocket server of the daemon. Translates between protocols and the engine, and decides nothing itself.
 
+mod access_rules;
 mod auth_failures;
 mod budget;
 mod gzip_cache;

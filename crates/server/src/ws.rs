@@ -26,7 +26,7 @@ use axum::response::{IntoResponse, Response};
 use quell_engine::access::{Credential, RequestOrigin};
 use quell_protocol::ErrorCode;
 
-use crate::http::{check_origin, login_cookie, peer_ip, problem_response, request_origin};
+use crate::http::{check_origin, is_unix_peer, login_cookie, peer_ip, problem_response, request_origin};
 use crate::serve::connection_limits::ConnectionHandle;
 use crate::state::ServerState;
 use crate::web_assets;
@@ -85,6 +85,7 @@ pub(crate) async fn upgrade(State(server): State<ServerState>, request: Request)
         origin: request_origin(request.extensions(), request.headers()),
         peer: peer_ip(request.extensions()),
         browser_credential: browser_credential(&request, &server),
+        is_unix_peer: is_unix_peer(request.extensions()),
         connection: request.extensions().get::<ConnectionHandle>().cloned(),
     };
     let receive_limiter = receive_limits::ReceiveLimiter::new(&server.budgets().unauthenticated_receive);
@@ -102,6 +103,8 @@ struct UpgradeInfo {
     peer: Option<std::net::IpAddr>,
     /// The page's cookie, if it is valid.
     browser_credential: Option<Credential>,
+    /// The client is a local process that the daemon has not started.
+    is_unix_peer: bool,
     /// The connection, which may be evicted until it has shown a valid token.
     connection: Option<ConnectionHandle>,
 }

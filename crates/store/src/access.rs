@@ -21,6 +21,8 @@ pub struct StoredCookie {
     pub token: String,
     /// Seconds since 1970.
     pub expires: i64,
+    /// True if the browser was signed in by a link that only a person had.
+    pub verified_person: bool,
 }
 
 pub trait AccessStore: Send + Sync {

@@ -109,7 +109,8 @@ macro_rules! conformance_tests {
                 a_session_is_configured_by_its_owner_or_freely_and_stays_its_owners,
                 a_receipt_outlives_its_session_and_nothing_takes_its_place,
                 retention_keeps_receipts_and_forgets_them_by_age_or_number,
-                a_receipt_is_as_old_as_the_deletion_of_its_session;
+                a_receipt_is_as_old_as_the_deletion_of_its_session,
+                lists_show_what_is_a_principals_or_shared;
             retention:
                 the_oldest_use_comes_first_and_what_has_open_runs_not_at_all,
                 a_session_goes_whole_with_its_entry_unless_it_was_used_meanwhile;
@@ -233,6 +234,7 @@ pub(crate) fn session_archive(session: &str, runs: Vec<RunRow>, history: Vec<Arc
         secrets: None,
         private_endpoints: PrivateEndpoints::default(),
         owner: None,
+        shared: false,
         imported_at: None,
     };
     SessionArchive { session, runs, history, notes: Vec::new() }
@@ -258,11 +260,11 @@ pub(crate) async fn delete_session(store: &Store, session: &str, ended: &[&str])
 }
 
 pub(crate) fn all_runs() -> RunListFilter {
-    RunListFilter { session: None, principal: None, limit: 100, cursor: None }
+    RunListFilter { session: None, principal: None, visible_to: None, limit: 100, cursor: None }
 }
 
 pub(crate) fn all_sessions() -> SessionListFilter {
-    SessionListFilter { search: None, limit: 100, cursor: None }
+    SessionListFilter { search: None, limit: 100, cursor: None, visible_to: None }
 }
 
 /// Reads a list from its first page to its last. `read_page` gets the cursor of a page.

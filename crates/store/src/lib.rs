@@ -49,7 +49,7 @@ pub use notes::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteO
 pub use runs::{AcceptRunOutcome, RunListFilter, RunRow, RunStore, SealedRun, StoredRunState};
 pub use sessions::{
     DeleteSessionOutcome, IdleSession, PrivateEndpoints, SessionListFilter, SessionSetup, SessionSetupAccess,
-    SessionSetupOutcome, SessionStore, StoredSession,
+    SessionSetupOutcome, SessionStore, StoredOwnership, StoredSession,
 };
 pub use spend::{RunSpend, SpendStore};
 pub use temp_file::TempFile;

@@ -44,6 +44,8 @@ pub enum AcceptRunOutcome {
 pub struct RunListFilter {
     pub session: Option<SessionKey>,
     pub principal: Option<Principal>,
+    /// Only runs of this principal, and those in its sessions and in shared ones.
+    pub visible_to: Option<Principal>,
     /// Rows of a page, at most.
     pub limit: usize,
     /// End of the previous page; `None` for the first page.

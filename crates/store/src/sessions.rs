@@ -12,6 +12,8 @@ pub struct SessionListFilter {
     pub limit: usize,
     /// End of the previous page; `None` for the first page.
     pub cursor: Option<String>,
+    /// Only sessions of this principal, and shared ones.
+    pub visible_to: Option<Principal>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +36,16 @@ pub struct StoredSession {
     pub owner: Option<Principal>,
     /// RFC 3339, if it was imported.
     pub imported_at: Option<String>,
+    /// Whether every token may read it and send to it.
+    pub shared: bool,
+}
+
+/// To whom a session belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredOwnership {
+    pub key: SessionKey,
+    pub owner: Option<Principal>,
+    pub shared: bool,
 }
 
 /// A session to create or configure.
@@ -98,6 +110,12 @@ pub trait SessionStore: Send + Sync {
     fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, StorePage<StoredSession>>;
 
     fn count(&self) -> StoreFuture<'_, u64>;
+
+    /// Lists to whom each session belongs.
+    fn list_ownership(&self) -> StoreFuture<'_, Vec<StoredOwnership>>;
+
+    /// Shares a session, or makes it private again. False if it does not exist.
+    fn set_shared(&self, key: SessionKey, shared: bool) -> StoreFuture<'_, bool>;
 
     /// Creates a session without a message, or configures an existing one, which counts as a use.
     fn set_up(&self, setup: SessionSetup) -> StoreFuture<'_, SessionSetupOutcome>;

@@ -125,11 +125,11 @@ impl DaemonHome {
         if self.config_file().exists() {
             command.env("QUELL_CONFIG", self.config_file());
         }
-        command.env("QUELL_HOME", self.data_dir()).envs(self.environment.iter().map(|(n, v)| (n, v)));
-        command.current_dir(self.folder.path());
         if let Some(user) = self.user {
             command.uid(user).gid(user).env("HOME", self.folder.path());
         }
+        command.env("QUELL_HOME", self.data_dir()).envs(self.environment.iter().map(|(n, v)| (n, v)));
+        command.current_dir(self.folder.path());
         command
     }
 

@@ -72,7 +72,7 @@ impl EffectRunner {
                 DaemonResponse::RunStopped { run, result }
             }),
             ChatEffect::AnswerApproval { id, decision } => Box::pin(async move {
-                let result = client.answer_approval(&id, decision).await.map_err(DaemonFailure::from);
+                let result = client.answer_approval(&id, &decision.into()).await.map_err(DaemonFailure::from);
                 DaemonResponse::ApprovalAnswered { id, result }
             }),
             ChatEffect::SetHold(held) => Box::pin(async move {

@@ -3,7 +3,7 @@
 use quell_client::daemon_client::SendReply;
 use quell_client::receipt_line;
 use quell_protocol::api::{AgentRow, HistoryMessage, Hold, Page, RunView, StopAnswer};
-use quell_protocol::approval::ApprovalRow;
+use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::session::SessionView;
 use quell_protocol::{AgentId, RunId, SessionKey};
 
@@ -44,10 +44,16 @@ impl ChatState {
                     result.into_iter().for_each(|rows| chat.update_approvals(rows));
                 })
             }
-            DaemonResponse::ApprovalAnswered { id, result } => self.handle_result(result, |chat, result| {
-                chat.approvals.retain(|asked| asked.row.id != id);
-                result.map_or_else(|failure| chat.show_failure(failure), drop);
-            }),
+            DaemonResponse::ApprovalAnswered { id, result } => {
+                self.handle_result(result, |chat, result| match result {
+                    Ok(row) if row.state == ApprovalState::Pending => chat.update_counted_approval(row),
+                    Ok(_) => chat.approvals.retain(|asked| asked.row.id != id),
+                    Err(failure) => {
+                        chat.approvals.retain(|asked| asked.row.id != id);
+                        chat.show_failure(failure);
+                    }
+                })
+            }
             DaemonResponse::Hold { result, by_user } => {
                 self.poll_timers.hold.schedule_next(now, PollInterval::Normal);
                 self.handle_result(result, |chat, result| chat.update_hold(result, by_user))
@@ -329,12 +335,22 @@ impl ChatState {
         })
     }
 
+    /// Keeps an approval that this person has allowed and that still needs others, as answered.
+    fn update_counted_approval(&mut self, row: ApprovalRow) {
+        let (allowed, quorum) = (row.allowed_by.len().to_string(), row.quorum.to_string());
+        let text = self.texts.format("term.notice.allowed_so_far", &[("n", &allowed), ("quorum", &quorum)]);
+        self.show_notice(NoticeLevel::Info, text);
+        if let Some(asked) = self.approvals.iter_mut().find(|asked| asked.row.id == row.id) {
+            *asked = ChatApproval { row, answered: true };
+        }
+    }
+
     fn update_approvals(&mut self, rows: Vec<ApprovalRow>) {
         let mut known = std::mem::take(&mut self.approvals);
         let is_own = |row: &ApprovalRow| row.session_key == self.session || self.transcript.is_sub_run(&row.run_id);
         let kept =
             rows.into_iter().filter(is_own).map(|row| match known.iter().position(|asked| asked.row.id == row.id) {
-                Some(at) => known.remove(at),
+                Some(at) => ChatApproval { row, ..known.remove(at) },
                 None => ChatApproval { row, answered: false },
             });
         self.approvals = kept.collect();

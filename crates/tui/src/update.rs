@@ -149,7 +149,9 @@ impl ChatState {
     /// Applies an event to everything but the transcript.
     fn apply_event_beside_transcript(&mut self, id: &RunId, event: &RunEvent) {
         match &event.kind {
-            EventKind::ApprovalRequested { .. } => self.query(DaemonQuery::Approvals),
+            EventKind::ApprovalRequested { .. } | EventKind::ApprovalUpdated { .. } => {
+                self.query(DaemonQuery::Approvals)
+            }
             EventKind::ApprovalResolved { id, .. } => self.approvals.retain(|asked| asked.row.id != *id),
             EventKind::Ended { .. } => {
                 self.remove_run(id);

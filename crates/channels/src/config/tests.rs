@@ -33,6 +33,7 @@ fn the_longest_name_is_taken_and_a_longer_one_is_not() {
     "on_busy"
 )]
 #[case::everybody(ChannelConfig { operators: vec!["*".to_owned()], ..telegram_config() }, "operators")]
+#[case::everybody_approves(ChannelConfig { approvers: vec!["*".to_owned()], ..telegram_config() }, "approvers")]
 #[case::endless_wait(ChannelConfig { debounce_ms: MAX_DEBOUNCE_MS + 1, ..telegram_config() }, "debounce_ms")]
 #[case::password(ChannelConfig { api_base: Some("https://me:hush@h/".to_owned()), ..telegram_config() }, "api_base")]
 #[case::password_in_reply(ChannelConfig { reply_url: Some("https://hush@h/".to_owned()), ..telegram_config() }, "reply_url")]

@@ -85,6 +85,11 @@ impl ActiveChannel {
         (everybody || named(&self.config.allow)).then_some(AccessLevel::Write)
     }
 
+    /// True if a sender may allow the calls of runs in this channel.
+    pub(super) fn is_approver(&self, sender: &str) -> bool {
+        self.access_level(sender).is_some() && self.config.approvers.iter().any(|name| name == sender)
+    }
+
     /// How to treat a message that arrives while the conversation has an active run.
     pub(super) fn on_busy(&self) -> OnBusy {
         if self.config.interrupt_on_new_message {

@@ -1,13 +1,15 @@
-//! Execute chat commands that need no model (`/new`, `/model`, `/models`, `/status`, `/help`).
+//! Execute chat commands that need no model (`/new`, `/model`, `/models`, `/status`, `/approve`, `/deny`, `/help`).
 
 use std::time::Duration;
 
-use quell_engine::engine::{Caller, OpenSessionError, SessionError};
+use quell_engine::engine::{AnswerError, Caller, OpenSessionError, SessionError};
 use quell_kernel::StopLevel;
+use quell_kernel::approval::DecisionForbidden;
 use quell_kernel::channel::commands::{self, ChannelCommand, HELP_TEXT};
 use quell_kernel::channel::inbox::InboxMessage;
 use quell_kernel::registry::StopRequest;
-use quell_protocol::api::{AccessLevel, AgentRow};
+use quell_protocol::api::{AccessLevel, AgentRow, Grants};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalState, Decision};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ErrorCode, SessionKey, StopReason, Surface};
 use quell_scope::Interrupted;
@@ -94,6 +96,10 @@ impl CommandRun<'_> {
             ChannelCommand::UseModel(name) => self.use_model(&name).await,
             ChannelCommand::New => self.start_new_conversation().await,
             ChannelCommand::Status => self.status_text().await,
+            ChannelCommand::Approve(id) => Ok(self.answer_approval(&id, Decision::Allow.into())),
+            ChannelCommand::Deny { id, reason } => {
+                Ok(self.answer_approval(&id, ApprovalAnswer { decision: Decision::Deny, reason }))
+            }
         }
     }
 
@@ -167,6 +173,33 @@ impl CommandRun<'_> {
         }
     }
 
+    /// Answers a call of a run in this channel. The network vouches for the sender, so an approver answers as a person,
+    /// also for a run of their own. An operator is no approver.
+    fn answer_approval(self, id: &str, answer: ApprovalAnswer) -> String {
+        let (message, channel) = (&self.queued.message, &self.queued.extra.channel);
+        let of_channel = format!("{}:", message.channel);
+        let row = self.channels.engine().pending_approvals().into_iter().find(|row| row.id == id);
+        let Some(row) = row.filter(|row| row.principal.as_str().starts_with(&of_channel)) else {
+            return texts::NO_SUCH_APPROVAL.to_owned();
+        };
+        let is_approver = channel.is_approver(&message.sender);
+        let grants = Grants { approve: is_approver, ..Grants::NONE };
+        let caller = channel_caller(&message.channel, &message.sender, AccessLevel::Write);
+        let caller = Caller { grants, verified_person: is_approver, ..caller };
+        let decision = answer.decision;
+        match self.channels.engine().answer_approval(&caller, id, answer) {
+            Ok(answered) if answered.state == ApprovalState::Pending => {
+                texts::counted_approval_text(&row.tool, answered.missing_allowances())
+            }
+            Ok(_) if decision == Decision::Allow => format!("✅ Allowed: `{}`.", row.tool),
+            Ok(_) => format!("🚫 Denied: `{}`. The model is told.", row.tool),
+            Err(AnswerError::NotAllowed(_, DecisionForbidden::MissingApproveScope)) => {
+                texts::NOT_AN_APPROVER.to_owned()
+            }
+            Err(error) => format!("⚠️ Not answered: {error}."),
+        }
+    }
+
     fn providers_text(self) -> String {
         let names = self.channels.engine().provider_names();
         format!("Providers: {}. /models NAME chooses one for this conversation.", names.join(", "))
@@ -229,7 +262,9 @@ impl CommandRun<'_> {
                     .to_owned()
             }
             // A conversation belongs to everyone in it, so the text does not speak of an owner.
-            Err(SessionError::NotOwner(_)) => "This could not be done. Ask an operator.".to_owned(),
+            Err(SessionError::NotOwner(_) | SessionError::Private(_)) => {
+                "This could not be done. Ask an operator.".to_owned()
+            }
             Err(error @ SessionError::Store(_)) => {
                 tracing::error!(session = %self.queued.conversation, %error, "a conversation was not reset");
                 texts::rejection_text(ErrorCode::StoreUnavailable).to_owned()

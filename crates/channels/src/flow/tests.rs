@@ -168,6 +168,7 @@ fn engine_config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
         store_file: "quell.db".to_owned(),
         stop_timeouts: StopTimeouts::default(),
         expiry: ExpiryLimits::default(),
+        approvals: quell_engine::engine::ApprovalSettings::default(),
         limits: Limits::default(),
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),

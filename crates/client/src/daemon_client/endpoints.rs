@@ -4,10 +4,11 @@
 
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
-    AgentRow, HistoryMessage, Hold, NewToken, Page, RunView, SendAnswer, SendRequest, SessionRow, StopAllAnswer,
-    StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow, TokenScopes,
+    AgentRow, HistoryMessage, Hold, NewToken, Page, RunView, SendAnswer, SendRequest, SessionRow, SharingRequest,
+    StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
+    TokenScopes,
 };
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelRow, ChannelSend, ChannelTest};
@@ -218,8 +219,8 @@ impl DaemonClient {
     ///
     /// # Cancel safety
     /// If dropped, the approval may have been answered.
-    pub async fn answer_approval(&self, id: &str, decision: Decision) -> Result<ApprovalRow, ClientError> {
-        self.post_json(&["api", "approvals", id], &ApprovalAnswer { decision }).await
+    pub async fn answer_approval(&self, id: &str, answer: &ApprovalAnswer) -> Result<ApprovalRow, ClientError> {
+        self.post_json(&["api", "approvals", id], answer).await
     }
 }
 
@@ -267,6 +268,20 @@ impl DaemonClient {
         let mut query = vec![("turns", turns.as_str())];
         query.extend(cursor.map(|cursor| ("cursor", cursor)));
         self.request_json(Method::GET, &["api", "sessions", session.as_str(), "history"], &query).await
+    }
+
+    /// Shares a session with every token, or makes it private again.
+    ///
+    /// # Cancel safety
+    /// If dropped, the session may have been shared.
+    pub(crate) async fn share_session(
+        &self,
+        key: &SessionKey,
+        request: SharingRequest,
+    ) -> Result<SessionRow, ClientError> {
+        let path = ["api", "sessions", key.as_str(), "sharing"];
+        let request = self.build_request(Method::PUT, &path, &[])?.json(&request);
+        self.fetch_json(request, ClientRequestTimeout::Default).await
     }
 
     /// Clears a session's history.

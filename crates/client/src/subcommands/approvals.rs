@@ -1,6 +1,6 @@
 //! `quell approvals`: list pending approvals, allow or deny one.
 
-use quell_protocol::approval::{ApprovalRow, Decision};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalState, Decision};
 
 use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
@@ -9,7 +9,7 @@ use crate::text_format::{one_line, relative_age, time_left, tool_call_lines};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "An agent asks where its configuration says so: approvals.shell = \"ask\".\n\n\
-    Examples:\n  quell approvals\n  quell approvals allow 0198a3c2-...\n  quell approvals deny 0198a3c2-...")]
+    Examples:\n  quell approvals\n  quell approvals allow 0198a3c2-...\n  quell approvals deny 0198a3c2-... use the staging server")]
 pub struct ApprovalsArgs {
     #[command(subcommand)]
     what: Option<ApprovalsSubcommand>,
@@ -33,28 +33,37 @@ enum ApprovalsSubcommand {
         /// The approval's id
         #[arg(value_name = "ID")]
         id: String,
+        /// Why, in words for the model
+        #[arg(value_name = "REASON", trailing_var_arg = true)]
+        reason: Vec<String>,
     },
 }
 
 pub(super) async fn run(client: &DaemonClient, args: ApprovalsArgs, io: &mut CommandIo) -> SubcommandResult {
     let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
-        Some(ApprovalsSubcommand::Allow { id }) => decide_approval(cx, &id, Decision::Allow).await,
-        Some(ApprovalsSubcommand::Deny { id }) => decide_approval(cx, &id, Decision::Deny).await,
+        Some(ApprovalsSubcommand::Allow { id }) => decide_approval(cx, &id, Decision::Allow.into()).await,
+        Some(ApprovalsSubcommand::Deny { id, reason }) => {
+            let reason = Some(reason.join(" ")).filter(|reason| !reason.is_empty());
+            decide_approval(cx, &id, ApprovalAnswer { decision: Decision::Deny, reason }).await
+        }
         Some(ApprovalsSubcommand::List) | None => print_approvals(cx).await,
     }
 }
 
-async fn decide_approval(cx: &mut SubcommandContext<'_>, id: &str, decision: Decision) -> SubcommandResult {
-    let row = cx.client.answer_approval(id, decision).await?;
+async fn decide_approval(cx: &mut SubcommandContext<'_>, id: &str, answer: ApprovalAnswer) -> SubcommandResult {
+    let row = cx.client.answer_approval(id, &answer).await?;
     if cx.print_json(&row)? {
         return Ok(Exit::Done);
     }
-    let word = match decision {
+    let word = match answer.decision {
         Decision::Allow => "allowed",
         Decision::Deny => "denied",
     };
-    let text = format!("{word}: {} of run {}", call_summary(&row), row.run_id);
+    let mut text = format!("{word}: {} of run {}", call_summary(&row), row.run_id);
+    if row.state == ApprovalState::Pending {
+        text.push_str(&format!(" · the call still waits: {}", quorum_text(&row)));
+    }
     cx.print_styled(OutputStyle::Done, &text)?;
     Ok(Exit::Done)
 }
@@ -92,8 +101,18 @@ fn print_approval(cx: &mut SubcommandContext<'_>, row: &ApprovalRow) -> Subcomma
     for line in tool_call_lines(&row.arguments) {
         cx.io.output.print_line(&format!("  {line}"))?;
     }
+    if row.quorum > 1 {
+        cx.io.output.print_line(&format!("  {}", quorum_text(row)))?;
+    }
     cx.io.output.print_line(&format!("  quell approvals allow {}", row.id))?;
     Ok(())
+}
+
+/// How many have allowed the call, and who.
+fn quorum_text(row: &ApprovalRow) -> String {
+    let names: Vec<&str> = row.allowed_by.iter().map(|by| by.principal.as_str()).collect();
+    let names = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+    format!("{} of {} have allowed it{names}", row.allowed_by.len(), row.quorum)
 }
 
 fn call_summary(row: &ApprovalRow) -> String {

@@ -1,10 +1,10 @@
-//! `quell sessions`: list, show, reset, delete, export and import sessions.
+//! `quell sessions`: list, show, share, reset, delete, export and import sessions.
 
 use std::path::PathBuf;
 
 use jiff::Timestamp;
 use quell_protocol::SessionKey;
-use quell_protocol::api::{HistoryMessage, SessionRow};
+use quell_protocol::api::{HistoryMessage, SessionRow, SharingRequest};
 use quell_protocol::session::{SessionView, Setting, SettingSource};
 use serde_json::json;
 
@@ -17,6 +17,7 @@ use crate::text_format::{format_count, one_line, relative_age, strip_terminal_co
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  quell sessions\n  quell sessions show cli:default\n  quell sessions reset cli:default\n  \
+    quell sessions share cli:default\n  \
     quell sessions export cli:default > default.jsonl\n  quell sessions import default.jsonl"
 )]
 pub struct SessionsArgs {
@@ -40,6 +41,14 @@ enum SessionsSubcommand {
     Reset {
         /// The session's key
         key: SessionKey,
+    },
+    /// Let every token read a session and send to it, as far as its scopes go
+    Share {
+        /// The session's key
+        key: SessionKey,
+        /// Make it private again
+        #[arg(long)]
+        off: bool,
     },
     /// Print a session as lines of JSON, with its receipts and its whole history
     Export {
@@ -68,6 +77,10 @@ pub(super) async fn run(client: &DaemonClient, args: SessionsArgs, io: &mut Comm
         Some(SessionsSubcommand::Reset { key }) => {
             client.reset_session(&key).await?;
             print_session_change(cx, &key, "reset")?;
+        }
+        Some(SessionsSubcommand::Share { key, off }) => {
+            let row = client.share_session(&key, SharingRequest { shared: !off }).await?;
+            print_session_change(cx, &key, if row.shared { "shared" } else { "private" })?;
         }
         Some(SessionsSubcommand::Export { key }) => archive::print_exported_session(cx, &key).await?,
         Some(SessionsSubcommand::Import { file }) => archive::import_session_file(cx, &file).await?,
@@ -116,6 +129,9 @@ async fn print_session(cx: &mut SubcommandContext<'_>, key: &SessionKey) -> Subc
     let used = relative_age(&session.last_used_at, now);
     let head = format!("{} · {} · {turns} · last used {used}", session.key, one_line(&session.state, 24));
     cx.print_styled(OutputStyle::Strong, &head)?;
+    let owner = session.owner.as_ref().map_or("nobody known", |owner| owner.as_str());
+    let sharing = if session.shared { "shared with every token" } else { "private" };
+    cx.io.output.print_line(&format!("owner: {} · {sharing}", one_line(owner, 60)))?;
     for run in &session.active_runs {
         cx.io.output.print_line(&format!("active: run {run} · stop it with `quell stop {run}`"))?;
     }

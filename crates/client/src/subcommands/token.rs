@@ -51,6 +51,15 @@ enum TokenScopeArg {
     Approve,
     /// Create sessions with their own model or MCP address
     Endpoints,
+    /// Read the sessions and runs of everybody
+    #[value(name = "read:all")]
+    ReadAll,
+    /// Read, use, share, reset and delete the sessions of everybody
+    #[value(name = "write:all")]
+    WriteAll,
+    /// Stop every run, and everything at once
+    #[value(name = "stop:all")]
+    StopAll,
     /// Everything
     Admin,
 }
@@ -62,6 +71,9 @@ impl From<TokenScopeArg> for TokenScope {
             TokenScopeArg::Write => Self::Write,
             TokenScopeArg::Approve => Self::Approve,
             TokenScopeArg::Endpoints => Self::Endpoints,
+            TokenScopeArg::ReadAll => Self::ReadAll,
+            TokenScopeArg::WriteAll => Self::WriteAll,
+            TokenScopeArg::StopAll => Self::StopAll,
             TokenScopeArg::Admin => Self::Admin,
         }
     }

@@ -20,24 +20,41 @@ pub(super) const MAX_COOKIES_PER_TOKEN: usize = 32;
 
 #[derive(Default)]
 pub(super) struct BrowserLogins {
-    login_codes: ExpiringMap<()>,
-    /// Each with the token of its sign-in.
-    cookies: ExpiringMap<SecretDigest>,
+    login_codes: ExpiringMap<LinkIssuer>,
+    cookies: ExpiringMap<SignInFacts>,
+}
+
+/// How a browser was signed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SignInFacts {
+    /// The token that it stands for.
+    pub(super) token: SecretDigest,
+    /// It used a link that only a person had.
+    pub(super) verified_person: bool,
+}
+
+/// Who gets a sign-in link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkIssuer {
+    /// A person: at the daemon's terminal, or a caller that is a verified person.
+    Person,
+    /// A holder of an admin token, which may be a program that has read it.
+    TokenHolder,
 }
 
 impl BrowserLogins {
-    pub(super) fn add_login_code(&mut self, code: SecretDigest, now: Moment) {
-        self.login_codes.insert(code, (), now, now.plus(LOGIN_CODE_LIFETIME));
+    pub(super) fn add_login_code(&mut self, code: SecretDigest, issuer: LinkIssuer, now: Moment) {
+        self.login_codes.insert(code, issuer, now, now.plus(LOGIN_CODE_LIFETIME));
     }
 
-    /// Uses up a code. Returns true if it was valid.
-    pub(super) fn redeem_login_code(&mut self, code: &SecretDigest, now: Moment) -> bool {
-        self.login_codes.0.remove(code).is_some_and(|((), until)| until >= now)
+    /// Uses up a code. Returns who got it, if it was valid.
+    pub(super) fn redeem_login_code(&mut self, code: &SecretDigest, now: Moment) -> Option<LinkIssuer> {
+        self.login_codes.0.remove(code).filter(|(_, until)| *until >= now).map(|(issuer, _)| issuer)
     }
 
-    pub(super) fn add_cookie(&mut self, value: SecretDigest, token: SecretDigest, now: Moment, until: Moment) {
-        self.cookies.insert(value, token, now, until);
-        let of_token = self.cookies.0.iter().filter(|(_, (of, _))| *of == token);
+    pub(super) fn add_cookie(&mut self, value: SecretDigest, facts: SignInFacts, now: Moment, until: Moment) {
+        self.cookies.insert(value, facts, now, until);
+        let of_token = self.cookies.0.iter().filter(|(_, (of, _))| of.token == facts.token);
         let mut of_token: Vec<(Moment, SecretDigest)> = of_token.map(|(value, (_, until))| (*until, *value)).collect();
         of_token.sort_unstable_by(|one, other| other.cmp(one));
         for (_, old) in of_token.iter().skip(MAX_COOKIES_PER_TOKEN).filter(|(_, old)| *old != value) {
@@ -45,10 +62,10 @@ impl BrowserLogins {
         }
     }
 
-    /// The token of a cookie's sign-in, if the cookie is valid.
-    pub(super) fn cookie_token(&self, value: &SecretDigest, now: Moment) -> Option<SecretDigest> {
-        let (token, until) = self.cookies.0.get(value)?;
-        (*until >= now).then_some(*token)
+    /// How a valid cookie was signed in.
+    pub(super) fn sign_in_facts(&self, value: &SecretDigest, now: Moment) -> Option<SignInFacts> {
+        let (facts, until) = self.cookies.0.get(value)?;
+        (*until >= now).then_some(*facts)
     }
 
     pub(super) fn remove_cookie(&mut self, value: &SecretDigest) {

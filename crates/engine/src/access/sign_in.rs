@@ -9,7 +9,7 @@ use quell_scope::clock::Clock;
 use quell_store::StoredCookie;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::browser_logins::{COOKIE_LIFETIME, MAX_COOKIES_PER_TOKEN, MAX_ENTRIES};
+use super::browser_logins::{COOKIE_LIFETIME, LinkIssuer, MAX_COOKIES_PER_TOKEN, MAX_ENTRIES, SignInFacts};
 use super::secret::{self, SecretDigest};
 use super::{AccessControl, AccessError};
 
@@ -24,9 +24,9 @@ pub struct BrowserSignIn {
 
 impl AccessControl {
     /// Issues a code for a sign-in link of the page: for one sign-in as the admin, within ten minutes.
-    pub fn issue_login_code(&self) -> Result<SecretString, AccessError> {
+    pub fn issue_login_code(&self, issuer: LinkIssuer) -> Result<SecretString, AccessError> {
         let code = secret::new_secret()?;
-        self.lock_browser_logins().add_login_code(SecretDigest::of(code.expose_secret()), self.clock.now());
+        self.lock_browser_logins().add_login_code(SecretDigest::of(code.expose_secret()), issuer, self.clock.now());
         Ok(code)
     }
 
@@ -35,10 +35,10 @@ impl AccessControl {
     /// # Cancel safety
     /// If dropped, the code may be used up without a sign-in; a new link is needed then.
     pub async fn sign_in_with_code(&self, code: &str) -> Result<Option<BrowserSignIn>, AccessError> {
-        if !self.lock_browser_logins().redeem_login_code(&SecretDigest::of(code), self.clock.now()) {
-            return Ok(None);
-        }
-        self.issue_cookie(self.admin_principal.clone(), AccessLevel::Admin, self.admin_digest).await.map(Some)
+        let redeemed = self.lock_browser_logins().redeem_login_code(&SecretDigest::of(code), self.clock.now());
+        let Some(issuer) = redeemed else { return Ok(None) };
+        let facts = SignInFacts { token: self.admin_digest, verified_person: issuer == LinkIssuer::Person };
+        self.issue_cookie(self.admin_principal.clone(), AccessLevel::Admin, facts).await.map(Some)
     }
 
     /// Signs a browser in with a token. Returns `None` if the token is invalid.
@@ -47,7 +47,8 @@ impl AccessControl {
     /// Safe: if dropped, it may leave a cookie that nobody has. The cookie expires by itself.
     pub async fn sign_in_with_token(&self, token: &str) -> Result<Option<BrowserSignIn>, AccessError> {
         let Some((principal, scope)) = self.authenticate(token) else { return Ok(None) };
-        self.issue_cookie(principal, scope, SecretDigest::of(token)).await.map(Some)
+        let facts = SignInFacts { token: SecretDigest::of(token), verified_person: false };
+        self.issue_cookie(principal, scope, facts).await.map(Some)
     }
 
     /// The name of the cookie. Browsers share cookies between the ports of a host, so each daemon of a machine has its
@@ -58,8 +59,8 @@ impl AccessControl {
 
     /// Principal and access level of a cookie: those that its token has now.
     pub(super) fn cookie_owner(&self, value: &SecretDigest) -> Option<(Principal, AccessLevel)> {
-        let token = self.lock_browser_logins().cookie_token(value, self.clock.now())?;
-        self.token_owner(&token)
+        let facts = self.lock_browser_logins().sign_in_facts(value, self.clock.now())?;
+        self.token_owner(&facts.token)
     }
 
     /// Invalidates a cookie, at once and for good.
@@ -82,15 +83,20 @@ impl AccessControl {
         &self,
         principal: Principal,
         scope: AccessLevel,
-        token: SecretDigest,
+        facts: SignInFacts,
     ) -> Result<BrowserSignIn, AccessError> {
         let cookie = secret::new_secret()?;
         let digest = SecretDigest::of(cookie.expose_secret());
         let now = self.clock.now();
-        self.lock_browser_logins().add_cookie(digest, token, now, now.plus(COOKIE_LIFETIME));
+        self.lock_browser_logins().add_cookie(digest, facts, now, now.plus(COOKIE_LIFETIME));
         let lifetime_s = i64::try_from(COOKIE_LIFETIME.as_secs()).unwrap_or(i64::MAX);
         let expires = Clock::wall_seconds().saturating_add(lifetime_s);
-        let stored = StoredCookie { sha256: digest.hex(), token: token.hex(), expires };
+        let stored = StoredCookie {
+            sha256: digest.hex(),
+            token: facts.token.hex(),
+            expires,
+            verified_person: facts.verified_person,
+        };
         if let Err(error) = self.store.access().save_cookie(stored, MAX_COOKIES_PER_TOKEN).await {
             tracing::warn!(%error, %principal, "a browser is signed in until the next restart only");
         }
@@ -114,7 +120,8 @@ impl AccessControl {
             }
             let remaining_s = u64::try_from(stored.expires.saturating_sub(wall)).unwrap_or_default();
             let until = now.plus(Duration::from_secs(remaining_s));
-            self.lock_browser_logins().add_cookie(value, token, now, until);
+            let facts = SignInFacts { token, verified_person: stored.verified_person };
+            self.lock_browser_logins().add_cookie(value, facts, now, until);
         }
         Ok(())
     }

@@ -188,18 +188,18 @@ async fn trying_to_revoke_the_admin_signs_nobody_out() {
 async fn a_sign_in_code_works_once_and_for_ten_minutes() {
     let fixture = AccessFixture::new().await;
     tokio::time::pause();
-    let code = fixture.access.issue_login_code().unwrap();
+    let code = fixture.access.issue_login_code(LinkIssuer::Person).unwrap();
     assert!(fixture.sign_in_with_code("guess").await.is_none());
     tokio::time::advance(Duration::from_secs(600)).await;
     let signed_in = fixture.sign_in_with_code(code.expose_secret()).await.unwrap();
     assert_eq!(Some((signed_in.principal, signed_in.scope)), identity("admin", AccessLevel::Admin));
     assert_eq!(fixture.cookie_owner(signed_in.cookie.expose_secret()), identity("admin", AccessLevel::Admin));
     assert!(fixture.sign_in_with_code(code.expose_secret()).await.is_none());
-    let late = fixture.access.issue_login_code().unwrap();
+    let late = fixture.access.issue_login_code(LinkIssuer::Person).unwrap();
     tokio::time::advance(Duration::from_secs(601)).await;
     assert!(fixture.sign_in_with_code(late.expose_secret()).await.is_none());
     // A code is neither a token nor a cookie.
-    let code = fixture.access.issue_login_code().unwrap();
+    let code = fixture.access.issue_login_code(LinkIssuer::Person).unwrap();
     assert_eq!(fixture.access.authenticate(code.expose_secret()), None);
     assert_eq!(fixture.cookie_owner(code.expose_secret()), None);
     assert!(fixture.access.sign_in_with_token(code.expose_secret()).await.unwrap().is_none());
@@ -286,12 +286,12 @@ async fn credentials_are_checked_again_and_revocations_announced() {
 async fn signing_in_cannot_fill_the_memory() {
     let fixture = AccessFixture::new().await;
     tokio::time::pause();
-    let first = fixture.access.issue_login_code().unwrap();
+    let first = fixture.access.issue_login_code(LinkIssuer::Person).unwrap();
     for _ in 0..1024 {
         tokio::time::advance(Duration::from_millis(1)).await;
-        fixture.access.issue_login_code().unwrap();
+        fixture.access.issue_login_code(LinkIssuer::Person).unwrap();
     }
-    let last = fixture.access.issue_login_code().unwrap();
+    let last = fixture.access.issue_login_code(LinkIssuer::Person).unwrap();
     assert!(fixture.sign_in_with_code(first.expose_secret()).await.is_none());
     assert!(fixture.sign_in_with_code(last.expose_secret()).await.is_some());
 }
@@ -302,6 +302,7 @@ fn scopes_say_what_a_caller_may() {
         principal: Principal::parse("anna").unwrap(),
         scope,
         grants: Grants::for_level(scope),
+        verified_person: false,
         surface: Surface::Http,
         origin: RequestOrigin::internal(),
     };

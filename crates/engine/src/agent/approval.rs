@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::turn::{CallResult, ToolCall};
-use quell_protocol::approval::{ApprovalRow, ApprovalState};
+use quell_protocol::approval::{ApprovalRow, ApprovalState, default_quorum};
 use quell_protocol::{CallEnd, ResourceKind};
 use quell_scope::{Cancelled, Point, Release, Scope};
 
 use super::{Agent, AgentLoop, Services};
-use crate::approvals::Approvals;
+use crate::approvals::{ApprovalAnnouncer, Approvals};
 use crate::live_run::RunWriter;
 
-const DENIED_BY_PERSON: &str = "[Denied by a person. The call did not run and did nothing. Do not try it again or in another way unless the user asks.]";
 const DENIED_BY_TIMEOUT: &str =
     "[Nobody allowed the call in time, which counts as a denial. It did not run and did nothing.]";
 const DENIED_BY_POLICY: &str = "[The configuration denies this tool. The call did not run and did nothing.]";
@@ -22,19 +21,43 @@ impl AgentLoop<'_> {
     pub(super) async fn check_approval(&self, call: &ToolCall) -> Result<Option<CallResult>, Cancelled> {
         let denial = match self.agent.config.approval_policy(&call.tool) {
             ApprovalPolicy::Auto => return Ok(None),
-            ApprovalPolicy::Deny => DENIED_BY_POLICY,
+            ApprovalPolicy::Deny => DENIED_BY_POLICY.to_owned(),
             // waits: raced in `request_approval`.
             ApprovalPolicy::Ask => {
                 match request_approval(self.services, self.agent, self.scope, &self.writer, call).await? {
                     ApprovalState::Allowed { .. } => return Ok(None),
-                    ApprovalState::Denied { .. } => DENIED_BY_PERSON,
-                    ApprovalState::TimedOut => DENIED_BY_TIMEOUT,
+                    ApprovalState::Denied { reason, .. } => denied_by_person(reason.as_deref()),
+                    ApprovalState::TimedOut => DENIED_BY_TIMEOUT.to_owned(),
                     // Only a stop cancels an approval.
                     ApprovalState::Cancelled | ApprovalState::Pending => return Err(Cancelled),
                 }
             }
         };
         Ok(Some(CallResult::new(CallEnd::Denied, denial)))
+    }
+}
+
+fn denied_by_person(reason: Option<&str>) -> String {
+    let reason = reason.map(|reason| format!(", who says: {reason}")).unwrap_or_default();
+    format!(
+        "[Denied by a person{reason}. The call did not run and did nothing. Do not try it again or in another way \
+         unless the user asks.]"
+    )
+}
+
+/// The events of one approval in the stream of its run.
+struct EventAnnouncer {
+    writer: RunWriter,
+    id: String,
+}
+
+impl ApprovalAnnouncer for EventAnnouncer {
+    fn announce_counted(&self, row: &ApprovalRow) {
+        self.writer.emit_approval_updated(row);
+    }
+
+    fn announce_settled(self: Box<Self>, state: &ApprovalState) {
+        self.writer.emit_approval_resolved(&self.id, state);
     }
 }
 
@@ -50,12 +73,11 @@ pub async fn request_approval(
     call: &ToolCall,
 ) -> Result<ApprovalState, Cancelled> {
     let timeout = Duration::from_secs(services.limits.approval_timeout_s);
-    let row = ApprovalRow { own_model: agent.own_model, ..new_approval_row(writer, call, timeout) };
+    let (own_model, quorum) = (agent.own_model, agent.config.approval_quorum);
+    let row = ApprovalRow { own_model, quorum, ..new_approval_row(writer, call, timeout) };
     let (id, approvals) = (row.id.clone(), services.approvals.clone());
-    let (event_writer, approval_id) = (writer.clone(), id.clone());
-    let announce = |row: &ApprovalRow| writer.emit_approval_requested(row);
-    let mut waiter =
-        approvals.open(row, announce, move |state| event_writer.emit_approval_resolved(&approval_id, state))?;
+    let announcer = EventAnnouncer { writer: writer.clone(), id: id.clone() };
+    let mut waiter = approvals.open(row, |row| writer.emit_approval_requested(row), announcer)?;
     let held = scope.hold(ResourceKind::Approval, format!("{} {id}", call.tool));
     let held = held.on_stop(move |_| approvals.cancel(&id));
     let state = scope.race(Point::Approval, waiter.wait_settled(timeout)).await?;
@@ -78,6 +100,8 @@ fn new_approval_row(writer: &RunWriter, call: &ToolCall, timeout: Duration) -> A
         requested_at: clock.rfc3339(now),
         expires_at: clock.rfc3339(now.plus(timeout)),
         own_model: false,
+        quorum: default_quorum(),
+        allowed_by: Vec::new(),
         state: ApprovalState::Pending,
     }
 }

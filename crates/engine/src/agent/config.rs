@@ -13,6 +13,7 @@ use quell_llm::{ProviderKind, ThinkingMode};
 use quell_process::Isolate;
 use quell_protocol::AgentId;
 use quell_protocol::agents::Price;
+use quell_protocol::approval::default_quorum;
 use quell_protocol::sandbox::SandboxMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,8 @@ pub struct AgentConfig {
     /// Per tool, or `*` for all others: `auto` (runs without asking), `ask` (a person is asked each time), `deny`.
     #[schemars(with = "BTreeMap<String, String>")]
     pub approvals: BTreeMap<String, ApprovalPolicy>,
+    /// How many different principals must allow a call that asks. One denial denies.
+    pub approval_quorum: u32,
     /// Seconds without use after which a session of this agent expires; as in `[sessions]` if absent.
     pub idle_s: Option<u64>,
     /// Tokens, in and out, that its runs may use in one UTC day; no limit if absent.
@@ -198,6 +201,14 @@ impl AgentConfig {
         })
     }
 
+    /// What is wrong with `approval_quorum`.
+    #[must_use]
+    pub fn quorum_problem(&self) -> Option<String> {
+        (self.approval_quorum == 0).then(|| {
+            "0 would allow every call unasked; the least is 1, and approvals.TOOL = \"auto\" does not ask".to_owned()
+        })
+    }
+
     pub fn daily_limit(&self) -> DailyLimit {
         DailyLimit { tokens: self.daily_tokens, cost: self.daily_cost, price: self.price }
     }
@@ -238,6 +249,7 @@ impl Default for AgentConfig {
             skills: None,
             partial: PartialPolicy::Discard,
             approvals: BTreeMap::new(),
+            approval_quorum: default_quorum(),
             idle_s: None,
             daily_tokens: None,
             daily_cost: None,

@@ -22,15 +22,15 @@ impl Agent {
             Isolate::Pid => Isolation::Required,
         };
         let (tools, servers, approvals) = (config.tools.clone(), config.mcp.clone(), config.approvals.clone());
-        let sandbox = self.sandbox.clone();
-        RunPermissions { tools, servers, approvals, isolation, sandbox, own_model: self.own_model }
+        let (approval_quorum, sandbox, own_model) = (config.approval_quorum, self.sandbox.clone(), self.own_model);
+        RunPermissions { tools, servers, approvals, approval_quorum, isolation, sandbox, own_model }
     }
 
     /// This agent, restricted to the permissions of the run that starts it. It keeps its own workdir, because delegated
     /// work may need its files.
     #[must_use]
     pub fn restricted_to(&self, max_permissions: &RunPermissions) -> Self {
-        let RunPermissions { tools, servers, approvals, isolation, sandbox, own_model } =
+        let RunPermissions { tools, servers, approvals, approval_quorum, isolation, sandbox, own_model } =
             self.permissions().restricted_by(max_permissions);
         let isolate = match isolation {
             Isolation::None => Isolate::None,
@@ -38,7 +38,7 @@ impl Agent {
             Isolation::Required => Isolate::Pid,
         };
         let tool_specs = self.tool_specs.iter().filter(|spec| contains_tool(&tools, &spec.name)).cloned().collect();
-        let config = AgentConfig { tools, mcp: servers, approvals, isolate, ..self.config.clone() };
+        let config = AgentConfig { tools, mcp: servers, approvals, approval_quorum, isolate, ..self.config.clone() };
         Self { config, tool_specs, sandbox, own_model, ..self.clone() }
     }
 }

@@ -1,10 +1,10 @@
 //! Show and answer the calls that wait for a person.
 
 use quell_kernel::approval::Approver;
-use quell_protocol::approval::{ApprovalRow, Decision};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
 use quell_protocol::audit::Action;
 
-use super::{AnswerError, AuditAction, Caller, Engine};
+use super::{AnswerError, ApprovalSettings, AuditAction, Caller, Engine};
 
 impl Engine {
     /// Calls that wait for a person, oldest first.
@@ -12,24 +12,39 @@ impl Engine {
         self.inner().services.approvals.pending()
     }
 
+    pub fn approval_settings(&self) -> ApprovalSettings {
+        self.inner().config.approvals
+    }
+
     /// Answers an approval in the name of `caller`.
     ///
     /// # Errors
     /// [`AnswerError`] if the approval is unknown, belongs to somebody else, or is settled; nothing has changed then.
-    pub fn answer_approval(&self, caller: &Caller, id: &str, decision: Decision) -> Result<ApprovalRow, AnswerError> {
-        let approver =
-            Approver { principal: caller.principal.clone(), admin: caller.is_admin(), approve: caller.may_approve() };
-        let row = self.inner().services.approvals.answer(id, &approver, caller.surface, decision)?;
+    pub fn answer_approval(
+        &self,
+        caller: &Caller,
+        id: &str,
+        answer: ApprovalAnswer,
+    ) -> Result<ApprovalRow, AnswerError> {
+        let approver = Approver {
+            principal: caller.principal.clone(),
+            admin: caller.is_admin(),
+            approve: caller.may_approve(),
+            verified_person: caller.verified_person,
+        };
+        let decision = answer.decision;
+        let row = self.inner().services.approvals.answer(id, &approver, caller.surface, answer)?;
         tracing::info!(principal = %caller.principal, run = %row.run_id, tool = row.tool, ?decision, "approval answered");
         let action = match decision {
             Decision::Allow => Action::Approve,
             Decision::Deny => Action::Deny,
         };
-        let audit_action = AuditAction::on_target(action, "approval", id);
-        self.audit(
-            caller,
-            audit_action.with_detail(format!("run: {}; tool: {}; of {}", row.run_id, row.tool, row.principal)),
-        );
+        let missing = match row.missing_allowances() {
+            missing if decision == Decision::Allow && missing > 0 => format!("; {missing} more needed"),
+            _ => String::new(),
+        };
+        let detail = format!("run: {}; tool: {}; of {}{missing}", row.run_id, row.tool, row.principal);
+        self.audit(caller, AuditAction::on_target(action, "approval", id).with_detail(detail));
         Ok(row)
     }
 }

@@ -99,11 +99,13 @@ impl Engine {
         let at = self.inner().clock.rfc3339(self.inner().clock.now());
         mark_imported(&mut archive, caller, &at)?;
         let (session, runs) = (archive.session.clone(), archive.runs.len());
+        let claim = self.inner().sessions.owners().claim(&session.key, &caller.principal);
         let turns = match self.inner().store.archive().import(archive, at).await? {
             ImportOutcome::Imported { turns } => turns,
             ImportOutcome::SessionExists => return Err(ImportError::SessionExists(session.key)),
             ImportOutcome::RunExists(run) => return Err(ImportError::RunExists(run)),
         };
+        claim.confirm(&self.inner().store).await;
         // The history cache may hold a deleted session with the same key.
         self.inner().sessions.forget_history(&session.key);
         tracing::info!(session = %session.key, principal = %caller.principal, "session imported");

@@ -18,6 +18,7 @@ use quell_tools::ToolSettings;
 
 use super::Retention;
 use crate::agent::{AgentConfig, AgentRegistryError, Limits};
+use crate::approvals::ApprovalSettings;
 use crate::hooks::{HookConfigError, HookSettings, LifecycleHook};
 use crate::memory::MemorySettings;
 use crate::session::SessionSettings;
@@ -38,6 +39,8 @@ pub struct EngineConfig {
     /// Bounds of a run's expiry (row A5 in `docs/design/requirements.md`).
     pub expiry: ExpiryLimits,
     pub limits: Limits,
+    /// Who may answer for the calls of an agent.
+    pub approvals: ApprovalSettings,
     /// Idle time of sessions, and how they are cleaned up.
     pub sessions: SessionSettings,
     /// When old data is deleted.
@@ -73,6 +76,7 @@ impl EngineConfig {
             stop_timeouts: StopTimeouts::default(),
             expiry: ExpiryLimits::default(),
             limits: Limits::default(),
+            approvals: ApprovalSettings::default(),
             sessions: SessionSettings::default(),
             retention: Retention::default(),
             agents: BTreeMap::new(),

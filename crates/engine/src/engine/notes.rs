@@ -43,7 +43,7 @@ impl Engine {
     /// Safe: it goes on in a task of the engine.
     pub async fn forget_note(&self, caller: &Caller, scope: NoteScope, key: String) -> Result<bool, SessionError> {
         if let NoteScope::Session(session) = &scope {
-            self.check_owner(caller, session).await?;
+            self.check_owner(caller, session)?;
         }
         let audit_action = AuditAction::on_target(Action::ForgetNote, "note", &key).with_detail(format!("of {scope}"));
         let (engine, requester) = (self.clone(), caller.clone());

@@ -165,6 +165,7 @@ impl Engine {
             return Ok(false);
         }
         self.inner().sessions.forget_history(&idle.key);
+        self.inner().sessions.owners().remove(&idle.key);
         self.remove_session_files(&idle.key).await;
         tracing::info!(session = %idle.key, why, "session deleted");
         self.inner().hub.publish(&EngineNotice::Session { key: idle.key.clone(), reason: "delete" });

@@ -25,8 +25,10 @@ pub enum SessionError {
     /// A run that the caller may not stop is active or queued in it. Nothing was stopped.
     #[error("the session {0:?} has an active run of somebody else; an admin token can do that")]
     ForeignRunActive(SessionKey),
-    #[error("you did not create the session {0:?}; an admin token can do that")]
+    #[error("you did not create the session {0:?}; a token with scope write:all or admin can do that")]
     NotOwner(SessionKey),
+    #[error("the session {0:?} is private; its owner can share it with `quell sessions share`")]
+    Private(SessionKey),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -59,7 +61,9 @@ impl Engine {
             last_used_at: status.last_used_at.into_iter().chain([session.last_used_at]).max().unwrap_or_default(),
             active_runs,
             turns: session.turns,
-            imported: session.imported_at.map(|at| Provenance { at, by: session.owner, claims: None }),
+            imported: session.imported_at.map(|at| Provenance { at, by: session.owner.clone(), claims: None }),
+            owner: session.owner,
+            shared: session.shared,
         }
     }
 
@@ -179,6 +183,8 @@ impl Engine {
         cancel: &CancellationToken,
     ) -> Result<OpenSessionOutcome, Interrupted<OpenSessionError>> {
         let inner = self.inner();
+        let claim = self.claim_session(caller, key);
+        let claim = claim.map_err(|private| Interrupted::Failed(OpenSessionError::Forbidden(private.to_string())))?;
         let by = Requester { principal: caller.principal.clone(), surface: caller.surface };
         let scope = Scope::new(inner.clock, inner.config.probe.clone());
         let opened = {
@@ -205,6 +211,7 @@ impl Engine {
                 caller,
                 AuditAction::on_target(Action::ConfigureSession, "session", key.as_str()).with_detail(what),
             );
+            claim.confirm(&inner.store).await;
             inner.hub.publish(&EngineNotice::Session { key: key.clone(), reason: "create" });
         }
         Ok(outcome)
@@ -339,6 +346,7 @@ impl Engine {
                 continue;
             }
             self.inner().sessions.forget_history(key);
+            self.inner().sessions.owners().remove(key);
             break deleted == DeleteSessionOutcome::Deleted;
         };
         if deleted {
@@ -381,10 +389,10 @@ impl Engine {
         key: &SessionKey,
         request: &StopRequest,
     ) -> Result<Vec<RunId>, SessionError> {
-        self.check_owner(caller, key).await?;
+        self.check_owner(caller, key)?;
         loop {
             let active = self.active_runs_of_session(key);
-            if !caller.is_admin() && active.iter().any(|run| run.principal != caller.principal) {
+            if !caller.may_stop_all() && active.iter().any(|run| run.principal != caller.principal) {
                 return Err(SessionError::ForeignRunActive(key.clone()));
             }
             let stop_result = self.stop(caller, &StopScope::whole_session(key.clone()), request);
@@ -397,17 +405,19 @@ impl Engine {
 }
 
 impl Engine {
-    /// Admits the principal that created the session, admins, and senders in a chat network, because they reach only
-    /// their own conversation. A session that does not exist is open to everybody.
-    pub(super) async fn check_owner(&self, caller: &Caller, key: &SessionKey) -> Result<(), SessionError> {
-        if caller.is_admin() || caller.surface == Surface::Channel {
+    /// Admits the principal that created the session, callers with rights over all sessions, and senders in a chat
+    /// network, because they reach only their own conversation. A session that does not exist is open to everybody.
+    pub(super) fn check_owner(&self, caller: &Caller, key: &SessionKey) -> Result<(), SessionError> {
+        let is_manager =
+            || self.session_ownership(key).is_none_or(|session| caller.viewer().may_manage_session(&session));
+        if caller.surface == Surface::Channel || is_manager() {
             return Ok(());
         }
-        match self.inner().store.sessions().find(key.clone()).await? {
-            Some(session) if session.owner.as_ref() != Some(&caller.principal) => {
-                Err(SessionError::NotOwner(key.clone()))
-            }
-            _ => Ok(()),
+        // Whoever may not read it learns no more than that.
+        if self.may_read_session(caller, key) {
+            Err(SessionError::NotOwner(key.clone()))
+        } else {
+            Err(SessionError::Private(key.clone()))
         }
     }
 }

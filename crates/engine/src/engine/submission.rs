@@ -64,6 +64,8 @@ pub enum SubmitError {
     TooLong(usize),
     #[error("there is no agent {0:?}; `quell agents` lists them")]
     UnknownAgent(AgentId),
+    #[error("the session {0:?} is private; its owner can share it with `quell sessions share`")]
+    PrivateSession(SessionKey),
     /// The idempotency key was used for another message.
     #[error("the idempotency key {0:?} was used before for another message; take a new one")]
     Conflict(RunId),
@@ -91,6 +93,7 @@ impl SubmitError {
             Self::Refused(AdmissionError::SubRun(_)) | Self::Empty => ErrorCode::InvalidRequest,
             Self::TooLong(_) => ErrorCode::BodyTooLarge,
             Self::UnknownAgent(_) | Self::Refused(AdmissionError::NoAgent { .. }) => ErrorCode::AgentNotFound,
+            Self::PrivateSession(_) => ErrorCode::Forbidden,
             Self::Conflict(_) => ErrorCode::Conflict,
             Self::Store(_) | Self::NotReady(_) => ErrorCode::StoreUnavailable,
         }
@@ -116,6 +119,9 @@ impl Engine {
         if submission.text.len() > MAX_MESSAGE_BYTES {
             return Err(SubmitError::TooLong(submission.text.len()));
         }
+        let Ok(claim) = self.claim_session(caller, &submission.session) else {
+            return Err(SubmitError::PrivateSession(submission.session));
+        };
         let agent = self.resolve_agent(&submission).await?;
         let live_run = self.new_live_run(caller, &submission, agent);
         if let Err(not_ready) = self.check_ready() {
@@ -129,7 +135,7 @@ impl Engine {
             }
             Err(refusal) => return Err(refusal.into()),
         };
-        match self.inner().sessions.commit_acceptance(&live_run).await {
+        match self.inner().sessions.commit_acceptance(&live_run, claim).await {
             Ok(AcceptRunOutcome::New) => {}
             Ok(AcceptRunOutcome::Existing(row)) => return duplicate_of_stored(&live_run, &row),
             Err(StoreError::Closed) => return Err(SubmitError::Closed),

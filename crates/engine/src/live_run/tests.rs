@@ -81,6 +81,8 @@ fn approval(call: &CallId, arguments: &serde_json::Value) -> ApprovalRow {
         requested_at: String::new(),
         expires_at: String::new(),
         own_model: false,
+        quorum: 1,
+        allowed_by: Vec::new(),
         state: ApprovalState::Pending,
     }
 }

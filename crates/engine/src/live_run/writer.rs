@@ -211,21 +211,32 @@ impl RunWriter {
     pub fn emit_approval_requested(&self, row: &ApprovalRow) -> Result<(), TurnSealed> {
         self.write_if_open(|live_run, state| {
             let (id, call_id, tool) = (row.id.clone(), row.call_id.clone(), row.tool.clone());
-            let (arguments, expires_at) = (row.arguments.clone(), row.expires_at.clone());
-            live_run.emit_event(state, EventKind::ApprovalRequested { id, call_id, tool, arguments, expires_at });
+            let (arguments, expires_at, quorum) = (row.arguments.clone(), row.expires_at.clone(), row.quorum);
+            live_run
+                .emit_event(state, EventKind::ApprovalRequested { id, call_id, tool, arguments, expires_at, quorum });
         })
+    }
+
+    /// Announces that one principal more has allowed a call. Nothing is announced while the run is ending.
+    pub fn emit_approval_updated(&self, row: &ApprovalRow) {
+        // If the stream is closed, a stop settles the approval.
+        let _ = self.write_if_open(|live_run, state| {
+            let (id, allowed_by, quorum) = (row.id.clone(), row.allowed_by.clone(), row.quorum);
+            live_run.emit_event(state, EventKind::ApprovalUpdated { id, allowed_by, quorum });
+        });
     }
 
     /// Announces the result of an approval. Still allowed while the run is ending.
     pub fn emit_approval_resolved(&self, id: &str, state: &ApprovalState) {
-        let by = match state {
-            ApprovalState::Allowed { by } | ApprovalState::Denied { by } => Some(by.clone()),
-            ApprovalState::Pending | ApprovalState::TimedOut | ApprovalState::Cancelled => None,
+        let (by, reason) = match state {
+            ApprovalState::Allowed { by } => (Some(by.clone()), None),
+            ApprovalState::Denied { by, reason } => (Some(by.clone()), reason.clone()),
+            ApprovalState::Pending | ApprovalState::TimedOut | ApprovalState::Cancelled => (None, None),
         };
         let mut run_state = self.0.lock_state();
         if run_state.draft.is_some() {
             let (id, decision) = (id.to_owned(), state.decision_str().to_owned());
-            self.0.emit_event(&mut run_state, EventKind::ApprovalResolved { id, decision, by });
+            self.0.emit_event(&mut run_state, EventKind::ApprovalResolved { id, decision, by, reason });
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quell_store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState};
 
-use super::Sessions;
+use super::{SessionClaim, Sessions};
 use crate::live_run::{EngineNotice, LiveRun, RunRequest};
 use crate::runs::{abort_at_deadline, serialize_view};
 
@@ -18,25 +18,34 @@ impl Sessions {
         Arc::new(LiveRun::new(request, partial_policy, &self.0.run_defaults, runs.clock(), runs.hub().clone()))
     }
 
-    /// Makes the acceptance of a run durable, after the registry accepted it, and wakes its session.
+    /// Makes the acceptance of a run durable, after the registry accepted it, and wakes its session. `claim` is the
+    /// session of the run.
     ///
     /// # Errors
     /// The store's error; the run is refused then. [`StoreError::Closed`] if the engine closes meanwhile.
     ///
     /// # Cancel safety
     /// Safe: it goes on in a task of the engine.
-    pub async fn commit_acceptance(&self, live_run: &Arc<LiveRun>) -> Result<AcceptRunOutcome, StoreError> {
+    pub async fn commit_acceptance(
+        &self,
+        live_run: &Arc<LiveRun>,
+        claim: SessionClaim,
+    ) -> Result<AcceptRunOutcome, StoreError> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let (sessions, live_run) = (self.clone(), Arc::clone(live_run));
         self.0.runs.spawn(async move {
-            let accepted = sessions.store_acceptance(&live_run).await;
+            let accepted = sessions.store_acceptance(&live_run, claim).await;
             // The caller may have left; the run goes on.
             let _ = sender.send(accepted);
         });
         receiver.await.map_err(|_| StoreError::Closed)?
     }
 
-    async fn store_acceptance(&self, live_run: &Arc<LiveRun>) -> Result<AcceptRunOutcome, StoreError> {
+    async fn store_acceptance(
+        &self,
+        live_run: &Arc<LiveRun>,
+        claim: SessionClaim,
+    ) -> Result<AcceptRunOutcome, StoreError> {
         let runs = &self.0.runs;
         let accepted = runs.store().runs().accept(build_run_row(live_run)).await;
         if !matches!(accepted, Ok(AcceptRunOutcome::New)) {
@@ -45,6 +54,7 @@ impl Sessions {
             self.wake_actor(&live_run.run.session);
             return accepted;
         }
+        claim.confirm(runs.store()).await;
         // The session's order waits for the interrupted runs, not this function.
         let _interrupted = runs.commit_acceptance(live_run);
         let (run, session) = (&live_run.run.id, &live_run.run.session);

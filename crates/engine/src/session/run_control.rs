@@ -7,12 +7,13 @@ use futures_util::future::BoxFuture;
 use quell_kernel::StopLevel;
 use quell_kernel::registry::RunPhase;
 use quell_kernel::turn::BACKGROUND_NEWS_PREFIX;
+use quell_kernel::visibility::Sharing;
 use quell_protocol::api::OnBusy;
-use quell_protocol::{AgentId, ResourceKind, Rung, SessionKey, StopReason, Usage, Verdict};
+use quell_protocol::{AgentId, Principal, ResourceKind, Rung, SessionKey, StopReason, Surface, Usage, Verdict};
 use quell_scope::{Held, Release};
 use quell_tools::ToolOutput;
 
-use super::Sessions;
+use super::{SessionClaim, Sessions};
 use crate::agent::{RunControl, SubRunRequest, SubRunSession, sub_run_report};
 use crate::live_run::{LiveRun, RunProgress, RunRequest};
 
@@ -57,9 +58,11 @@ impl SessionRunControl<'_> {
     async fn admit_sub_run(&self, request: SubRunRequest) -> Result<Arc<LiveRun>, String> {
         let (sessions, parent) = (self.sessions, &self.live_run.run);
         let agent = request.agent.clone();
+        let session = self.sub_run_session(&request)?;
+        let claim = self.claim_sub_run_session(&session)?;
         let child = sessions.new_live_run(RunRequest {
             id: None,
-            session: self.sub_run_session(&request)?,
+            session,
             agent: request.agent,
             principal: parent.principal.clone(),
             admin: parent.admin,
@@ -85,10 +88,29 @@ impl SessionRunControl<'_> {
             sessions.0.runs.spawn(deliver_news);
         }
         sessions
-            .commit_acceptance(&child)
+            .commit_acceptance(&child, claim)
             .await
             .map_err(|error| format!("the sub-run could not be stored: {error}"))?;
         Ok(child)
+    }
+
+    /// A conversation with another agent has a key that anybody could have used before. It must belong to those who
+    /// take part in this session, so that nobody else reads it.
+    fn claim_sub_run_session(&self, key: &SessionKey) -> Result<SessionClaim, String> {
+        let (owners, parent) = (self.sessions.owners(), &self.live_run.run);
+        let claim = owners.claim(key, &parent.principal);
+        let parent_owner = owners.find(&parent.session);
+        let is_open = parent.surface == Surface::Channel
+            || parent_owner.as_ref().is_some_and(|session| session.sharing == Sharing::Shared);
+        let takes_part = |owner: &Principal| {
+            *owner == parent.principal
+                || parent_owner.as_ref().and_then(|session| session.owner.as_ref()) == Some(owner)
+        };
+        let is_own = claim.found().is_none_or(|session| session.owner.as_ref().is_some_and(takes_part));
+        if is_own || is_open {
+            return Ok(claim);
+        }
+        Err(format!("the session {key} of this conversation belongs to somebody else"))
     }
 
     fn sub_run_session(&self, request: &SubRunRequest) -> Result<SessionKey, String> {

@@ -14,6 +14,8 @@ pub const HELP_TEXT: &str = "\
 /model NAME - use another model in this conversation
 /models - the providers
 /models PROVIDER - use another provider in this conversation
+/approve ID - allow a call that waits (approvers)
+/deny ID REASON - deny a call that waits; the reason is for the model
 /help - this list";
 
 /// Answer to [`ChannelCommand::Status`]. `runs` are the runs of the conversation that are not over.
@@ -45,6 +47,10 @@ pub enum ChannelCommand {
     New,
     /// `/stop`, `/stop all`: abort the runs in this reach.
     Stop(StopReach),
+    /// `/approve ID`: allow a call that waits for a person.
+    Approve(String),
+    /// `/deny ID REASON`: deny such a call.
+    Deny { id: String, reason: Option<String> },
     /// `/status`: show the runs of this conversation.
     Status,
     /// `/help`, and every known command with invalid arguments.
@@ -74,7 +80,10 @@ impl ChannelCommand {
             Some((name, _)) => name,
             None => name,
         };
-        // No command takes two arguments.
+        if name.eq_ignore_ascii_case("deny") {
+            return Some(Self::parse_denial(text));
+        }
+        // No other command takes two arguments.
         let arguments: Vec<&str> = words.take(2).collect();
         Some(match (name.to_ascii_lowercase().as_str(), arguments.as_slice()) {
             ("models", []) => Self::Providers,
@@ -83,11 +92,22 @@ impl ChannelCommand {
             ("model", [model]) if is_valid_name(model) => Self::UseModel((*model).to_owned()),
             ("stop", []) => Self::Stop(StopReach::Own),
             ("stop", [word]) if word.eq_ignore_ascii_case("all") => Self::Stop(StopReach::All),
+            ("approve", [id]) if is_valid_name(id) => Self::Approve((*id).to_owned()),
             ("new", []) => Self::New,
             ("status", []) => Self::Status,
-            ("models" | "model" | "stop" | "new" | "status" | "help", _) => Self::Help,
+            ("models" | "model" | "stop" | "approve" | "new" | "status" | "help", _) => Self::Help,
             _ => return None,
         })
+    }
+}
+
+impl ChannelCommand {
+    /// Parses the arguments of `/deny`. All words behind the id are the reason.
+    fn parse_denial(text: &str) -> Self {
+        let mut words = text.split_whitespace().skip(1);
+        let Some(id) = words.next().filter(|id| is_valid_name(id)) else { return Self::Help };
+        let reason = words.collect::<Vec<_>>().join(" ");
+        Self::Deny { id: id.to_owned(), reason: Some(reason).filter(|reason| !reason.is_empty()) }
     }
 }
 
@@ -122,6 +142,9 @@ mod tests {
     #[case("/model anthropic/claude-sonnet-4-5", model("anthropic/claude-sonnet-4-5"))]
     #[case("/model llama3.2:8b", model("llama3.2:8b"))]
     #[case("/model", Some(ChannelCommand::Model))]
+    #[case("/approve 01a2-b3", Some(ChannelCommand::Approve("01a2-b3".to_owned())))]
+    #[case("/deny@quell_bot 01a2", Some(ChannelCommand::Deny { id: "01a2".to_owned(), reason: None }))]
+    #[case("/deny 01a2 not  on\nFriday", Some(ChannelCommand::Deny { id: "01a2".to_owned(), reason: Some("not on Friday".to_owned()) }))]
     #[case("/new", Some(ChannelCommand::New))]
     #[case("  /new \n", Some(ChannelCommand::New))]
     #[case("/stop", Some(ChannelCommand::Stop(StopReach::Own)))]
@@ -143,6 +166,10 @@ mod tests {
     #[case::unknown_flag_alone("/model --list")]
     #[case::short_flag("/models -a")]
     #[case::flag_as_telephones_write_it("/model \u{2014}list")]
+    #[case::approves_nothing("/approve")]
+    #[case::approves_all("/approve --all")]
+    #[case::approves_two("/approve 01a2 01a3")]
+    #[case::denies_nothing("/deny")]
     #[case::two_names("/model gpt 5")]
     #[case::words_behind("/new plan for tomorrow")]
     #[case::next_line("/new\nwhat is the weather?")]

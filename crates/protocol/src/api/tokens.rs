@@ -28,6 +28,12 @@ word_enum! {
         Approve "approve",
         /// Give a session a `baseUrl` or an `mcpUrl` of its own.
         Endpoints "endpoints",
+        /// Read the sessions and runs of everybody.
+        ReadAll "read:all",
+        /// Read, use, share, reset and delete the sessions of everybody. Stopping their runs is `stop:all`.
+        WriteAll "write:all",
+        /// Stop every run, and everything at once.
+        StopAll "stop:all",
         /// Do everything.
         Admin "admin",
     }
@@ -43,10 +49,17 @@ pub enum TokenScopes {
 
 /// Rights that are granted beside the access level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a right that a token has or has not")]
 pub struct Grants {
     pub approve: bool,
     /// May use sessions that have a `baseUrl` or an `mcpUrl` of their own.
     pub endpoints: bool,
+    /// May read the sessions and runs of others.
+    pub read_all: bool,
+    /// May read, use, share, reset and delete the sessions of others.
+    pub write_all: bool,
+    /// May stop the runs of others.
+    pub stop_all: bool,
 }
 
 impl TokenScopes {
@@ -64,10 +77,16 @@ impl TokenScopes {
         let has = |scope| self.as_slice().contains(&scope);
         let level = match () {
             () if has(TokenScope::Admin) => AccessLevel::Admin,
-            () if has(TokenScope::Write) => AccessLevel::Write,
+            () if has(TokenScope::Write) || has(TokenScope::WriteAll) => AccessLevel::Write,
             () => AccessLevel::Read,
         };
-        let given = Grants { approve: has(TokenScope::Approve), endpoints: has(TokenScope::Endpoints) };
+        let given = Grants {
+            approve: has(TokenScope::Approve),
+            endpoints: has(TokenScope::Endpoints),
+            read_all: has(TokenScope::ReadAll),
+            write_all: has(TokenScope::WriteAll),
+            stop_all: has(TokenScope::StopAll),
+        };
         (level, if level == AccessLevel::Admin { Grants::ALL } else { given })
     }
 }
@@ -89,8 +108,9 @@ impl From<AccessLevel> for TokenScope {
 }
 
 impl Grants {
-    pub const NONE: Self = Self { approve: false, endpoints: false };
-    pub const ALL: Self = Self { approve: true, endpoints: true };
+    pub const NONE: Self =
+        Self { approve: false, endpoints: false, read_all: false, write_all: false, stop_all: false };
+    pub const ALL: Self = Self { approve: true, endpoints: true, read_all: true, write_all: true, stop_all: true };
 
     /// The grants that an access level includes: all for `admin`, none for the others.
     #[must_use]
@@ -104,9 +124,15 @@ impl Grants {
         if level == AccessLevel::Admin {
             return vec![TokenScope::Admin];
         }
-        let approve = self.approve.then_some(TokenScope::Approve);
-        let endpoints = self.endpoints.then_some(TokenScope::Endpoints);
-        [Some(level.into()), approve, endpoints].into_iter().flatten().collect()
+        let grants = [
+            (self.approve, TokenScope::Approve),
+            (self.endpoints, TokenScope::Endpoints),
+            (self.read_all, TokenScope::ReadAll),
+            (self.write_all, TokenScope::WriteAll),
+            (self.stop_all, TokenScope::StopAll),
+        ];
+        let given = grants.into_iter().filter(|(has, _)| *has).map(|(_, scope)| scope);
+        std::iter::once(level.into()).chain(given).collect()
     }
 }
 

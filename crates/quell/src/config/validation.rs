@@ -91,6 +91,9 @@ fn agent_problems(config: &Config, report: &mut impl FnMut(&str, String)) {
         if agent.shell_timeout_s == 0 {
             report(&format!("agents.{id}.shell_timeout_s"), "must be at least 1".to_owned());
         }
+        if let Some(text) = agent.quorum_problem() {
+            report(&format!("agents.{id}.approval_quorum"), text);
+        }
         if let Some((key, text)) = agent.daily_limit().problem() {
             report(&format!("agents.{id}.{key}"), text);
         }

@@ -3,7 +3,7 @@
 use quell_engine::engine::{AnswerError, Caller};
 use quell_kernel::approval::{ApprovalPolicy, DecisionForbidden};
 use quell_protocol::api::Grants;
-use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalState, Decision};
 
 use crate::prelude::*;
 use crate::test_engine::shell_call;
@@ -41,14 +41,17 @@ async fn an_allowed_call_runs_and_a_second_answer_is_refused() {
     assert_eq!((&row.run_id, row.tool.as_str(), &row.state), (&run, "shell", &ApprovalState::Pending));
     // The owner of the run may not answer without the grant either.
     for (caller, decision) in [(bob(), Decision::Allow), (bob(), Decision::Deny), (alice(), Decision::Allow)] {
-        let refused = test.engine.answer_approval(&Caller { grants: Grants::NONE, ..caller }, &row.id, decision);
+        let refused = test.engine.answer_approval(&Caller { grants: Grants::NONE, ..caller }, &row.id, decision.into());
         let expected = AnswerError::NotAllowed(row.id.clone(), DecisionForbidden::MissingApproveScope);
         assert_eq!(refused, Err(expected), "{decision:?}");
     }
-    let unknown = test.engine.answer_approval(&alice(), "nonsense", Decision::Allow);
+    // With the grant, it is still what asked, unless a person verifiably answers.
+    let refused = test.engine.answer_approval(&alice(), &row.id, Decision::Allow.into());
+    assert_eq!(refused, Err(AnswerError::NotAllowed(row.id.clone(), DecisionForbidden::OwnCall)));
+    let unknown = test.engine.answer_approval(&alice(), "nonsense", Decision::Allow.into());
     assert_eq!(unknown, Err(AnswerError::Unknown("nonsense".to_owned())));
-    test.engine.answer_approval(&root(), &row.id, Decision::Allow).unwrap();
-    let again = test.engine.answer_approval(&alice(), &row.id, Decision::Deny).unwrap_err();
+    test.engine.answer_approval(&root(), &row.id, Decision::Allow.into()).unwrap();
+    let again = test.engine.answer_approval(&alice(), &row.id, Decision::Deny.into()).unwrap_err();
     assert!(matches!(again, AnswerError::AlreadySettled(row) if row.state.decision_str() == "allow"));
     let view = test.wait_ended(&run).await;
     assert_eq!(view.output.as_deref(), Some("Done."));
@@ -68,10 +71,14 @@ async fn a_denied_call_does_not_run_and_the_model_is_told() {
     test.script_marker("go", [shell_call(commands::setsid_child(&marker))]);
     let run = test.send(submission("s", "go marker:go")).await;
     let row = wait_approval(&test).await;
-    test.engine.answer_approval(&alice(), &row.id, Decision::Deny).unwrap();
+    let because = ApprovalAnswer { decision: Decision::Deny, reason: Some("use the staging server".to_owned()) };
+    test.engine.answer_approval(&alice(), &row.id, because).unwrap();
     let view = test.wait_ended(&run).await;
     assert_eq!(watcher.call_ends(&run).remove(0).0, CallEnd::Denied);
-    assert!(messages_as_text(&test.last_messages()).contains("Denied by a person"));
+    assert!(
+        messages_as_text(&test.last_messages())
+            .contains("Denied by a person, who says: use the staging server. The call did not run")
+    );
     assert!(receipt_of(&view).resources.iter().all(|row| row.kind != ResourceKind::Process));
     test.close().await;
 }
@@ -97,7 +104,7 @@ async fn a_stop_settles_what_waits_before_it_returns() {
     let row = wait_approval(&test).await;
     let _stop = test.stop(&run);
     assert!(test.engine.pending_approvals().is_empty(), "the stop returned before it settled the approval");
-    let late = test.engine.answer_approval(&alice(), &row.id, Decision::Allow).unwrap_err();
+    let late = test.engine.answer_approval(&bob(), &row.id, Decision::Allow.into()).unwrap_err();
     assert!(matches!(late, AnswerError::AlreadySettled(row) if row.state == ApprovalState::Cancelled));
     test.wait_ended(&run).await;
     assert_eq!(approval_decisions(&mut watcher, &run), ["cancelled"]);
@@ -120,5 +127,30 @@ async fn a_tool_that_the_configuration_denies_never_runs_and_asks_nobody() {
     assert!(approval_decisions(&mut watcher, &view.run_id).is_empty());
     let seen = messages_as_text(&test.last_messages());
     assert!(seen.contains("The configuration denies this tool") && seen.contains("none.txt"), "{seen}");
+    test.close().await;
+}
+
+#[tokio::test]
+async fn a_second_person_is_needed_where_the_agent_says_so() {
+    let test = start_engine(|main, _| main.approval_quorum = 2).await;
+    let mut watcher = NoticeRecorder::subscribe(&test.engine);
+    test.script_marker("go", [shell_call("echo ran")]);
+    let run = test.send(submission("s", "go marker:go")).await;
+    let row = wait_approval(&test).await;
+    assert_eq!((row.quorum, row.allowed_by.len()), (2, 0));
+    let counted = test.engine.answer_approval(&bob(), &row.id, Decision::Allow.into()).unwrap();
+    assert_eq!((&counted.state, counted.missing_allowances()), (&ApprovalState::Pending, 1));
+    assert_eq!(wait_approval(&test).await.allowed_by[0].principal.as_str(), "bob");
+    let again = test.engine.answer_approval(&bob(), &row.id, Decision::Allow.into()).unwrap_err();
+    assert!(matches!(again, AnswerError::AlreadyCounted(_)), "{again}");
+    assert!(watcher.call_ends(&run).is_empty(), "one person is not enough");
+    // The sender counts as a second person only when it verifiably is one.
+    let alice_in_person = Caller { verified_person: true, ..alice() };
+    test.engine.answer_approval(&alice_in_person, &row.id, Decision::Allow.into()).unwrap();
+    let view = test.wait_ended(&run).await;
+    assert_eq!(view.verdict, Some(Verdict::Completed));
+    let events = watcher.run_events(&run);
+    let names = events.iter().map(|event| event.name()).filter(|name| name.starts_with("approval."));
+    assert_eq!(names.collect::<Vec<_>>(), ["approval.requested", "approval.updated", "approval.resolved"]);
     test.close().await;
 }

@@ -216,6 +216,11 @@ async fn a_call_that_waits_for_a_person_is_allowed_from_another_terminal() {
     assert!(listed.code == 0 && listed.out.contains("from-the-shell"), "{listed:?}");
     let rows: Value = serde_json::from_str(&run_cli(daemon.home(), &["approvals", "--json"]).out).unwrap();
     let id = rows[0]["id"].as_str().unwrap();
+    // The token alone, as a program that has read it would use it, does not allow the call of its own run.
+    let token = std::fs::read_to_string(daemon.home().data_dir().join("token")).unwrap();
+    let over_tcp = ["--url", daemon.url(), "--token", token.trim(), "approvals", "allow", id];
+    let refused = run_cli(daemon.home(), &over_tcp);
+    assert!(refused.code == 1 && refused.err.contains("may not allow its own calls"), "{refused:?}");
     let allowed = run_cli(daemon.home(), &["approvals", "allow", id]);
     assert!(allowed.code == 0 && allowed.out.contains(&run), "{allowed:?}");
     let ended = send_process.wait_exit().await;

@@ -2,6 +2,7 @@
 
 mod delegation;
 mod file_locations;
+mod route_matrix;
 mod tokens;
 
 use crate::prelude::*;

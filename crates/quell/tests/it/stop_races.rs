@@ -208,7 +208,7 @@ async fn an_answer_that_crosses_a_stop_is_taken_or_refused_and_a_refused_one_run
         let start = Barrier::new(2);
         let answering = || {
             start.wait();
-            test.engine.answer_approval(&alice(), &row.id, Decision::Allow)
+            test.engine.answer_approval(&bob(), &row.id, Decision::Allow.into())
         };
         let (answer, stop) = std::thread::scope(|threads| {
             let answer = threads.spawn(answering);

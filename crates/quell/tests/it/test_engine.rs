@@ -445,12 +445,13 @@ pub(crate) async fn skip_time(time: Duration) {
     tokio::time::resume();
 }
 
-/// The owner of the test's runs, over HTTP, with all rights except those of an admin.
+/// The owner of the test's runs, over HTTP, with all rights except those of an admin and over the runs of others.
 pub(crate) fn alice() -> Caller {
     Caller {
         principal: parse_principal("alice"),
         scope: AccessLevel::Write,
-        grants: Grants::ALL,
+        grants: Grants { stop_all: false, ..Grants::ALL },
+        verified_person: false,
         surface: Surface::Http,
         origin: RequestOrigin::internal(),
     }
@@ -566,6 +567,7 @@ pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> E
         stop_timeouts: StopTimeouts::default(),
         expiry: ExpiryLimits::default(),
         limits: Limits::default(),
+        approvals: quell_engine::engine::ApprovalSettings::default(),
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),
         retention: Retention::default(),

@@ -20,16 +20,29 @@ use super::stop::stop_request;
 use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 
 pub(super) async fn list(call: ApiCall) -> Json<Page<AgentRow>> {
-    Json(Page { items: call.engine().list_agents(), next_cursor: None })
+    let mut items = call.engine().list_agents();
+    for agent in &mut items {
+        call.engine().retain_visible_runs(&call.caller, &mut agent.active_runs);
+    }
+    Json(Page { items, next_cursor: None })
 }
 
 pub(super) async fn show(call: ApiCall, Path(id): Path<String>) -> ApiResult<AgentView> {
     let id = parse_agent_id(&id)?;
-    call.engine().agent_view(&id).map(Json).ok_or_else(|| agent_not_found(&id))
+    let mut view = call.engine().agent_view(&id).ok_or_else(|| agent_not_found(&id))?;
+    call.engine().retain_visible_runs(&call.caller, &mut view.row.active_runs);
+    Ok(Json(view))
 }
 
 pub(super) async fn tree(call: ApiCall) -> Json<Page<AgentNode>> {
-    Json(Page { items: call.engine().agent_tree(), next_cursor: None })
+    let mut items = call.engine().agent_tree();
+    items.iter_mut().for_each(|node| hide_foreign_runs(&call, node));
+    Json(Page { items, next_cursor: None })
+}
+
+fn hide_foreign_runs(call: &ApiCall, node: &mut AgentNode) {
+    call.engine().retain_visible_runs(&call.caller, &mut node.active_runs);
+    node.children.iter_mut().for_each(|child| hide_foreign_runs(call, child));
 }
 
 impl From<AgentChangeError> for ProblemResponse {
@@ -73,7 +86,7 @@ pub(super) async fn abort(
     QueryParams(query): QueryParams<AbortAgentQuery>,
     OptionalJsonBody(request): OptionalJsonBody<StopRunRequest>,
 ) -> ApiResult<AgentAbortAnswer> {
-    let caller = call.require_write()?;
+    let caller = call.require_stop()?;
     require_engine_open(&call)?;
     let id = parse_agent_id(&id)?;
     if call.engine().find_agent(&id).is_none() {
@@ -98,7 +111,7 @@ pub(super) async fn abort(
 }
 
 pub(super) async fn abort_without_id(call: ApiCall) -> Result<(), ProblemResponse> {
-    call.require_write()?;
+    call.require_stop()?;
     require_engine_open(&call)?;
     Err(missing_agent_id())
 }

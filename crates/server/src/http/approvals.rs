@@ -15,14 +15,15 @@ impl From<AnswerError> for ProblemResponse {
         let code = match &error {
             AnswerError::Unknown(_) => ErrorCode::NotFound,
             AnswerError::NotAllowed(..) => ErrorCode::Forbidden,
-            AnswerError::AlreadySettled(_) => ErrorCode::Conflict,
+            AnswerError::AlreadySettled(_) | AnswerError::AlreadyCounted(_) => ErrorCode::Conflict,
+            AnswerError::ReasonTooLong => ErrorCode::InvalidRequest,
         };
         problem_response(code, error.to_string())
     }
 }
 
 pub(super) async fn list(call: ApiCall) -> Json<Page<ApprovalRow>> {
-    Json(Page { items: call.engine().pending_approvals(), next_cursor: None })
+    Json(Page { items: call.engine().visible_approvals(&call.caller), next_cursor: None })
 }
 
 pub(super) async fn answer(
@@ -30,5 +31,5 @@ pub(super) async fn answer(
     Path(id): Path<String>,
     JsonBody(answer): JsonBody<ApprovalAnswer>,
 ) -> ApiResult<ApprovalRow> {
-    Ok(Json(call.engine().answer_approval(call.require_approver()?, &id, answer.decision)?))
+    Ok(Json(call.engine().answer_approval(call.require_approver()?, &id, answer)?))
 }

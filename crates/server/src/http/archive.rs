@@ -53,6 +53,7 @@ impl From<ArchiveError> for ProblemResponse {
 
 pub(super) async fn export(call: ApiCall, Path(key): Path<String>) -> Result<Response, ProblemResponse> {
     let key = SessionKey::parse(key)?;
+    call.require_readable(&key)?;
     let file = call.engine().export_session(&key).await?.ok_or_else(|| session_not_found(&key))?;
     Ok(file_response(call.engine(), file, NDJSON_TYPE))
 }

@@ -7,9 +7,11 @@ use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, header};
 use quell_engine::Engine;
 use quell_engine::access::{Caller, Credential, ForwardedHeaders, RequestOrigin};
-use quell_protocol::api::{AccessLevel, Grants};
-use quell_protocol::{ErrorCode, Surface};
+use quell_protocol::api::{AccessLevel, Grants, RunView};
+use quell_protocol::{ErrorCode, Principal, RunId, SessionKey, Surface};
 
+use super::runs::run_not_found;
+use super::sessions::session_not_found;
 use super::{ProblemResponse, problem_response};
 use crate::serve::connection_limits::ConnectionHandle;
 use crate::serve::unix_socket::UnixPeer;
@@ -38,9 +40,14 @@ impl FromRequestParts<ServerState> for StopCaller {
         let (principal, scope) = server.engine().access().local_admin();
         let (surface, origin) = (request_surface(&parts.headers), request_origin(&parts.extensions, &parts.headers));
         let grants = Grants::for_level(scope);
-        let caller = Caller { principal, scope, grants, surface, origin };
+        let caller = Caller { principal, scope, grants, verified_person: true, surface, origin };
         Ok(Self(ApiCall { server: server.clone(), caller }))
     }
+}
+
+/// True for a process of the same user, or of root, that this daemon has not started: no command of an agent.
+pub(crate) fn is_unix_peer(extensions: &Extensions) -> bool {
+    extensions.get::<UnixPeer>().is_some()
 }
 
 /// Exempts the connection from eviction.
@@ -67,6 +74,39 @@ impl ApiCall {
         self.require(self.caller.may_write(), "scope write; `quell token create` makes one")
     }
 
+    /// Requires the right to stop one's own runs or all.
+    pub(crate) fn require_stop(&self) -> Result<&Caller, ProblemResponse> {
+        self.require(self.caller.may_stop(), "scope write or stop:all; `quell token create` makes one")
+    }
+
+    /// Requires the right to stop everything.
+    pub(crate) fn require_stop_all(&self) -> Result<&Caller, ProblemResponse> {
+        self.require(self.caller.may_stop_all(), "scope stop:all or admin; the first one is in the data directory")
+    }
+
+    /// Requires the right to read what belongs to nobody in particular, such as the notes of an agent.
+    pub(crate) fn require_read_all(&self) -> Result<&Caller, ProblemResponse> {
+        self.require(self.caller.viewer().reads_all(), "scope read:all; `quell token create` makes one")
+    }
+
+    /// The principal to whose sessions and runs a list is limited; `None` for a caller that sees all.
+    pub(crate) fn visible_to(&self) -> Option<Principal> {
+        let viewer = self.caller.viewer();
+        (!viewer.reads_all()).then_some(viewer.principal)
+    }
+
+    /// Requires the right to read a session. A private one of somebody else is answered as an unknown one.
+    pub(crate) fn require_readable(&self, key: &SessionKey) -> Result<(), ProblemResponse> {
+        if self.engine().may_read_session(&self.caller, key) { Ok(()) } else { Err(session_not_found(key)) }
+    }
+
+    /// Finds a run that the caller may read.
+    pub(crate) async fn find_readable_run(&self, id: &RunId) -> Result<RunView, ProblemResponse> {
+        let found = self.engine().find_run(id).await?;
+        let readable = found.filter(|run| self.engine().may_read_run_view(&self.caller, run));
+        readable.ok_or_else(|| run_not_found(id))
+    }
+
     /// Requires the right to decide approvals, or the scope to write: writers may deny their own calls.
     pub(crate) fn require_approver(&self) -> Result<&Caller, ProblemResponse> {
         let allowed = self.caller.may_write() || self.caller.may_approve();
@@ -89,7 +129,8 @@ impl FromRequestParts<ServerState> for ApiCall {
     async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
         check_origin(&parts.headers, server)?;
         let credential = request_credential(&parts.headers, server);
-        let owner = credential.and_then(|credential| server.engine().access().resolve_credential(&credential));
+        let access = server.engine().access();
+        let owner = credential.and_then(|credential| access.resolve_credential(&credential));
         let Some((principal, scope)) = owner else {
             if credential.is_some() {
                 count_bad_token(server, &parts.extensions)?;
@@ -104,8 +145,10 @@ impl FromRequestParts<ServerState> for ApiCall {
         let is_page = bearer_token(&parts.headers).is_none();
         let surface = if is_page { Surface::Page } else { request_surface(&parts.headers) };
         let origin = request_origin(&parts.extensions, &parts.headers);
-        let grants = server.engine().access().grants_of(&principal, scope);
-        let caller = Caller { principal, scope, grants, surface, origin };
+        let grants = access.grants_of(&principal, scope);
+        let has_verified_cookie = credential.is_some_and(|credential| access.is_verified_person(&credential));
+        let verified_person = has_verified_cookie || is_unix_peer(&parts.extensions);
+        let caller = Caller { principal, scope, grants, verified_person, surface, origin };
         Ok(Self { server: server.clone(), caller })
     }
 }

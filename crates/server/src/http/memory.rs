@@ -36,6 +36,7 @@ pub(super) async fn list_of_session(
     QueryParams(query): QueryParams<NoteListQuery>,
 ) -> ApiResult<Page<NoteRow>> {
     let key = SessionKey::parse(key)?;
+    call.require_readable(&key)?;
     if call.engine().find_session(&key).await?.is_none() {
         return Err(session_not_found(&key));
     }
@@ -47,6 +48,8 @@ pub(super) async fn list_of_agent(
     Path(id): Path<String>,
     QueryParams(query): QueryParams<NoteListQuery>,
 ) -> ApiResult<Page<NoteRow>> {
+    // The notes of an agent are made in the sessions of everybody.
+    call.require_read_all()?;
     let id = parse_agent_id(&id)?;
     let exists = call.engine().find_agent(&id).is_some();
     let page = list_notes(&call, NoteScope::Agent(id.clone()), query).await?;
@@ -61,6 +64,7 @@ pub(super) async fn list_senders(
     call: ApiCall,
     QueryParams(SenderListQuery { limit, cursor }): QueryParams<SenderListQuery>,
 ) -> ApiResult<Page<SenderRow>> {
+    call.require_read_all()?;
     Ok(Json(call.engine().list_senders(page_size(limit), cursor).await?))
 }
 
@@ -69,6 +73,7 @@ pub(super) async fn list_of_sender(
     Path(sender): Path<String>,
     QueryParams(query): QueryParams<NoteListQuery>,
 ) -> ApiResult<Page<NoteRow>> {
+    call.require_read_all()?;
     let scope = NoteScope::Sender(sender.clone());
     let page = list_notes(&call, scope.clone(), query).await?;
     if page.0.items.is_empty() {

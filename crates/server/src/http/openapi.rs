@@ -6,7 +6,8 @@ use axum::Json;
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
     AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendRequest, SessionRow,
-    StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
+    SharingRequest, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
+    TokenRequest, TokenRow,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::audit::AuditRow;
@@ -59,6 +60,7 @@ use super::ApiCall;
     SessionRequest,
     SessionRow,
     SessionView,
+    SharingRequest,
     SignInLink,
     SignInRequest,
     StopAllAnswer,
@@ -118,7 +120,12 @@ fn mark_unsigned_formats(schema: &mut Value) {
 }
 
 fn operation_object(route: &RouteSpec) -> Value {
-    let mut operation = json!({"summary": route.summary, "operationId": operation_id(route), "responses": {}});
+    let mut operation = json!({
+        "summary": route.summary,
+        "operationId": operation_id(route),
+        "x-quell-access": route.access.as_str(),
+        "responses": {},
+    });
     // A response of the route replaces the shared one with the same status.
     for (status, schema, meaning) in shared_responses(route).iter().chain(route.responses).filter_map(parse_response) {
         operation["responses"][status] = response_object(schema, meaning);

@@ -24,12 +24,14 @@ pub(super) struct ProcessOutputQuery {
 }
 
 pub(super) async fn list_all(call: ApiCall) -> Json<Page<ProcessRow>> {
-    let processes = call.engine().all_processes();
+    let mut processes = call.engine().all_processes();
+    processes.retain(|process| call.engine().may_read_process(&call.caller, process));
     Json(Page { items: processes.iter().map(|process| process.to_row()).collect(), next_cursor: None })
 }
 
 pub(super) async fn list(call: ApiCall, Path(key): Path<String>) -> ApiResult<Page<ProcessRow>> {
-    let processes = call.engine().session_processes(&SessionKey::parse(key)?);
+    let mut processes = call.engine().session_processes(&SessionKey::parse(key)?);
+    processes.retain(|process| call.engine().may_read_process(&call.caller, process));
     Ok(Json(Page { items: processes.iter().map(|process| process.to_row()).collect(), next_cursor: None }))
 }
 
@@ -38,7 +40,10 @@ pub(super) async fn show(
     Path((key, id)): Path<(String, String)>,
     QueryParams(query): QueryParams<ProcessOutputQuery>,
 ) -> ApiResult<ProcessView> {
-    let process = find_process(&call, key, &id)?;
+    let process = find_process(&call, key.clone(), &id)?;
+    if !call.engine().may_read_process(&call.caller, &process) {
+        return Err(process_not_found(&SessionKey::parse(key)?, &id));
+    }
     let excerpt = process.output(query.after, MAX_OUTPUT_BYTES);
     let (output, missing, next) = (excerpt.text, excerpt.missing, excerpt.next);
     Ok(Json(ProcessView { process: process.to_row(), output, missing, next }))
@@ -51,7 +56,7 @@ pub(super) async fn end(
     Path((key, id)): Path<(String, String)>,
     QueryParams(query): QueryParams<ForceQuery>,
 ) -> ApiResult<ProcessRow> {
-    let caller = call.require_write()?;
+    let caller = call.require_stop()?;
     let process = find_process(&call, key, &id)?;
     let level = if query.force.0 { StopLevel::Forced } else { StopLevel::Gentle };
     if !call.engine().end_process(caller, &process, level) {
@@ -64,7 +69,9 @@ pub(super) async fn end(
 
 fn find_process(call: &ApiCall, key: String, id: &str) -> Result<Arc<BackgroundProcess>, ProblemResponse> {
     let key = SessionKey::parse(key)?;
-    let missing =
-        || problem_response(ErrorCode::NotFound, format!("the session {key:?} has no background process {id:?}"));
-    call.engine().find_process(&key, id).ok_or_else(missing)
+    call.engine().find_process(&key, id).ok_or_else(|| process_not_found(&key, id))
+}
+
+fn process_not_found(key: &SessionKey, id: &str) -> ProblemResponse {
+    problem_response(ErrorCode::NotFound, format!("the session {key:?} has no background process {id:?}"))
 }

@@ -58,11 +58,14 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<RunListQ
         Some("active") => {
             let mut items = call.engine().active_runs();
             items.retain(|run| query.session.as_ref().is_none_or(|key| *key == run.session_key));
+            items.retain(|run| call.engine().may_read_run_view(&call.caller, run));
             Ok(Json(Page { items, next_cursor: None }))
         }
         None | Some("all") => {
             let limit = page_size(query.limit);
-            let filter = RunListFilter { session: query.session, principal: None, limit, cursor: query.cursor };
+            let visible_to = call.visible_to();
+            let filter =
+                RunListFilter { session: query.session, principal: None, visible_to, limit, cursor: query.cursor };
             Ok(Json(call.engine().list_runs(filter).await?))
         }
         Some(other) => {
@@ -73,7 +76,7 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<RunListQ
 
 pub(super) async fn show(call: ApiCall, Path(id): Path<String>) -> ApiResult<RunView> {
     let id = parse_run_id(&id)?;
-    call.engine().find_run(&id).await?.map(Json).ok_or_else(|| run_not_found(&id))
+    call.find_readable_run(&id).await.map(Json)
 }
 
 /// A text that is not a valid run id is answered as an unknown run.

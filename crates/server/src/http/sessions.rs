@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use quell_engine::engine::{OpenSessionError, OpenSessionOutcome, SessionError};
-use quell_protocol::api::{HistoryMessage, Page, SessionRow};
+use quell_protocol::api::{HistoryMessage, Page, SessionRow, SharingRequest};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ErrorCode, SessionKey};
@@ -18,7 +18,7 @@ use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 impl From<SessionError> for ProblemResponse {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::ForeignRunActive(_) | SessionError::NotOwner(_) => {
+            SessionError::ForeignRunActive(_) | SessionError::NotOwner(_) | SessionError::Private(_) => {
                 problem_response(ErrorCode::Forbidden, error.to_string())
             }
             SessionError::Store(error) => error.into(),
@@ -48,13 +48,29 @@ pub(super) async fn list(
     QueryParams(query): QueryParams<SessionListQuery>,
 ) -> ApiResult<Page<SessionRow>> {
     let limit = page_size(query.limit);
-    let filter = SessionListFilter { search: query.search, limit, cursor: query.cursor };
+    let visible_to = call.visible_to();
+    let filter = SessionListFilter { search: query.search, limit, cursor: query.cursor, visible_to };
     Ok(Json(call.engine().list_sessions(filter).await?))
 }
 
 pub(super) async fn show(call: ApiCall, Path(key): Path<String>) -> ApiResult<SessionView> {
     let key = SessionKey::parse(key)?;
+    call.require_readable(&key)?;
     call.engine().session_view(&key).await?.map(Json).ok_or_else(|| session_not_found(&key))
+}
+
+/// Shares a session, or makes it private again.
+pub(super) async fn share(
+    call: ApiCall,
+    Path(key): Path<String>,
+    JsonBody(request): JsonBody<SharingRequest>,
+) -> ApiResult<SessionRow> {
+    let caller = call.require_write()?;
+    let key = SessionKey::parse(key)?;
+    call.require_readable(&key)?;
+    let done = call.engine().share_session(caller, &key, request.shared).await?;
+    let row = if done { call.engine().find_session(&key).await? } else { None };
+    row.map(Json).ok_or_else(|| session_not_found(&key))
 }
 
 pub(super) async fn get_or_create(
@@ -98,6 +114,7 @@ pub(super) async fn history(
     QueryParams(query): QueryParams<HistoryQuery>,
 ) -> ApiResult<Page<HistoryMessage>> {
     let key = SessionKey::parse(key)?;
+    call.require_readable(&key)?;
     if call.engine().find_session(&key).await?.is_none() {
         return Err(session_not_found(&key));
     }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use quell_engine::access::BrowserSignIn;
+use quell_engine::access::{BrowserSignIn, LinkIssuer};
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::web_ui::{CallerView, SignInLink, SignInRequest};
 use quell_protocol::{ErrorCode, Principal};
@@ -63,8 +63,9 @@ pub(super) async fn sign_in_by_token(
     let BrowserSignIn { principal, scope, cookie } = signed_in;
     tracing::info!(%principal, "a browser signed in with a token");
     let grants = server.engine().access().grants_of(&principal, scope);
+    let answers_own_calls = server.engine().approval_settings().by_own_principal;
     Ok(with_cookie(
-        Json(caller_view(principal, scope, grants)),
+        Json(CallerView { answers_own_calls, ..caller_view(principal, scope, grants) }),
         &cookie_header(&server, &headers, cookie.expose_secret(), COOKIE_MAX_AGE_S),
     ))
 }
@@ -80,14 +81,17 @@ pub(super) async fn sign_out(
     Ok(with_cookie(StatusCode::NO_CONTENT, &cookie_header(&server, &headers, "", 0)))
 }
 
-pub(super) async fn me(ApiCall { caller, .. }: ApiCall) -> Json<CallerView> {
-    Json(caller_view(caller.principal, caller.scope, caller.grants))
+pub(super) async fn me(ApiCall { caller, server }: ApiCall) -> Json<CallerView> {
+    let view = caller_view(caller.principal, caller.scope, caller.grants);
+    let answers_own_calls = caller.verified_person || server.engine().approval_settings().by_own_principal;
+    Json(CallerView { answers_own_calls, ..view })
 }
 
 /// Creates a one-time link, as a path: the client knows by which address it reaches the daemon.
 pub(super) async fn create_link(call: ApiCall) -> ApiResult<SignInLink> {
-    call.require_admin()?;
-    let code = call.engine().access().issue_login_code()?;
+    let caller = call.require_admin()?;
+    let issuer = if caller.verified_person { LinkIssuer::Person } else { LinkIssuer::TokenHolder };
+    let code = call.engine().access().issue_login_code(issuer)?;
     Ok(Json(SignInLink { path: format!("/sign-in/{}", code.expose_secret()) }))
 }
 
@@ -96,6 +100,7 @@ fn caller_view(principal: Principal, scope: AccessLevel, grants: Grants) -> Call
         principal,
         scope,
         scopes: grants.to_token_scopes(scope),
+        answers_own_calls: false,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }

@@ -46,6 +46,7 @@ pub(super) async fn events(
             "close a stream, or raise max_connections in [server]; stops are not counted and still get in",
         ));
     };
+    call.find_readable_run(&id).await?;
     let follow = call.engine().follow_run(&id, after).await?.ok_or_else(|| run_not_found(&id))?;
     let reader = match follow {
         RunFollow::Live(follower) => {

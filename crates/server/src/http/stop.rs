@@ -52,7 +52,7 @@ pub(super) async fn stop_run(
     QueryParams(query): QueryParams<WaitQuery>,
     OptionalJsonBody(request): OptionalJsonBody<StopRunRequest>,
 ) -> Result<Response, ProblemResponse> {
-    let caller = call.require_write()?;
+    let caller = call.require_stop()?;
     let id = parse_run_id(&id)?;
     let scope = StopScope::Run { id: id.clone(), session: request.session_key.clone() };
     let stop = call.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
@@ -79,7 +79,7 @@ async fn run_not_stopped_response(
     if session.is_some_and(|key| *key != view.session_key) {
         return Err(run_not_found(id));
     }
-    if !call.caller.is_admin() && view.principal != call.caller.principal {
+    if !call.caller.may_stop_all() && view.principal != call.caller.principal {
         return Err(problem_response(
             ErrorCode::Forbidden,
             format!("the run {id:?} is not yours; an admin token can stop it"),
@@ -102,7 +102,7 @@ pub(super) async fn stop_session(
     QueryParams(query): QueryParams<WaitQuery>,
     OptionalJsonBody(request): OptionalJsonBody<StopSessionRequest>,
 ) -> ApiResult<StopAnswer> {
-    let caller = call.require_write()?;
+    let caller = call.require_stop()?;
     let queued = if request.keep_queued { QueuedPolicy::Keep } else { QueuedPolicy::Withdraw };
     let background = if request.keep_background { BackgroundPolicy::Keep } else { BackgroundPolicy::Stop };
     let scope = StopScope::Session { key: SessionKey::parse(key)?, queued, background };
@@ -116,7 +116,7 @@ pub(super) async fn stop_everything(
     QueryParams(query): QueryParams<WaitQuery>,
     OptionalJsonBody(request): OptionalJsonBody<StopAllRequest>,
 ) -> ApiResult<StopAllAnswer> {
-    let caller = call.require_admin()?;
+    let caller = if request.hold { call.require_admin()? } else { call.require_stop_all()? };
     if request.hold {
         // Set before the stop, so that no run starts in between, and stored before the response.
         call.engine().hold_now();

@@ -215,6 +215,7 @@ async fn perform_handshake(
     match parse_connect(&text, deps, &connection) {
         Ok((id, mut peer, hello)) => {
             peer.caller.origin = upgrade_info.origin.clone();
+            peer.caller.verified_person |= upgrade_info.is_unix_peer;
             if let Some(connection) = &upgrade_info.connection {
                 connection.mark_authenticated();
             }

@@ -71,18 +71,20 @@ impl EventForwarder {
     pub(super) fn forward_notice(&mut self, notice: &EngineNotice) {
         match notice {
             EngineNotice::Run(event) => self.forward_run_event(event),
-            EngineNotice::Cancelling { session_key, .. } if !self.is_followed(session_key) => {}
+            EngineNotice::Cancelling { run_id, session_key, .. } if !self.is_followed(run_id, session_key) => {}
             EngineNotice::Cancelling { run_id, session_key, reason } => {
                 self.flush_run(run_id);
                 let payload = json!({"runId": run_id, "sessionKey": session_key, "reason": reason});
                 self.client.outbox.push_event("execution:cancel", &payload, DropPolicy::MustDeliver);
             }
-            EngineNotice::Amended { session_key, .. } if !self.is_followed(session_key) => {}
+            EngineNotice::Amended { run_id, session_key, .. } if !self.is_followed(run_id, session_key) => {}
             EngineNotice::Amended { run_id, session_key, amendment } => {
                 let payload = json!({"runId": run_id, "sessionKey": session_key, "amendment": amendment});
                 self.client.outbox.push_event("run.amended", &payload, DropPolicy::MustDeliver);
             }
             EngineNotice::Agent { agent, status, active } => {
+                let mut active = active.clone();
+                self.client.engine().retain_visible_runs(&self.client.peer.caller, &mut active);
                 let payload = json!({"agentId": agent, "computeStatus": status, "activeRuns": active});
                 self.client.outbox.push_event("agents.changed", &payload, DropPolicy::MustDeliver);
             }
@@ -92,7 +94,8 @@ impl EventForwarder {
                 self.client.outbox.push_event("agents.changed", &payload, DropPolicy::MustDeliver);
             }
             EngineNotice::Session { key, reason } => {
-                if self.client.subscriptions.wants_sessions() {
+                let is_readable = self.client.engine().may_hear_of_session(&self.client.peer.caller, key);
+                if self.client.subscriptions.wants_sessions() && is_readable {
                     let active = self.client.engine().active_run_ids_of_session(key);
                     let payload = json!({"sessionKey": key, "key": key, "reason": reason, "hasActiveRun": !active.is_empty(), "activeRunIds": active});
                     self.client.outbox.push_event("sessions.changed", &payload, DropPolicy::MustDeliver);
@@ -141,13 +144,14 @@ impl EventForwarder {
         }
     }
 
-    /// An operator follows every session, a node those to which it has subscribed.
-    fn is_followed(&self, session: &SessionKey) -> bool {
-        self.client.peer.role == WsRole::Operator || self.client.subscriptions.wants_chat(session)
+    /// An operator follows every session that it may read, a node those of them to which it has subscribed.
+    fn is_followed(&self, run: &RunId, session: &SessionKey) -> bool {
+        let is_wanted = self.client.peer.role == WsRole::Operator || self.client.subscriptions.wants_chat(session);
+        is_wanted && self.client.engine().may_follow_run(&self.client.peer.caller, run, session)
     }
 
     fn forward_run_event(&mut self, event: &RunEvent) {
-        if !self.is_followed(&event.session_key) {
+        if !self.is_followed(&event.run_id, &event.session_key) {
             return;
         }
         if !self.client.peer.run_events {
@@ -355,14 +359,19 @@ fn agent_event_data(kind: &EventKind) -> Option<(&'static str, Value, DropPolicy
         EventKind::Compacted { turns, summary } => {
             ("compaction", json!({"phase": "end", "turns": turns, "summary": summary}), must_deliver)
         }
-        EventKind::ApprovalRequested { id, call_id, tool, arguments, expires_at } => (
+        EventKind::ApprovalRequested { id, call_id, tool, arguments, expires_at, quorum } => (
             "approval",
-            json!({"phase": "requested", "id": id, "toolCallId": call_id, "name": tool, "args": arguments, "expiresAt": expires_at}),
+            json!({"phase": "requested", "id": id, "toolCallId": call_id, "name": tool, "args": arguments, "expiresAt": expires_at, "quorum": quorum}),
             must_deliver,
         ),
-        EventKind::ApprovalResolved { id, decision, by } => {
-            ("approval", json!({"phase": "resolved", "id": id, "decision": decision, "by": by}), must_deliver)
+        EventKind::ApprovalUpdated { id, allowed_by, quorum } => {
+            ("approval", json!({"phase": "updated", "id": id, "allowedBy": allowed_by, "quorum": quorum}), must_deliver)
         }
+        EventKind::ApprovalResolved { id, decision, by, reason } => (
+            "approval",
+            json!({"phase": "resolved", "id": id, "decision": decision, "by": by, "reason": reason}),
+            must_deliver,
+        ),
         EventKind::Ended { verdict: Verdict::Failed { message, .. }, .. } => {
             ("lifecycle", json!({"phase": "error", "error": message}), must_deliver)
         }

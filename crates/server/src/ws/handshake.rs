@@ -100,7 +100,12 @@ pub(super) fn accept_connect(
     };
     let (credential, principal, scope) = authenticate(server, presented)?;
     let granted = granted_scope(connect.scopes.as_deref(), scope);
-    let grants = requested_grants(connect.scopes.as_deref(), server.engine().access().grants_of(&principal, scope));
+    let token_grants = server.engine().access().grants_of(&principal, scope);
+    let mut grants = requested_grants(connect.scopes.as_deref(), token_grants);
+    if granted != Some(scope) {
+        // A client that asked for less than its token has gets no rights over others, either.
+        (grants.write_all, grants.stop_all) = (false, false);
+    }
     let role = if connect.role.as_deref() == Some("node") { WsRole::Node } else { WsRole::Operator };
     let Object(client) = connect.client;
     let is_terminal = client.mode == "ui" && client.id.contains("tui");
@@ -112,7 +117,8 @@ pub(super) fn accept_connect(
         Surface::Ws
     };
     let scope = granted.unwrap_or(AccessLevel::Read);
-    let caller = Caller { principal, scope, grants, surface, origin: RequestOrigin::internal() };
+    let verified_person = server.engine().access().is_verified_person(&credential);
+    let caller = Caller { principal, scope, grants, verified_person, surface, origin: RequestOrigin::internal() };
     let has_cap = |name: &str| connect.caps.iter().any(|cap| cap == name);
     let (tool_events, run_events) = (has_cap("tool-events"), has_cap("run-events"));
     let mut scopes = granted_scope_names(granted, connect.scopes.as_deref());
@@ -257,7 +263,7 @@ mod tests {
     #[test]
     fn approvals_are_a_scope_of_their_own() {
         let decides = |names: Option<&[String]>, token| requested_grants(names, token).approve;
-        let given = Grants { approve: true, endpoints: false };
+        let given = Grants { approve: true, ..Grants::NONE };
         assert!(decides(Some(&owned_scopes(&["operator.read", "operator.approvals"])), given));
         assert!(decides(None, Grants::ALL) && decides(Some(&owned_scopes(&["operator.admin"])), Grants::ALL));
         assert!(!decides(Some(&owned_scopes(&["operator.read"])), Grants::ALL), "it has to be asked for");

@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_engine::Engine;
 use quell_engine::engine::RunFollow;
-use quell_protocol::{RunId, SessionKey};
+use quell_protocol::api::{RunView, SessionRow};
+use quell_protocol::{Principal, RunId, SessionKey};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -105,6 +106,26 @@ impl WsClient {
         self.server.engine()
     }
 
+    /// The principal to whose sessions and runs a list is limited; `None` for a caller that sees all.
+    fn visible_to(&self) -> Option<Principal> {
+        let viewer = self.peer.caller.viewer();
+        (!viewer.reads_all()).then_some(viewer.principal)
+    }
+
+    /// Finds a session that the caller may read.
+    async fn find_readable_session(&self, key: &SessionKey) -> Result<Option<SessionRow>, RpcError> {
+        if !self.engine().may_read_session(&self.peer.caller, key) {
+            return Ok(None);
+        }
+        Ok(self.engine().find_session(key).await?)
+    }
+
+    /// Finds a run that the caller may read.
+    async fn find_readable_run(&self, id: &RunId) -> Result<Option<RunView>, RpcError> {
+        let found = self.engine().find_run(id).await?;
+        Ok(found.filter(|run| self.engine().may_read_run_view(&self.peer.caller, run)))
+    }
+
     /// Answers methods without waiting at once, stops among them; others become work for the connection. `held` is the
     /// budget reservation of the message.
     pub(super) fn handle_request(
@@ -171,8 +192,8 @@ impl WsClient {
         if method == "sessions.messages.subscribe" {
             return Err(sessions::messages_subscribe_unsupported());
         }
-        if let Some(scope) = parameters::required_scope(method)? {
-            self.peer.require_scope(scope)?;
+        if let Some(access) = parameters::required_access(method)? {
+            self.peer.require_access(access)?;
         }
         let client = Arc::clone(self);
         let answer = match method {
@@ -196,6 +217,7 @@ impl WsClient {
             "sessions.list" => return Ok(pending(sessions::list(client, params))),
             "sessions.describe" | "sessions.resolve" => return Ok(pending(sessions::show(client, params))),
             "sessions.reset" => return Ok(pending(sessions::reset(client, params))),
+            "sessions.share" => return Ok(pending(sessions::share(client, params))),
             "sessions.delete" => return Ok(pending(sessions::delete(client, params))),
             "runs.list" => return Ok(pending(queries::list_runs(client, params))),
             "runs.get" => return Ok(pending(queries::get_run(client, params))),

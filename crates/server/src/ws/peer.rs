@@ -6,6 +6,7 @@ use quell_protocol::api::AccessLevel;
 
 use super::frame::RpcError;
 use super::{MAX_PAYLOAD, MAX_READER_PAYLOAD};
+use crate::access_rules::RouteAccess;
 
 /// Scope of clients that decide approvals.
 pub(super) const APPROVALS_SCOPE: &str = "operator.approvals";
@@ -43,6 +44,24 @@ impl WsPeer {
             | EngineNotice::AgentListChanged { .. }
             | EngineNotice::Session { .. }
             | EngineNotice::Hold { .. } => self.granted >= Some(AccessLevel::Read),
+        }
+    }
+
+    /// Requires the scope of a rule. What it demands of the session or run is checked by the method.
+    pub(super) fn require_access(&self, access: RouteAccess) -> Result<(), RpcError> {
+        match access {
+            RouteAccess::Public | RouteAccess::Approve => Ok(()),
+            RouteAccess::Token | RouteAccess::List | RouteAccess::Read | RouteAccess::ReadAll => {
+                self.require_scope(AccessLevel::Read)
+            }
+            RouteAccess::Stop if self.caller.may_stop_all() => Ok(()),
+            RouteAccess::Create
+            | RouteAccess::Use
+            | RouteAccess::Manage
+            | RouteAccess::Configure
+            | RouteAccess::Stop => self.require_scope(AccessLevel::Write),
+            RouteAccess::StopAll if self.caller.may_stop_all() => Ok(()),
+            RouteAccess::StopAll | RouteAccess::Admin => self.require_scope(AccessLevel::Admin),
         }
     }
 

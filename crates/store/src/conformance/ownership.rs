@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{IdleSession, ImportOutcome, SessionSetup, SessionSetupAccess, SessionSetupOutcome};
+use crate::{IdleSession, ImportOutcome, SessionSetup, SessionSetupAccess, SessionSetupOutcome, StoredOwnership};
 
 fn principal(name: &str) -> Principal {
     Principal::parse(name).unwrap()
@@ -142,4 +142,42 @@ pub(crate) async fn a_receipt_is_as_old_as_the_deletion_of_its_session<D: TestDa
     assert_eq!(receipts().await, [true, true, false]);
     store.runs().delete_receipts_before("2026-12-02T12:00:00.000000Z".to_owned()).await.unwrap();
     assert_eq!(receipts().await, [false, true, false]);
+}
+
+pub(crate) async fn lists_show_what_is_a_principals_or_shared<D: TestDatabase>() {
+    let (store, home) = new_store::<D>();
+    for (by, id, session) in [("ann", "a", "of-ann"), ("bob", "b", "of-bob"), ("bob", "c", "of-ann")] {
+        let row = RunRow { principal: principal(by), ..accepted_row(id, session) };
+        store.runs().accept(row).await.unwrap();
+    }
+    let seen = async |store: &Store, viewer: &str| {
+        let visible_to = Some(principal(viewer));
+        let sessions = SessionListFilter { visible_to: visible_to.clone(), ..all_sessions() };
+        let (sessions, _) = store.sessions().list(sessions).await.unwrap();
+        let (runs, _) = store.runs().list(RunListFilter { visible_to, ..all_runs() }).await.unwrap();
+        let mut sessions: Vec<String> = sessions.iter().map(|session| session.key.to_string()).collect();
+        sessions.sort();
+        let mut runs: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
+        runs.sort();
+        (sessions.join(" "), runs.join(" "))
+    };
+    let of = |sessions: &str, runs: &str| (sessions.to_owned(), runs.to_owned());
+    assert_eq!(seen(&store, "ann").await, of("of-ann", "a c"), "what others did in her session, too");
+    assert_eq!(seen(&store, "bob").await, of("of-bob", "b c"), "and what he did in the session of another");
+    assert_eq!(seen(&store, "cy").await, of("", ""));
+    assert_eq!(store.sessions().set_shared(session_key("of-ann"), true).await, Ok(true));
+    assert_eq!(store.sessions().set_shared(session_key("unknown"), true).await, Ok(false));
+    store.close().await;
+    let store = home.open();
+    assert_eq!(seen(&store, "cy").await, of("of-ann", "a c"));
+    let mut ownership = store.sessions().list_ownership().await.unwrap();
+    ownership.sort_by_key(|row| row.key.to_string());
+    let row = |key: &str, owner: &str, shared| StoredOwnership {
+        key: session_key(key),
+        owner: Some(principal(owner)),
+        shared,
+    };
+    assert_eq!(ownership, [row("of-ann", "ann", true), row("of-bob", "bob", false)]);
+    store.sessions().set_shared(session_key("of-ann"), false).await.unwrap();
+    assert_eq!(seen(&store, "cy").await, of("", ""));
 }

@@ -27,7 +27,7 @@ pub(crate) async fn an_agent_is_created_once_and_listed_by_id<D: TestDatabase>()
 }
 
 fn cookie(sha256: &str, token: &str, expires: i64) -> StoredCookie {
-    StoredCookie { sha256: sha256.into(), token: token.into(), expires }
+    StoredCookie { sha256: sha256.into(), token: token.into(), expires, verified_person: expires == 40 }
 }
 
 async fn valid_cookies(store: &Store, now: i64) -> Vec<String> {

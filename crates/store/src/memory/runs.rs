@@ -4,6 +4,7 @@ use quell_kernel::daily_spend::{add_usage, subtract_usage};
 use quell_protocol::api::Hold;
 use quell_protocol::{Amendment, RunId, SessionKey, Usage};
 
+use super::sessions::is_visible_to;
 use super::{Data, EntryItem, HistoryEntry, MemoryStore, RunEntry, newest_rows};
 use crate::amendments::{add_amendment, merge_amendments};
 use crate::cursor::PagedList;
@@ -199,11 +200,16 @@ impl RunStore for MemoryStore {
 
     fn list(&self, filter: RunListFilter) -> StoreFuture<'_, StorePage<RunRow>> {
         self.read(move |data| {
-            let RunListFilter { session, principal, limit, cursor } = filter;
+            let RunListFilter { session, principal, visible_to, limit, cursor } = filter;
             let before = PagedList::Runs.parse_cursor(cursor.as_deref())?;
             let wanted = data.runs.iter().filter(|entry| {
                 session.as_ref().is_none_or(|session| entry.row.session == *session)
                     && principal.as_ref().is_none_or(|principal| entry.row.principal == *principal)
+                    && visible_to.as_ref().is_none_or(|viewer| {
+                        let mut sessions = data.sessions.iter().map(|entry| &entry.session);
+                        let session = sessions.find(|session| session.key == entry.row.session);
+                        entry.row.principal == *viewer || session.is_some_and(|session| is_visible_to(session, viewer))
+                    })
             });
             let rows = wanted.map(|entry| (entry.number, entry.row.clone())).collect();
             Ok(PagedList::Runs.split_page(newest_rows(rows, before, limit), limit))

@@ -7,8 +7,8 @@ use super::{Data, MemoryStore, ReceiptEntry, SessionEntry, newest_rows};
 use crate::cursor::PagedList;
 use crate::{
     AuditEntry, DeleteSessionOutcome, IdleSession, NoteScope, PrivateEndpoints, RunRow, SessionListFilter,
-    SessionSetup, SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StorePage, StoredRunState,
-    StoredSession,
+    SessionSetup, SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StorePage, StoredOwnership,
+    StoredRunState, StoredSession,
 };
 
 impl Data {
@@ -36,6 +36,7 @@ impl Data {
                 private_endpoints: PrivateEndpoints::default(),
                 owner: Some(principal.clone()),
                 imported_at: None,
+                shared: false,
             };
             return self.sessions.push(SessionEntry { use_order, session });
         };
@@ -105,12 +106,13 @@ impl SessionStore for MemoryStore {
 
     fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, StorePage<StoredSession>> {
         self.read(move |data| {
-            let SessionListFilter { search, limit, cursor } = filter;
+            let SessionListFilter { search, limit, cursor, visible_to } = filter;
             let before = PagedList::Sessions.parse_cursor(cursor.as_deref())?;
             let search = search.unwrap_or_default().to_ascii_lowercase();
             let contains = |text: &str| text.to_ascii_lowercase().contains(&search);
             let found = data.sessions.iter().filter(|SessionEntry { session, .. }| {
-                contains(session.key.as_str()) || contains(session.agent.as_str())
+                (contains(session.key.as_str()) || contains(session.agent.as_str()))
+                    && visible_to.as_ref().is_none_or(|viewer| is_visible_to(session, viewer))
             });
             let rows = found.map(|entry| (entry.use_order, entry.session.clone())).collect();
             Ok(PagedList::Sessions.split_page(newest_rows(rows, before, limit), limit))
@@ -119,6 +121,25 @@ impl SessionStore for MemoryStore {
 
     fn count(&self) -> StoreFuture<'_, u64> {
         self.read(|data| Ok(data.sessions.len() as u64))
+    }
+
+    fn list_ownership(&self) -> StoreFuture<'_, Vec<StoredOwnership>> {
+        self.read(|data| {
+            let ownership = |StoredSession { key, owner, shared, .. }: &StoredSession| StoredOwnership {
+                key: key.clone(),
+                owner: owner.clone(),
+                shared: *shared,
+            };
+            Ok(data.sessions.iter().map(|entry| ownership(&entry.session)).collect())
+        })
+    }
+
+    fn set_shared(&self, key: SessionKey, shared: bool) -> StoreFuture<'_, bool> {
+        self.write(move |data| {
+            let Some(entry) = data.session_mut(&key) else { return Ok(false) };
+            entry.session.shared = shared;
+            Ok(true)
+        })
     }
 
     fn set_up(&self, setup: SessionSetup) -> StoreFuture<'_, SessionSetupOutcome> {
@@ -164,6 +185,10 @@ impl SessionStore for MemoryStore {
             Ok(deleted)
         })
     }
+}
+
+pub(super) fn is_visible_to(session: &StoredSession, viewer: &Principal) -> bool {
+    session.shared || session.owner.as_ref() == Some(viewer)
 }
 
 fn idle_order(idle: &IdleSession) -> (&str, &str) {

@@ -13,12 +13,22 @@ impl AccessStore for SqliteStore {
             let StoredToken { row, sha256 } = token;
             let name = row.name.clone();
             let inserted = self.write(move |db| {
-                let sql = "INSERT INTO tokens (name, scope, created_at, sha256, approve, endpoints)
-                           VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (name) DO NOTHING";
+                let sql =
+                    "INSERT INTO tokens (name, scope, created_at, sha256, approve, endpoints, read_all, write_all,
+                                               stop_all)
+                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (name) DO NOTHING";
                 let has = |scope| row.scopes.contains(&scope);
-                let (approve, endpoints) = (has(TokenScope::Approve), has(TokenScope::Endpoints));
-                let (scope, at) = (TokenScope::from(row.scope).as_str(), &row.created_at);
-                db.prepare_cached(sql)?.execute(params![row.name, scope, at, sha256, approve, endpoints])
+                db.prepare_cached(sql)?.execute(params![
+                    row.name,
+                    TokenScope::from(row.scope).as_str(),
+                    row.created_at,
+                    sha256,
+                    has(TokenScope::Approve),
+                    has(TokenScope::Endpoints),
+                    has(TokenScope::ReadAll),
+                    has(TokenScope::WriteAll),
+                    has(TokenScope::StopAll)
+                ])
             });
             if inserted.await? > 0 { Ok(()) } else { Err(StoreError::NameTaken(name)) }
         })
@@ -26,7 +36,8 @@ impl AccessStore for SqliteStore {
 
     fn list_tokens(&self) -> StoreFuture<'_, Vec<StoredToken>> {
         self.read(|db| {
-            let sql = "SELECT name, scope, created_at, sha256, approve, endpoints FROM tokens ORDER BY name";
+            let sql = "SELECT name, scope, created_at, sha256, approve, endpoints, read_all, write_all, stop_all
+                       FROM tokens ORDER BY name";
             db.prepare_cached(sql)?.query_map([], token_from_row)?.collect()
         })
     }
@@ -40,10 +51,11 @@ impl AccessStore for SqliteStore {
     }
 
     fn save_cookie(&self, cookie: StoredCookie, limit: usize) -> StoreFuture<'_, ()> {
-        let StoredCookie { sha256, token, expires } = cookie;
+        let StoredCookie { sha256, token, expires, verified_person } = cookie;
         self.write(move |db| {
-            let sql = "INSERT OR REPLACE INTO page_cookies (sha256, token, expires) VALUES (?1, ?2, ?3)";
-            db.prepare_cached(sql)?.execute((&sha256, &token, expires))?;
+            let sql = "INSERT OR REPLACE INTO page_cookies (sha256, token, expires, verified_person)
+                       VALUES (?1, ?2, ?3, ?4)";
+            db.prepare_cached(sql)?.execute((&sha256, &token, expires, verified_person))?;
             let sql = "DELETE FROM page_cookies WHERE token = ?1 AND sha256 NOT IN
                        (SELECT sha256 FROM page_cookies WHERE token = ?1 ORDER BY expires DESC LIMIT ?2)";
             db.prepare_cached(sql)?.execute((&token, to_limit(limit))).map(drop)
@@ -58,10 +70,12 @@ impl AccessStore for SqliteStore {
 
     fn list_valid_cookies(&self, now: i64, limit: usize) -> StoreFuture<'_, Vec<StoredCookie>> {
         self.read(move |db| {
-            let sql =
-                "SELECT sha256, token, expires FROM page_cookies WHERE expires >= ?1 ORDER BY expires DESC LIMIT ?2";
-            let row =
-                |row: &Row<'_>| Ok(StoredCookie { sha256: row.get(0)?, token: row.get(1)?, expires: row.get(2)? });
+            let sql = "SELECT sha256, token, expires, verified_person FROM page_cookies
+                       WHERE expires >= ?1 ORDER BY expires DESC LIMIT ?2";
+            let row = |row: &Row<'_>| {
+                let (sha256, token) = (row.get(0)?, row.get(1)?);
+                Ok(StoredCookie { sha256, token, expires: row.get(2)?, verified_person: row.get(3)? })
+            };
             db.prepare_cached(sql)?.query_map([now, to_limit(limit)], row)?.collect()
         })
     }
@@ -79,7 +93,13 @@ fn token_from_row(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
         "admin" => AccessLevel::Admin,
         other => return Err(invalid_column(1, format!("{other} is not a scope"))),
     };
-    let grants = Grants { approve: row.get(4)?, endpoints: row.get(5)? };
+    let grants = Grants {
+        approve: row.get(4)?,
+        endpoints: row.get(5)?,
+        read_all: row.get(6)?,
+        write_all: row.get(7)?,
+        stop_all: row.get(8)?,
+    };
     let token = TokenRow { name: row.get(0)?, scope, scopes: grants.to_token_scopes(scope), created_at: row.get(2)? };
     Ok(StoredToken { row: token, sha256: row.get(3)? })
 }

@@ -198,6 +198,11 @@ fn query_runs(db: &Connection, filter: &RunListFilter, before: i64) -> rusqlite:
         sql.push_str(" AND principal = ?");
         values.push(principal);
     }
+    let visible_to = filter.visible_to.as_ref().map(Principal::as_str);
+    if let Some(viewer) = &visible_to {
+        sql.push_str(" AND (principal = ? OR session IN (SELECT key FROM sessions WHERE owner = ? OR shared))");
+        values.extend([viewer as &dyn ToSql, viewer]);
+    }
     sql.push_str(" ORDER BY seq DESC LIMIT ?");
     values.push(&limit);
     db.prepare_cached(&sql)?.query_map(values.as_slice(), |row| Ok((row.get("seq")?, run_from_row(row)?)))?.collect()

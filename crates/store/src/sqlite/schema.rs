@@ -20,7 +20,11 @@ const SCHEMA: &str = include_str!("schema.sql");
 const OLDEST_SCHEMA: i32 = 12;
 
 /// Entry N migrates from schema [`OLDEST_SCHEMA`] + N to the next one. A migration is never edited.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0013_owners_grants.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0013_owners_grants.sql"),
+    include_str!("migrations/0014_verified_cookies.sql"),
+    include_str!("migrations/0015_sharing.sql"),
+];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);

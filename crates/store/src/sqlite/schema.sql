@@ -1,4 +1,4 @@
--- The schema of a new database, version 13. `migrations/` brings databases of older versions to the same one.
+-- The schema of a new database, version 15. `migrations/` brings databases of older versions to the same one.
 
 CREATE TABLE sessions (
     key              TEXT PRIMARY KEY NOT NULL,
@@ -19,7 +19,9 @@ CREATE TABLE sessions (
     owner            TEXT,
     -- Whether its own endpoints may have private addresses: that is checked when they are set.
     private_base_url INTEGER NOT NULL DEFAULT 0 CHECK (private_base_url IN (0, 1)),
-    private_mcp_url  INTEGER NOT NULL DEFAULT 0 CHECK (private_mcp_url IN (0, 1))
+    private_mcp_url  INTEGER NOT NULL DEFAULT 0 CHECK (private_mcp_url IN (0, 1)),
+    -- 1: every token may read it and send to it; 0: its owner, and tokens with rights over all sessions.
+    shared           INTEGER NOT NULL DEFAULT 0 CHECK (shared IN (0, 1))
 ) STRICT;
 
 CREATE INDEX sessions_by_use ON sessions (use_order);
@@ -76,7 +78,10 @@ CREATE TABLE tokens (
     -- Hash of the secret, hexadecimal.
     sha256     TEXT NOT NULL UNIQUE,
     approve    INTEGER NOT NULL DEFAULT 0 CHECK (approve IN (0, 1)),
-    endpoints  INTEGER NOT NULL DEFAULT 0 CHECK (endpoints IN (0, 1))
+    endpoints  INTEGER NOT NULL DEFAULT 0 CHECK (endpoints IN (0, 1)),
+    read_all   INTEGER NOT NULL DEFAULT 0 CHECK (read_all IN (0, 1)),
+    write_all  INTEGER NOT NULL DEFAULT 0 CHECK (write_all IN (0, 1)),
+    stop_all   INTEGER NOT NULL DEFAULT 0 CHECK (stop_all IN (0, 1))
 ) STRICT;
 
 -- Lines of live runs, for recovery after a crash. Deleted with the sealed turn.
@@ -184,7 +189,9 @@ CREATE TABLE page_cookies (
     -- Hash of the token that signed it in.
     token   TEXT NOT NULL,
     -- Seconds since 1970.
-    expires INTEGER NOT NULL
+    expires INTEGER NOT NULL,
+    -- 1: signed in by a link that only a person had.
+    verified_person INTEGER NOT NULL DEFAULT 0 CHECK (verified_person IN (0, 1))
 ) STRICT, WITHOUT ROWID;
 
 -- Where each channel continues after a restart, in its network's own format.

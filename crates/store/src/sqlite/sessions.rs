@@ -8,14 +8,14 @@ use super::{SqliteStore, audit};
 use crate::cursor::{PagedList, limit_plus_one};
 use crate::{
     AuditEntry, DeleteSessionOutcome, IdleSession, PrivateEndpoints, SessionListFilter, SessionSetup,
-    SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StorePage, StoredSession,
+    SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StorePage, StoredOwnership, StoredSession,
 };
 
 /// The columns that [`session_from_row`] reads. A macro, because `concat!` needs a literal.
 macro_rules! select {
     () => {
         "SELECT key, agent, created_at, last_used_at, turns, config, secrets, private_base_url, private_mcp_url, owner, imported_at,
-         use_order FROM sessions"
+         shared, use_order FROM sessions"
     };
 }
 
@@ -43,6 +43,27 @@ impl SessionStore for SqliteStore {
     fn count(&self) -> StoreFuture<'_, u64> {
         self.read(|db| {
             db.prepare_cached("SELECT count(*) FROM sessions")?.query_row([], |row| row.get(0)).map(to_unsigned)
+        })
+    }
+
+    fn list_ownership(&self) -> StoreFuture<'_, Vec<StoredOwnership>> {
+        self.read(|db| {
+            let ownership = |row: &Row<'_>| {
+                let owner: Option<String> = row.get(1)?;
+                Ok(StoredOwnership {
+                    key: parse_id_column(row, 0, SessionKey::parse)?,
+                    owner: owner.and_then(|owner| Principal::parse(owner).ok()),
+                    shared: row.get(2)?,
+                })
+            };
+            db.prepare_cached("SELECT key, owner, shared FROM sessions")?.query_map([], ownership)?.collect()
+        })
+    }
+
+    fn set_shared(&self, key: SessionKey, shared: bool) -> StoreFuture<'_, bool> {
+        self.write(move |db| {
+            let sql = "UPDATE sessions SET shared = ?2 WHERE key = ?1";
+            Ok(db.prepare_cached(sql)?.execute(params![key.as_str(), shared])? > 0)
         })
     }
 
@@ -184,11 +205,13 @@ fn query_sessions(
     let sql = concat!(
         select!(),
         " WHERE use_order < ?1 AND (instr(lower(key), lower(?2)) OR instr(lower(agent), lower(?2)))
+            AND (?4 IS NULL OR owner = ?4 OR shared)
           ORDER BY use_order DESC LIMIT ?3"
     );
     let search = filter.search.as_deref().unwrap_or_default();
+    let visible_to = filter.visible_to.as_ref().map(Principal::as_str);
     let mut statement = db.prepare_cached(sql)?;
-    let rows = statement.query_map(params![before, search, limit_plus_one(filter.limit)], |row| {
+    let rows = statement.query_map(params![before, search, limit_plus_one(filter.limit), visible_to], |row| {
         Ok((row.get("use_order")?, session_from_row(row)?))
     })?;
     rows.collect()
@@ -206,5 +229,6 @@ fn session_from_row(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
         private_endpoints: PrivateEndpoints { base_url: row.get(7)?, mcp_url: row.get(8)? },
         owner: row.get::<_, Option<String>>(9)?.and_then(|owner| Principal::parse(owner).ok()),
         imported_at: row.get(10)?,
+        shared: row.get(11)?,
     })
 }

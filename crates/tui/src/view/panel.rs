@@ -192,6 +192,11 @@ fn approval_rows(chat: &ChatState, asked: &ChatApproval, max_width: usize) -> Ve
     let expires = chat.texts.format("term.approval.expires", &[("time", &time)]);
     let more = chat.approvals.iter().filter(|other| !other.answered).count().saturating_sub(1);
     let mut title = chat.texts.format("term.approval.title", &[("tool", &tool), ("agent", &agent)]);
+    if asked.row.quorum > 1 {
+        let (allowed, quorum) = (asked.row.allowed_by.len().to_string(), asked.row.quorum.to_string());
+        let text = chat.texts.format("term.approval.quorum", &[("n", &allowed), ("quorum", &quorum)]);
+        title = format!("{title} · {text}");
+    }
     if more > 0 {
         title = format!("{title} · {}", chat.texts.format("term.approval.more", &[("n", &more.to_string())]));
     }

@@ -123,8 +123,57 @@ async fn a_marker_waits_for_a_person_where_the_tool_does(#[case] decision: Decis
     };
     assert_eq!(call.tool, "send_file");
     assert!(!fixture.network.state().contains_text("a fine text"), "it was sent before anybody was asked");
-    fixture.engine.answer_approval(&admin_caller(), &call.id, decision).unwrap();
+    fixture.engine.answer_approval(&admin_caller(), &call.id, decision.into()).unwrap();
     let state = fixture.network.wait_for("the end", |state| state.reactions_on(&message_id) == ["✅"]).await;
     assert_eq!(state.contains_text("file fine.txt: a fine text"), sent, "{:?}", state.texts());
+    fixture.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_answers_its_calls_and_the_wrong_person_is_refused() {
+    let fixture = FlowFixture::start_with("approvers = [\"cy\"]", |config| {
+        for agent in config.agents.values_mut() {
+            agent.approvals.insert("list_files".to_owned(), ApprovalPolicy::Ask);
+        }
+    })
+    .await;
+    let call = || ScriptedResponse::tool_call("c1", "list_files", &serde_json::json!({"path": "."}));
+    fixture.model.script(call()).script(ScriptedResponse::text("It is done."));
+    fixture.network.receive_text("ann", "list it");
+    fixture.network.wait_for_text("list_files waits for approval").await;
+    let id = fixture.engine.pending_approvals().pop().unwrap().id;
+    assert!(fixture.network.state().contains_text(&format!("/approve {id}")));
+    // Neither who asked nor an operator is an approver.
+    for sender in ["ann", "bob", "root"] {
+        fixture.network.receive_text(sender, &format!("/approve {id}"));
+    }
+    let refused = |state: &super::fake_network::FakeNetworkState| {
+        state.texts().iter().filter(|text| text.contains("You may not answer this call")).count() == 3
+    };
+    fixture.network.wait_for("the refusals", refused).await;
+    fixture.network.receive_text("cy", "/approve nonsense");
+    fixture.network.wait_for_text("No call with this id waits").await;
+    assert_eq!(fixture.engine.pending_approvals().len(), 1);
+    fixture.network.receive_text("cy", &format!("/approve {id}"));
+    fixture.network.wait_for_text("Allowed: list_files").await;
+    fixture.network.wait_for_text("It is done.").await;
+    // An approver answers for a run of their own, too; who asked may deny.
+    for (sender, command, told) in
+        [("cy", "/approve {id}", "Allowed: list_files"), ("ann", "/deny {id} not today", "Denied: list_files")]
+    {
+        fixture.model.script(call()).script(ScriptedResponse::text(format!("Over for {sender}.")));
+        fixture.network.receive_text(sender, "again");
+        let id = loop {
+            if let Some(row) = fixture.engine.pending_approvals().pop() {
+                break row.id;
+            }
+            tokio::task::yield_now().await;
+        };
+        fixture.network.receive_text(sender, &command.replace("{id}", &id));
+        fixture.network.wait_for_text(told).await;
+        fixture.network.wait_for_text(&format!("Over for {sender}.")).await;
+    }
+    let requests = fixture.model.recorded_requests();
+    assert!(requests.last().unwrap().body["messages"].to_string().contains("who says: not today"));
     fixture.shut_down().await;
 }

@@ -19,6 +19,7 @@ pub(super) fn admin_caller() -> Caller {
         principal,
         scope: AccessLevel::Admin,
         grants: Grants::ALL,
+        verified_person: false,
         surface: Surface::Cli,
         origin: RequestOrigin::internal(),
     }

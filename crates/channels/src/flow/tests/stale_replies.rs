@@ -280,7 +280,7 @@ async fn an_answer_that_is_shown_is_left_alone_and_gets_its_sign() {
 }
 
 fn all_runs() -> quell_store::RunListFilter {
-    quell_store::RunListFilter { session: None, principal: None, limit: 10, cursor: None }
+    quell_store::RunListFilter { session: None, principal: None, visible_to: None, limit: 10, cursor: None }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -58,6 +58,9 @@ pub(super) struct CreateAgentArgs {
     /// Whether calls of a tool wait for approval: auto, ask, deny; repeat for more
     #[arg(long = "approval", value_name = "TOOL=POLICY", value_parser = parse_approval)]
     approvals: Vec<(String, String)>,
+    /// How many different people must allow a call that waits for approval
+    #[arg(long)]
+    approval_quorum: Option<u32>,
     /// Seconds without use after which one of its sessions expires
     #[arg(long)]
     idle_s: Option<u64>,
@@ -90,6 +93,7 @@ impl CreateAgentArgs {
             partial: self.partial,
             isolate: self.isolate,
             approvals: Some(approvals).filter(|approvals| !approvals.is_empty()),
+            approval_quorum: self.approval_quorum,
             shell_timeout_s: self.shell_timeout_s,
             idle_s: self.idle_s,
             daily_tokens: self.daily_tokens,

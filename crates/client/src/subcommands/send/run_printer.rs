@@ -106,6 +106,9 @@ impl RunPrinter {
             EventKind::ApprovalRequested { id, tool, arguments, .. } => {
                 self.print_approval_request(&id, &tool, &arguments, output)?
             }
+            EventKind::ApprovalUpdated { allowed_by, quorum, .. } => {
+                output.eprint_line(&format!("  {} of {quorum} have allowed it", allowed_by.len()))?;
+            }
             EventKind::ApprovalResolved { .. } => self.set_activity(PrintedActivity::WaitingForModel),
             EventKind::Compacted { turns, .. } => self.print_compacted(turns, output)?,
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => {

@@ -111,6 +111,9 @@ impl AgentFactory {
         if let Some(problem) = config.skills_problem() {
             return Err(invalid(format!("skills: {problem}")));
         }
+        if let Some(problem) = config.quorum_problem() {
+            return Err(invalid(format!("approval_quorum: {problem}")));
+        }
         if let Some((key, problem)) = config.daily_limit().problem() {
             return Err(invalid(format!("{key} {problem}")));
         }

@@ -74,6 +74,7 @@ impl ArchiveReader {
             private_endpoints: PrivateEndpoints::default(),
             owner: None,
             imported_at: None,
+            shared: false,
         };
         Ok(SessionArchive { session, runs: self.runs, history: self.history, notes: self.notes })
     }

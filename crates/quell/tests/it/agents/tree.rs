@@ -84,6 +84,7 @@ async fn a_stop_of_the_tree_stops_only_what_the_caller_may_stop() {
     let answer = bob.post("/api/agent/top/abort?scope=tree", &json!({})).await.expect_status(200);
     assert_eq!(answer["aborted"], false);
     let body = json!({"text": "mine", "agent": "low"});
+    let _ = server.http.put("/api/sessions/waiting/sharing", &json!({"shared": true})).await.expect_status(200);
     let own = bob.post_run("waiting", &body).await.expect_status(202)["runId"].clone();
     let answer = bob.post("/api/agent/top/abort?scope=tree", &json!({})).await.expect_status(200);
     assert_eq!(answer["runIds"], json!([own]));

@@ -99,8 +99,11 @@ async fn looking_at_a_sender_needs_read_and_forgetting_one_an_admin() {
     let (fixture, kim) = start_with_notes().await;
     let http = fixture.base.daemon.api();
     let mut clients = Vec::new();
-    for scope in ["read", "write"] {
-        let made = http.post("/api/tokens", &json!({"name": scope, "scope": scope})).await.expect_status(201);
+    for scope in ["read:all", "write"] {
+        let made = http
+            .post("/api/tokens", &json!({"name": scope.replace(':', "-"), "scope": scope}))
+            .await
+            .expect_status(201);
         clients.push(http.with_token(made["token"].as_str().unwrap()));
     }
     let (reader, writer) = (&clients[0], &clients[1]);

@@ -1,6 +1,9 @@
 //! Approvals over HTTP and WebSocket: listed, answered once, refused to callers without the right.
 
+use quell_engine::access::LinkIssuer;
 use quell_kernel::approval::ApprovalPolicy;
+use reqwest::Method;
+use secrecy::ExposeSecret;
 
 use crate::prelude::*;
 use crate::ws::WsTestClient;
@@ -31,11 +34,18 @@ async fn an_approval_is_listed_and_answered_once() {
     for scope in ["read", "write"] {
         assert_problem(&server.api_with_new_token(scope, scope).await.post(&path, &allow).await, 403, "forbidden");
     }
-    assert_problem(&server.http.post(&path, &json!({"decision": "perhaps"})).await, 400, "invalid_request");
+    // An admin token is what asked, too, when the run is its own.
+    let refused = server.http.post(&path, &allow).await;
+    assert_problem(&refused, 403, "forbidden");
+    assert!(refused.body["detail"].as_str().unwrap().contains("quell page"), "{:#}", refused.body);
+    let approver = server.api_with_new_token("approver", "approve").await;
+    assert_problem(&approver.post(&path, &json!({"decision": "perhaps"})).await, 400, "invalid_request");
+    let long = json!({"decision": "deny", "reason": "x".repeat(2001)});
+    assert_problem(&approver.post(&path, &long).await, 400, "invalid_request");
     assert_problem(&server.http.post("/api/approvals/none", &allow).await, 404, "not_found");
-    let answered = server.http.post(&path, &allow).await.expect_status(200);
+    let answered = approver.post(&path, &allow).await.expect_status(200);
     assert_fields(&answered, &json!({"state": "allowed", "by": {"surface": "http"}}));
-    assert_problem(&server.http.post(&path, &allow).await, 409, "conflict");
+    assert_problem(&approver.post(&path, &allow).await, 409, "conflict");
     assert_eq!(server.wait_ended(&run).await["verdict"]["kind"], "completed");
     assert_eq!(server.http.get("/api/approvals").await.expect_status(200), json!({"items": []}));
 }
@@ -43,13 +53,17 @@ async fn an_approval_is_listed_and_answered_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_websocket_lists_and_answers_them_under_both_names() {
     let server = start_server().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let mut sender = WsTestClient::connect_operator(&server, &server.token).await;
+    let token = server.create_token("approver", "approve").await;
+    let mut client = WsTestClient::connect_operator(&server, &token).await;
     for (method, word) in [("approvals.resolve", "allow"), ("plugin.approval.resolve", "allow-once")] {
         let (run, row) = start_asking_run(&server, method).await;
         let own = client.call("approvals.list", json!({})).await;
         let plugin = client.call("plugin.approval.list", json!({})).await;
         assert_eq!((&own["approvals"][0], &plugin[0]["id"]), (&row, &row["id"]));
         assert_eq!(plugin[0]["request"]["toolName"], "list_files");
+        let own_call = sender.request(method, json!({"id": row["id"], "decision": word})).await;
+        assert_eq!(own_call["error"]["details"]["code"], "APPROVAL_NOT_YOURS", "{own_call}");
         let answer = client.call(method, json!({"id": row["id"], "decision": word})).await;
         assert_eq!(answer["approval"]["state"], "allowed");
         assert_eq!(server.wait_ended(&run).await["verdict"]["kind"], "completed");
@@ -58,4 +72,42 @@ async fn the_websocket_lists_and_answers_them_under_both_names() {
     }
     let unknown = client.request("approvals.resolve", json!({"id": "none", "decision": "deny"})).await;
     assert_eq!(unknown["error"]["details"]["code"], "APPROVAL_NOT_FOUND", "{unknown}");
+}
+
+/// The principal of the run answers in person: by a browser that was signed in by a link from the daemon's terminal. A
+/// link or a cookie that a token alone gave is no better than that token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_allows_its_own_call_only_after_a_link_that_a_person_had() {
+    let server = start_server().await;
+    let access = server.engine.access();
+    let (run, row) = start_asking_run(&server, "s").await;
+    let path = format!("/api/approvals/{}", row["id"].as_str().unwrap());
+    let by_token = access.sign_in_with_token(&server.token).await.unwrap().unwrap();
+    let link = server.http.post("/api/sign-in-link", &json!({})).await.expect_status(200);
+    let code = link["path"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+    let by_token_link = access.sign_in_with_code(&code).await.unwrap().unwrap();
+    for unverified in [by_token, by_token_link] {
+        let answer = answer_with_cookie(&server, unverified.cookie.expose_secret(), &path).await;
+        assert_eq!(answer, (403, json!(false)));
+    }
+    let code = access.issue_login_code(LinkIssuer::Person).unwrap();
+    let in_person = access.sign_in_with_code(code.expose_secret()).await.unwrap().unwrap();
+    assert_eq!(answer_with_cookie(&server, in_person.cookie.expose_secret(), &path).await, (200, json!(true)));
+    assert_eq!(server.wait_ended(&run).await["verdict"]["kind"], "completed");
+}
+
+/// Allows a call with this cookie. Returns the status, and what `GET /api/me` says about such answers.
+async fn answer_with_cookie(server: &TestServer, cookie: &str, path: &str) -> (u16, Value) {
+    let cookie = format!("{}={cookie}", server.engine.access().cookie_name());
+    let browser = server.http.with_token("");
+    let with_cookie = |request: reqwest::RequestBuilder| {
+        let (client, request) = request.build_split();
+        let mut request = request.unwrap();
+        request.headers_mut().remove("authorization");
+        request.headers_mut().insert("cookie", cookie.parse().unwrap());
+        client.execute(request)
+    };
+    let me: Value = with_cookie(browser.request(Method::GET, "/api/me")).await.unwrap().json().await.unwrap();
+    let allow = browser.request(Method::POST, path).json(&json!({"decision": "allow"}));
+    (with_cookie(allow).await.unwrap().status().as_u16(), me["answersOwnCalls"].clone())
 }

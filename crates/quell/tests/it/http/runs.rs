@@ -40,6 +40,7 @@ async fn a_repeat_answers_the_state_also_while_held_and_any_difference_is_a_conf
         }
     };
     assert_conflicts().await;
+    let _ = server.http.put("/api/sessions/s/sharing", &json!({"shared": true})).await.expect_status(200);
     assert_problem(&server.api_with_new_token("anna", "write").await.post_run("s", &body).await, 409, "conflict");
     server.model.open_gate("go");
     server.wait_forgotten("my:key-1").await;

@@ -1,5 +1,6 @@
 //! Static files of the web page, browser sign-in and sign-out, and the model of a session.
 
+use quell_engine::access::LinkIssuer;
 use reqwest::header::{ACCEPT_ENCODING, COOKIE, ETAG, HeaderMap, IF_NONE_MATCH, LOCATION, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
@@ -67,7 +68,7 @@ async fn a_file_travels_compressed_and_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_link_signs_one_browser_in_and_no_second() {
     let server = TestServer::start().await;
-    let code = server.engine.access().issue_login_code().unwrap();
+    let code = server.engine.access().issue_login_code(LinkIssuer::Person).unwrap();
     let link = format!("{}/sign-in/{}", base_url(&server), code.expose_secret());
     let ahead = browser_client().head(&link).send().await.unwrap();
     assert!(ahead.headers().get(SET_COOKIE).is_none(), "a HEAD request must not use the link up");

@@ -120,7 +120,12 @@ async fn only_what_people_say_is_saved_and_only_what_could_be_shown() {
     test.run_message("s", "let someone count marker:ask").await;
     test.run_message("s", &"very long ".repeat(500)).await;
     test.run_message("s", "look at [IMAGE:/tmp/boat.png]").await;
-    let sessions = test.engine.list_sessions(quell_store::SessionListFilter { search: None, limit: 9, cursor: None });
+    let sessions = test.engine.list_sessions(quell_store::SessionListFilter {
+        search: None,
+        limit: 9,
+        cursor: None,
+        visible_to: None,
+    });
     let mut saved = Vec::new();
     for session in sessions.await.unwrap().items {
         saved.extend(list_notes(&test, NoteScope::Session(session.key)).await);

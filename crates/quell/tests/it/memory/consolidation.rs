@@ -74,7 +74,7 @@ async fn consolidation_writes_notes_after_the_answer() {
     // Consolidation is not a message: the next message sees nothing of it, and it creates no session.
     test.run_message("s", "thanks").await;
     assert!(!messages_as_text(&test.last_messages()).contains("worth remembering"));
-    let sessions = quell_store::SessionListFilter { search: None, limit: 9, cursor: None };
+    let sessions = quell_store::SessionListFilter { search: None, limit: 9, cursor: None, visible_to: None };
     assert_eq!(test.engine.list_sessions(sessions).await.unwrap().items.len(), 1);
     test.close().await;
 }

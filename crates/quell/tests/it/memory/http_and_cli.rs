@@ -58,7 +58,7 @@ async fn notes_are_listed_searched_and_forgotten_over_http() {
 #[tokio::test(flavor = "multi_thread")]
 async fn looking_needs_read_and_forgetting_what_others_began_an_admin() {
     let server = start_server_with_notes().await;
-    let reader = server.api_with_new_token("eyes", "read").await;
+    let reader = server.api_with_new_token("eyes", "read:all").await;
     let writer = server.api_with_new_token("hands", "write").await;
     let _ = reader.get("/api/sessions/s/memory").await.expect_status(200);
     let _ = reader.get("/api/agents/main/memory?query=paint").await.expect_status(200);

@@ -107,11 +107,12 @@ async fn every_other_deed_is_written_down() {
     server.run_to_end("s").await;
     let export = http.request(Method::GET, "/api/sessions/s/export").send().await.unwrap().text().await.unwrap();
     let writer = server.api_with_new_token("writer", "write").await;
+    let approver = server.api_with_new_token("approver", "approve").await;
     for (decision, session) in [("allow", "a"), ("deny", "b")] {
         server.model.script(list_files_call()).script(ScriptedResponse::text("done"));
         let run = server.send_message(session, "list").await;
         let path = format!("/api/approvals/{}", http.wait_approval().await["id"].as_str().unwrap());
-        let _ = http.post(&path, &json!({"decision": decision})).await.expect_status(200);
+        let _ = approver.post(&path, &json!({"decision": decision})).await.expect_status(200);
         server.wait_ended(&run).await;
     }
     let _ = http.post("/api/sessions/s/reset", &json!({})).await.expect_status(200);
@@ -120,16 +121,17 @@ async fn every_other_deed_is_written_down() {
     let _ = http.send(import).await.expect_status(201);
     let _ = http.delete("/api/hold").await.expect_status(200);
     let _ = http.delete("/api/tokens/writer").await.expect_status(204);
-    let rows = wait_audit_entries(http, 0, 8).await;
+    let rows = wait_audit_entries(http, 0, 9).await;
     let columns: Vec<_> = rows.iter().map(|row| (audit_columns(row).2, audit_columns(row).3)).collect();
     assert_eq!(columns[0], ("create_token", "token writer"));
-    assert!(columns[1].0 == "approve" && columns[1].1.starts_with("approval "), "{columns:?}");
-    assert_eq!(columns[2].0, "deny", "{columns:?}");
-    for (column, action) in columns[3..6].iter().zip(["reset_session", "delete_session", "import_session"]) {
+    assert_eq!(columns[1], ("create_token", "token approver"));
+    assert!(columns[2].0 == "approve" && columns[2].1.starts_with("approval "), "{columns:?}");
+    assert_eq!(columns[3].0, "deny", "{columns:?}");
+    for (column, action) in columns[4..7].iter().zip(["reset_session", "delete_session", "import_session"]) {
         assert_eq!(*column, (action, "session s"));
     }
-    assert_eq!(columns[6..], [("lift_hold", ""), ("revoke_token", "token writer")]);
-    assert!(rows[1]["detail"].as_str().unwrap().contains("tool: list_files"), "{:#}", rows[1]);
+    assert_eq!(columns[7..], [("lift_hold", ""), ("revoke_token", "token writer")]);
+    assert!(rows[2]["detail"].as_str().unwrap().contains("tool: list_files"), "{:#}", rows[2]);
     let words: Vec<&str> = Action::ALL.iter().map(|action| action.as_str()).collect();
     assert!(columns.iter().all(|(action, _)| words.contains(action)));
     // Tokens of scope write or read may not read the log.

@@ -103,7 +103,7 @@ async fn a_session_that_was_asked_for_and_not_written_to_was_used() {
 }
 
 fn all_runs() -> quell_store::RunListFilter {
-    quell_store::RunListFilter { session: None, principal: None, limit: 100, cursor: None }
+    quell_store::RunListFilter { session: None, principal: None, visible_to: None, limit: 100, cursor: None }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

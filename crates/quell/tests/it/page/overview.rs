@@ -142,7 +142,10 @@ async fn check_late_answer(fixture: &PageFixture, call: ScriptedResponse) {
         }; button.click();";
     fixture.run_script(click, &[]).await;
     fixture.wait_for("window.__go").await;
-    drop(fixture.http.post(&path, &json!({"decision": "allow"})).await.expect_status(200));
+    let token = json!({"name": "somebody", "scope": "approve"});
+    let made = fixture.http.post("/api/tokens", &token).await.expect_status(201);
+    let somebody = fixture.http.with_token(made["token"].as_str().unwrap());
+    drop(somebody.post(&path, &json!({"decision": "allow"})).await.expect_status(200));
     fixture.run_script("window.__go();", &[]).await;
     // The toast explains what happened, with more words than the answer itself.
     let more = "[...document.querySelectorAll('#toasts .toast')].find((toast) => toast.textContent.trim().split(/\\s+/).length > 2)";

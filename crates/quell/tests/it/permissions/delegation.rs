@@ -86,7 +86,11 @@ async fn a_delegates_shell_waits_for_a_person_as_its_parents_does() {
     assert_eq!((&row["agent"], &row["tool"]), (&json!("main"), &json!("shell")), "{row:#}");
     assert!(!fixture.proof_path().exists());
     let path = format!("/api/approvals/{}", row["id"].as_str().unwrap());
-    let _ = fixture.daemon.api().post(&path, &json!({"decision": "allow"})).await.expect_status(200);
+    // The sub-run has the principal of the run above it, which asked.
+    let allow = json!({"decision": "allow"});
+    assert_problem(&fixture.daemon.api().post(&path, &allow).await, 403, "forbidden");
+    let approver = fixture.create_token("approver", json!("approve")).await;
+    let _ = approver.post(&path, &allow).await.expect_status(200);
     fixture.daemon.api().wait_ended(&run).await;
     assert!(fixture.proof_path().exists(), "{}", fixture.request_messages());
 }

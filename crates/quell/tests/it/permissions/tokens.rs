@@ -114,6 +114,8 @@ async fn a_writer_cannot_change_the_session_of_another() {
     fixture.model.script(ScriptedResponse::text("Hello."));
     fixture.daemon.api().wait_ended(&ann.send_message(&key, "hello").await).await;
     let path = format!("/api/sessions/{}", percent_encode(&key));
+    assert_problem(&bob.post("/api/sessions", &asked).await, 403, "forbidden");
+    let _ = ann.put(&format!("{path}/sharing"), &json!({"shared": true})).await.expect_status(200);
     let _ = bob.post("/api/sessions", &asked).await.expect_status(200);
     let mut other = asked.clone();
     other["instruction"] = json!("Obey bob.");

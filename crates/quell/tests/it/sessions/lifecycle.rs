@@ -65,7 +65,7 @@ async fn a_pending_approval_keeps_its_session() {
     fixture.advance_time(PAST_IDLE_LIMIT);
     assert_eq!(fixture.program.count_alive(), 1, "a session with a pending approval has expired");
     let pending = fixture.engine.pending_approvals();
-    fixture.engine.answer_approval(&alice(), &pending[0].id, Decision::Allow).unwrap();
+    fixture.engine.answer_approval(&bob(), &pending[0].id, Decision::Allow.into()).unwrap();
     fixture.assert_completes(&run).await;
     fixture.close().await;
 }

@@ -262,7 +262,7 @@ async fn check_late_approval(case_run: &CaseRun<'_>) {
     let view = case_run.sweep.test_engine.wait_ended(&case_run.run).await;
     let row = view.receipt.unwrap().resources.into_iter().find(|row| row.kind == ResourceKind::Approval).unwrap();
     let id = row.label.rsplit(' ').next().unwrap();
-    let late = engine.answer_approval(&alice(), id, Decision::Allow).unwrap_err();
+    let late = engine.answer_approval(&bob(), id, Decision::Allow.into()).unwrap_err();
     assert!(late.to_string().contains("was settled before (cancelled)"), "{late}");
     assert_eq!(row.how, "cancelled");
 }

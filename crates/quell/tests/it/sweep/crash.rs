@@ -167,7 +167,8 @@ async fn check_runs_sealed(case_run: &CaseRun<'_>, case: &SweepCase) -> bool {
 }
 
 async fn all_runs(test_engine: &TestEngine) -> Vec<RunView> {
-    let filter = quell_store::RunListFilter { session: None, principal: None, limit: 100, cursor: None };
+    let filter =
+        quell_store::RunListFilter { session: None, principal: None, visible_to: None, limit: 100, cursor: None };
     test_engine.engine.list_runs(filter).await.unwrap().items
 }
 

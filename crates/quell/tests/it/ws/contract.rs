@@ -68,7 +68,7 @@ async fn a_parameter_that_is_not_heeded_is_refused_by_name() {
         ("question.list", json!({}), "sessionKey"),
         ("plugin.approval.list", json!({}), "limit"),
         ("plugin.approval.resolve", json!({"id": "none", "decision": "deny"}), "reviewer"),
-        ("approvals.resolve", json!({"id": "none", "decision": "deny"}), "reason"),
+        ("approvals.resolve", json!({"id": "none", "decision": "deny"}), "reviewer"),
         ("approvals.list", json!({}), "limit"),
         ("agent.wait", json!({"runId": "none"}), "timeout"),
         ("node.event", json!({"event": "chat.subscribe", "payload": {"sessionKey": "s"}}), "key"),

@@ -142,7 +142,7 @@ async fn an_open_socket_and_an_open_stream_end_with_what_let_them_in() {
     let (cookie, own) = sign_in(&server).await;
     let mut browser = WsTestClient::open_as_browser(&server, &cookie, Some(&own)).await;
     browser.handshake("", json!({"auth": null})).await;
-    let token = server.create_token("bot", "read").await;
+    let token = server.create_token("bot", "read:all").await;
     let mut bot = WsTestClient::connect_operator(&server, &token).await;
     let mut admin = WsTestClient::connect_operator(&server, &server.token).await;
     let mut stream = server.http.with_token(&token).run_events(&run, 0).await;

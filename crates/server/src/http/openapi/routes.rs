@@ -1,8 +1,12 @@
 //! Table of all routes with their parameters, bodies and responses.
 
 use self::RequestBodySpec::{Optional, Required};
+use crate::access_rules::RouteAccess::{
+    self, Admin, Approve, Configure, Create, List, Manage, Public, Read, ReadAll, Stop, StopAll, Token, Use,
+};
 
 pub(super) struct RouteSpec {
+    pub(super) access: RouteAccess,
     pub(super) method: &'static str,
     pub(super) path: &'static str,
     pub(super) summary: &'static str,
@@ -79,29 +83,41 @@ impl RouteSpec {
 }
 
 const fn route(
+    access: RouteAccess,
     method: &'static str,
     path: &'static str,
     summary: &'static str,
     answers: &'static [ResponseSpec],
 ) -> RouteSpec {
-    RouteSpec { method, path, summary, request_body: None, responses: answers }
+    RouteSpec { access, method, path, summary, request_body: None, responses: answers }
 }
 
-const fn get(path: &'static str, summary: &'static str, answers: &'static [ResponseSpec]) -> RouteSpec {
-    route("get", path, summary, answers)
+const fn get(
+    access: RouteAccess,
+    path: &'static str,
+    summary: &'static str,
+    answers: &'static [ResponseSpec],
+) -> RouteSpec {
+    route(access, "get", path, summary, answers)
 }
 
 const fn post(
+    access: RouteAccess,
     path: &'static str,
     summary: &'static str,
     takes: RequestBodySpec,
     answers: &'static [ResponseSpec],
 ) -> RouteSpec {
-    RouteSpec { request_body: Some(takes), ..route("post", path, summary, answers) }
+    RouteSpec { request_body: Some(takes), ..route(access, "post", path, summary, answers) }
 }
 
-const fn delete(path: &'static str, summary: &'static str, answers: &'static [ResponseSpec]) -> RouteSpec {
-    route("delete", path, summary, answers)
+const fn delete(
+    access: RouteAccess,
+    path: &'static str,
+    summary: &'static str,
+    answers: &'static [ResponseSpec],
+) -> RouteSpec {
+    route(access, "delete", path, summary, answers)
 }
 
 const LIMIT_PARAM: QueryParamSpec = ("limit", "count", "most rows of the page: 100 without it, at most 1000");
@@ -113,12 +129,13 @@ const NOTE_PARAMS: &[QueryParamSpec] =
     &[("query", "text", "notes that are about this, the most relevant first"), LIMIT_PARAM, CURSOR_PARAM];
 
 pub(super) const ROUTES: &[RouteSpec] = &[
-    get("/healthz", "The process is up", &["200 object up"]),
-    get("/readyz", "The daemon takes requests", &["200 object ready", "503 closing"]),
-    get("/metrics", "Prometheus metrics", &["200 text metrics", "404 started without metrics"]),
-    get("/openapi.json", "This document", &["200 object the document"]),
-    get("/api/agents", "All agents", &["200 [AgentRow] agents"]),
+    get(Public, "/healthz", "The process is up", &["200 object up"]),
+    get(Public, "/readyz", "The daemon takes requests", &["200 object ready", "503 closing"]),
+    get(Token, "/metrics", "Prometheus metrics", &["200 text metrics", "404 started without metrics"]),
+    get(Token, "/openapi.json", "This document", &["200 object the document"]),
+    get(List, "/api/agents", "All agents", &["200 [AgentRow] agents"]),
     post(
+        Admin,
         "/api/agents",
         "Make an agent at run time",
         Required("NewAgent"),
@@ -129,42 +146,58 @@ pub(super) const ROUTES: &[RouteSpec] = &[
             "503 closing, or the database cannot be written",
         ],
     ),
-    get("/api/agents/tree", "All agents as the trees that they form", &["200 [AgentNode] the roots"]),
+    get(List, "/api/agents/tree", "All agents as the trees that they form", &["200 [AgentNode] the roots"]),
     delete(
+        Admin,
         "/api/agents/{id}",
         "Delete an agent that was made at run time, with all below it; ?force stops their runs first",
         &["200 AgentsDeleted gone", "404 unknown", "409 it is configured, or has runs that are not over"],
     ),
-    get("/api/agents/{id}", "One agent, with what it has spent today", &["200 AgentView the agent", "404 unknown"]),
+    get(
+        List,
+        "/api/agents/{id}",
+        "One agent, with what it has spent today",
+        &["200 AgentView the agent", "404 unknown"],
+    ),
     post(
+        Stop,
         "/api/agent/{id}/abort",
         "Abort the agent's model calls; with ?scope=run all its runs, with ?scope=tree those of all agents below it, too",
         Optional("StopRunRequest"),
         &["200 AgentAbortAnswer what was aborted", "400 no id", "404 unknown"],
     ),
-    get("/api/models", "The models that agents work with", &["200 [ModelRow] models"]),
-    get("/api/me", "Who the caller is", &["200 Me the token's name and scope"]),
+    get(Token, "/api/models", "The models that agents work with", &["200 [ModelRow] models"]),
+    get(Token, "/api/me", "Who the caller is", &["200 Me the token's name and scope"]),
     post(
+        Public,
         "/api/sign-in",
         "Sign a browser in with a token",
         Required("SignInRequest"),
         &["200 Me signed in, with the page's cookie", "401 no token of this daemon"],
     ),
     route(
+        Admin,
         "post",
         "/api/sign-in-link",
         "Make a one-time link that signs a browser in",
         &["200 SignInLink its path", "403 only admins may"],
     ),
-    route("post", "/api/sign-out", "Sign a browser out", &["204 none the cookie is worth nothing any more"]),
+    route(Public, "post", "/api/sign-out", "Sign a browser out", &["204 none the cookie is worth nothing any more"]),
     get(
+        Public,
         "/sign-in/{code}",
         "The one-time link: signs a browser in and leads to the page",
         &["303 none to `/`, or to `/#sign-in-failed`"],
     ),
-    get("/assets/{path}", "A file of the page", &["200 file the file", "304 none it is as it was", "404 unknown"]),
-    get("/api/sessions", "Sessions, the last used first", &["200 [SessionRow] sessions"]),
+    get(
+        Public,
+        "/assets/{path}",
+        "A file of the page",
+        &["200 file the file", "304 none it is as it was", "404 unknown"],
+    ),
+    get(List, "/api/sessions", "Sessions, the last used first", &["200 [SessionRow] sessions"]),
     post(
+        Use,
         "/api/sessions",
         "Get or create the session of a user's chat with a provider",
         Required("SessionRequest"),
@@ -176,6 +209,7 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         ],
     ),
     get(
+        Read,
         "/api/sessions/{key}",
         "One session with the configuration in force; keys are masked",
         &["200 SessionView the session", "404 unknown"],
@@ -183,6 +217,7 @@ pub(super) const ROUTES: &[RouteSpec] = &[
     RouteSpec {
         request_body: Some(Required("SessionPatch")),
         ..route(
+            Configure,
             "patch",
             "/api/sessions/{key}",
             "Give a session another model or agent from its next run on; makes it when there is none",
@@ -193,18 +228,31 @@ pub(super) const ROUTES: &[RouteSpec] = &[
             ],
         )
     },
-    delete("/api/sessions/{key}", "Stop and delete a session", &["204 none deleted", "404 unknown"]),
+    delete(Manage, "/api/sessions/{key}", "Stop and delete a session", &["204 none deleted", "404 unknown"]),
+    RouteSpec {
+        request_body: Some(Required("SharingRequest")),
+        ..route(
+            Manage,
+            "put",
+            "/api/sessions/{key}/sharing",
+            "Share a session with every token, or make it private again",
+            &["200 SessionRow the session", "403 it belongs to somebody else", "404 unknown"],
+        )
+    },
     get(
+        Read,
         "/api/sessions/{key}/history",
         "A session's messages, for people",
         &["200 [HistoryMessage] messages", "404 unknown"],
     ),
     get(
+        Read,
         "/api/sessions/{key}/export",
         "A session as lines of JSON, for POST /api/import",
         &["200 lines the session's head, runs and past", "404 unknown"],
     ),
     post(
+        Create,
         "/api/import",
         "Take in a session that was exported, whole or not at all",
         Required("lines"),
@@ -216,40 +264,57 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         ],
     ),
     post(
+        Manage,
         "/api/sessions/{key}/reset",
         "Stop a session and empty its history; old turns stay under a boundary",
         Optional("REASON"),
         &["200 SessionRow the session", "404 unknown"],
     ),
     get(
+        Read,
         "/api/sessions/{key}/memory",
         "A session's notes, the newest first; ?query= finds those that are about it, the most relevant first",
         &["200 [NoteRow] notes", "404 unknown"],
     ),
-    delete("/api/sessions/{key}/memory/{note}", "Forget a note of a session", &["204 none deleted", "404 unknown"]),
+    delete(
+        Manage,
+        "/api/sessions/{key}/memory/{note}",
+        "Forget a note of a session",
+        &["204 none deleted", "404 unknown"],
+    ),
     get(
+        ReadAll,
         "/api/agents/{id}/memory",
         "What an agent knows in all its sessions; ?query= as for a session",
         &["200 [NoteRow] notes", "404 unknown"],
     ),
-    delete("/api/agents/{id}/memory/{note}", "Forget a note of an agent", &["204 none deleted", "404 unknown"]),
+    delete(Admin, "/api/agents/{id}/memory/{note}", "Forget a note of an agent", &["204 none deleted", "404 unknown"]),
     get(
+        ReadAll,
         "/api/senders",
         "Of whom in chat networks something is remembered, the newest note first",
         &["200 [SenderRow] senders"],
     ),
     get(
+        ReadAll,
         "/api/senders/{sender}/memory",
         "The notes of who writes in a chat network, as CHANNEL:SENDER; ?query= as for a session",
         &["200 [NoteRow] notes", "404 no notes are stored about them"],
     ),
     delete(
+        Admin,
         "/api/senders/{sender}/memory",
         "Forget all notes of a sender",
         &["200 NotesForgotten how many", "404 no notes are stored about them"],
     ),
-    delete("/api/senders/{sender}/memory/{note}", "Forget a note of a sender", &["204 none deleted", "404 unknown"]),
+    delete(
+        Admin,
+        "/api/senders/{sender}/memory/{note}",
+        "Forget a note of a sender",
+        &["204 none deleted", "404 unknown"],
+    ),
     post(
+        Use,
         "/api/sessions/{key}/runs",
         "Send a message",
         Required("SendRequest"),
@@ -263,52 +328,59 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         ],
     ),
     post(
+        Stop,
         "/api/sessions/{key}/stop",
         "Stop all runs of a session and withdraw its queue",
         Optional("StopSessionRequest"),
         &["200 StopAnswer what was stopped"],
     ),
-    get("/api/processes", "The background commands of all sessions", &["200 [ProcessRow] processes"]),
-    get("/api/sessions/{key}/processes", "A session's background commands", &["200 [ProcessRow] processes"]),
+    get(List, "/api/processes", "The background commands of all sessions", &["200 [ProcessRow] processes"]),
+    get(List, "/api/sessions/{key}/processes", "A session's background commands", &["200 [ProcessRow] processes"]),
     get(
+        Read,
         "/api/sessions/{key}/processes/{id}",
         "A background command with what it printed; ?after= reads on",
         &["200 ProcessView the process", "404 unknown"],
     ),
     delete(
+        Stop,
         "/api/sessions/{key}/processes/{id}",
         "End a background command and wait until it is dead; ?force=1 kills at once",
         &["200 ProcessRow ended", "403 not yours", "404 unknown"],
     ),
-    get("/api/runs", "Runs, newest first; ?state=active for those that are not over", &["200 [RunView] runs"]),
-    get("/api/runs/{id}", "One run with its receipt", &["200 RunView the run", "404 unknown"]),
+    get(List, "/api/runs", "Runs, newest first; ?state=active for those that are not over", &["200 [RunView] runs"]),
+    get(Read, "/api/runs/{id}", "One run with its receipt", &["200 RunView the run", "404 unknown"]),
     get(
+        Read,
         "/api/runs/{id}/events",
         "A run's events as server-sent events; resume by Last-Event-ID or ?after=",
         &["200 events each frame's data is a RunEvent", "404 unknown"],
     ),
     post(
+        Stop,
         "/api/runs/{id}/stop",
         "Stop a run; ?wait=1 answers with the receipt",
         Optional("StopRunRequest"),
         &["202 TicketView stopping", "200 TicketView over, with the receipt", "403 not yours", "404 unknown"],
     ),
-    get("/api/approvals", "Calls that wait for a person", &["200 [ApprovalRow] approvals"]),
+    get(List, "/api/approvals", "Calls that wait for a person", &["200 [ApprovalRow] approvals"]),
     post(
+        Approve,
         "/api/approvals/{id}",
         "Allow or deny a call that waits",
         Required("ApprovalAnswer"),
         &["200 ApprovalRow answered", "403 not yours", "404 unknown", "409 it was settled before"],
     ),
-    post("/api/stop", "Stop everything", Optional("StopAllRequest"), &["200 StopAllAnswer what was stopped"]),
-    get("/api/hold", "Whether new runs are held", &["200 Hold the hold"]),
+    post(StopAll, "/api/stop", "Stop everything", Optional("StopAllRequest"), &["200 StopAllAnswer what was stopped"]),
+    get(Token, "/api/hold", "Whether new runs are held", &["200 Hold the hold"]),
     RouteSpec {
         request_body: Some(Optional("HOLD")),
-        ..route("put", "/api/hold", "Hold new runs", &["200 Hold the hold"])
+        ..route(Admin, "put", "/api/hold", "Hold new runs", &["200 Hold the hold"])
     },
-    delete("/api/hold", "Lift the hold", &["200 Hold the hold"]),
-    get("/api/channels", "The chat networks and how they fare", &["200 [ChannelRow] channels"]),
+    delete(Admin, "/api/hold", "Lift the hold", &["200 Hold the hold"]),
+    get(Token, "/api/channels", "The chat networks and how they fare", &["200 [ChannelRow] channels"]),
     post(
+        Admin,
         "/api/channels/send",
         "Say something in a chat in the name of a channel",
         Required("ChannelSend"),
@@ -320,12 +392,14 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         ],
     ),
     route(
+        Create,
         "post",
         "/api/channels/{name}/test",
         "Ask a network who the account of a channel is",
         &["200 ChannelTest what it says; look at `ok`", "404 unknown"],
     ),
     post(
+        Public,
         "/api/channels/{name}/messages",
         "Post a message to a channel of signed HTTP; authenticated by its signature alone",
         Required("object"),
@@ -338,14 +412,20 @@ pub(super) const ROUTES: &[RouteSpec] = &[
             "503 it is not kept yet, or the daemon is closing: post it again",
         ],
     ),
-    get("/api/backup", "A copy of the whole database, as it is at one moment", &["200 database a SQLite file"]),
-    get("/api/audit", "Who did what, when and from where: the oldest first after ?after=", &["200 [AuditRow] entries"]),
-    get("/api/tokens", "All tokens, without their secrets", &["200 [TokenRow] tokens"]),
+    get(Admin, "/api/backup", "A copy of the whole database, as it is at one moment", &["200 database a SQLite file"]),
+    get(
+        Admin,
+        "/api/audit",
+        "Who did what, when and from where: the oldest first after ?after=",
+        &["200 [AuditRow] entries"],
+    ),
+    get(Admin, "/api/tokens", "All tokens, without their secrets", &["200 [TokenRow] tokens"]),
     post(
+        Admin,
         "/api/tokens",
         "Make a token; its secret is shown once",
         Required("TokenRequest"),
         &["201 NewToken the token", "409 the name is taken"],
     ),
-    delete("/api/tokens/{name}", "Revoke a token", &["204 none revoked", "404 unknown"]),
+    delete(Admin, "/api/tokens/{name}", "Revoke a token", &["204 none revoked", "404 unknown"]),
 ];

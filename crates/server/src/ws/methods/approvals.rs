@@ -2,7 +2,7 @@
 
 use quell_engine::engine::AnswerError;
 use quell_protocol::api::AccessLevel;
-use quell_protocol::approval::{ApprovalRow, Decision};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -17,19 +17,21 @@ fn require_view(client: &WsClient) -> Result<(), RpcError> {
 
 pub(super) fn list(client: &WsClient) -> RpcResult {
     require_view(client)?;
-    Ok(json!({"approvals": client.engine().pending_approvals()}))
+    Ok(json!({"approvals": client.engine().visible_approvals(&client.peer.caller)}))
 }
 
 /// `plugin.approval.list` returns a bare array.
 pub(super) fn plugin_list(client: &WsClient) -> RpcResult {
     require_view(client)?;
-    Ok(client.engine().pending_approvals().iter().map(payloads::approval_row).collect())
+    Ok(client.engine().visible_approvals(&client.peer.caller).iter().map(payloads::approval_row).collect())
 }
 
 #[derive(Debug, Deserialize)]
 struct ResolveParams {
     id: String,
     decision: DecisionWord,
+    #[serde(default)]
+    reason: Option<String>,
 }
 
 /// The gateway's words for a decision. Quell stores no lasting permission, so `allow-always` allows one call.
@@ -50,7 +52,8 @@ pub(super) fn resolve(client: &WsClient, value: Value) -> RpcResult {
         DecisionWord::Allow | DecisionWord::AllowOnce | DecisionWord::AllowAlways => Decision::Allow,
         DecisionWord::Deny => Decision::Deny,
     };
-    let row: ApprovalRow = client.engine().answer_approval(&client.peer.caller, &params.id, decision)?;
+    let answer = ApprovalAnswer { decision, reason: params.reason };
+    let row: ApprovalRow = client.engine().answer_approval(&client.peer.caller, &params.id, answer)?;
     let decision_word = if decision == Decision::Allow { "allow-once" } else { "deny" };
     Ok(json!({"ok": true, "approval": row, "decision": decision_word}))
 }
@@ -61,6 +64,8 @@ impl From<AnswerError> for RpcError {
             AnswerError::Unknown(_) => "APPROVAL_NOT_FOUND",
             AnswerError::NotAllowed(..) => "APPROVAL_NOT_YOURS",
             AnswerError::AlreadySettled(_) => "APPROVAL_ALREADY_RESOLVED",
+            AnswerError::AlreadyCounted(_) => "APPROVAL_ALREADY_COUNTED",
+            AnswerError::ReasonTooLong => "APPROVAL_REASON_TOO_LONG",
         };
         Self::invalid(error.to_string()).with_details(json!({"code": code}))
     }

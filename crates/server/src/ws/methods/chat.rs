@@ -62,6 +62,7 @@ impl From<SubmitError> for RpcError {
             SubmitError::Refused(AdmissionError::ShuttingDown) | SubmitError::Closed => {
                 Self::unavailable(text).with_details(json!({"reason": "gateway-restarting"}))
             }
+            SubmitError::PrivateSession(_) => Self::not_owner(text),
             SubmitError::Store(_) | SubmitError::NotReady(_) => Self::unavailable(text),
         }
     }
@@ -152,6 +153,9 @@ struct AgentWaitParams {
 
 pub(super) async fn wait(client: Arc<WsClient>, value: Value) -> RpcResult {
     let wait: AgentWaitParams = parse_params(value)?;
+    if client.find_readable_run(&wait.run_id).await?.is_none() {
+        return Err(RpcError::invalid(format!("there is no run {:?}", wait.run_id)));
+    }
     if let Some(live_run) = client.engine().live_run(&wait.run_id) {
         let limit = wait.timeout_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
         if tokio::time::timeout(limit, live_run.wait_for_progress(RunProgress::Ended)).await.is_err() {

@@ -50,6 +50,9 @@ pub(super) fn parse_command(text: &str) -> Result<Option<GatewayCommand>, RpcErr
         Some(ChannelCommand::New) => Ok(Some(GatewayCommand::New)),
         Some(ChannelCommand::Stop(StopReach::All)) => Err(unsupported_command("stop all")),
         Some(ChannelCommand::Providers | ChannelCommand::UseProvider(_)) => Err(unsupported_command("models")),
+        // `approvals.resolve` answers a call.
+        Some(ChannelCommand::Approve(_)) => Err(unsupported_command("approve")),
+        Some(ChannelCommand::Deny { .. }) => Err(unsupported_command("deny")),
         Some(ChannelCommand::Model | ChannelCommand::UseModel(_)) => Err(unsupported_command("model")),
     }
 }
@@ -67,6 +70,9 @@ pub(super) async fn run_command(
     let engine = client.engine();
     match command {
         GatewayCommand::Help => Ok(HELP_REPLY.to_owned()),
+        GatewayCommand::Status if !engine.may_read_session(&client.peer.caller, key) => {
+            Err(RpcError::invalid(format!("there is no session {key:?}")))
+        }
         GatewayCommand::Status => {
             let config = engine.session_view(key).await?.and_then(|view| view.config);
             let default_model =

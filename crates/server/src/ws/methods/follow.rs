@@ -27,6 +27,7 @@ pub(super) fn follow(client: Arc<WsClient>, value: Value, load: ConnectionLoad) 
     let run = run_id.clone();
     let lookup = Box::pin(async move {
         let unknown = || RpcError::invalid(format!("there is no run {run_id:?}"));
+        client.find_readable_run(&run_id).await?.ok_or_else(unknown)?;
         client.engine().follow_run(&run_id, after).await?.ok_or_else(unknown)
     });
     Ok(MethodOutcome::Follow(run, lookup))

@@ -39,6 +39,9 @@ pub(super) async fn history(client: Arc<WsClient>, value: Value) -> RpcResult {
         return Err(RpcError::invalid(format!("limit is {limit}; it may be 1 to {MAX_ROWS}")));
     }
     let engine = client.engine();
+    if !engine.may_read_session(&client.peer.caller, key) {
+        return Err(RpcError::invalid(format!("there is no session {key:?}")));
+    }
     let session = engine.find_session(key).await?;
     check_session_agent("chat.history", params.agent_id.as_ref(), session.as_ref())?;
     // Read active runs before stored turns: a run that ends in between then appears twice instead of never.

@@ -1,11 +1,11 @@
 //! The methods, with the scope that each needs and the parameters that it supports. Other parameters are rejected, so
 //! that no client relies on a parameter that has no effect. The protocol's own schemas are as strict.
 
-use quell_protocol::api::AccessLevel;
 use serde_json::{Map, Value, json};
 
 use super::super::frame::RpcError;
 use super::stop::MISSING_TARGET;
+use crate::access_rules::RouteAccess::{self, Admin, Approve, List, Manage, Public, Read, Stop, StopAll, Token, Use};
 
 /// Checks that the parameters are an object that contains only fields that the method supports. A field that is null
 /// counts as absent.
@@ -42,72 +42,68 @@ pub(super) fn unsupported_parameter(method: &str, name: &str) -> RpcError {
 /// A method, as `hello-ok` announces it.
 pub(in crate::ws) struct MethodSpec {
     pub(in crate::ws) name: &'static str,
-    /// The scope that each call needs; `None` where none is needed or the method decides.
-    scope: Option<AccessLevel>,
+    access: RouteAccess,
+    /// True for a method that serves every connection, or checks the scope itself.
+    checks_itself: bool,
     /// Names, separated by spaces.
     parameters: &'static str,
 }
 
-const fn read(name: &'static str, parameters: &'static str) -> MethodSpec {
-    MethodSpec { name, scope: Some(AccessLevel::Read), parameters }
+const fn method(access: RouteAccess, name: &'static str, parameters: &'static str) -> MethodSpec {
+    MethodSpec { name, access, checks_itself: false, parameters }
 }
 
-const fn write(name: &'static str, parameters: &'static str) -> MethodSpec {
-    MethodSpec { name, scope: Some(AccessLevel::Write), parameters }
-}
-
-const fn admin(name: &'static str, parameters: &'static str) -> MethodSpec {
-    MethodSpec { name, scope: Some(AccessLevel::Admin), parameters }
-}
-
-const fn open(name: &'static str, parameters: &'static str) -> MethodSpec {
-    MethodSpec { name, scope: None, parameters }
+const fn open(access: RouteAccess, name: &'static str, parameters: &'static str) -> MethodSpec {
+    MethodSpec { name, access, checks_itself: true, parameters }
 }
 
 pub(in crate::ws) const METHODS: &[MethodSpec] = &[
-    read("agent.wait", "runId timeoutMs"),
-    read("agents.list", ""),
-    open("approvals.list", ""),
-    open("approvals.resolve", "id decision"),
+    method(Read, "agent.wait", "runId timeoutMs"),
+    method(List, "agents.list", ""),
+    open(List, "approvals.list", ""),
+    open(Approve, "approvals.resolve", "id decision reason"),
     // `agentId` is accepted and ignored: a key identifies one session whatever its agent is, and an agent's name must
     // never widen a stop. `preserveSideRuns` has no effect, because Quell has no side runs.
-    write("chat.abort", "sessionKey runId agentId preserveSideRuns force reason stopReason"),
-    read("chat.history", "sessionKey sessionId agentId limit offset cursor"),
-    write(
+    method(Stop, "chat.abort", "sessionKey runId agentId preserveSideRuns force reason stopReason"),
+    method(Read, "chat.history", "sessionKey sessionId agentId limit offset cursor"),
+    method(
+        Use,
         "chat.send",
         "sessionKey sessionId message idempotencyKey agentId queueMode timeoutMs suppressCommandInterpretation",
     ),
-    read("commands.list", "scope includeArgs agentId sessionKey"),
-    open("connect", ""),
+    method(Token, "commands.list", "scope includeArgs agentId sessionKey"),
+    open(Public, "connect", ""),
     // `probe` is ignored: the answer is always current.
-    open("health", "probe"),
-    read("hold.get", ""),
-    admin("hold.set", "held reason"),
-    read("models.list", "agentId view"),
-    open("node.event", "event payload payloadJSON"),
-    open("plugin.approval.list", ""),
-    open("plugin.approval.resolve", "id decision"),
-    open("question.list", ""),
-    read("runs.follow", "runId after"),
-    read("runs.get", "runId"),
-    read("runs.list", "state sessionKey limit cursor"),
-    write("runs.stop", "runId sessionKey force wait reason"),
-    open("runs.unfollow", "runId"),
-    write("sessions.abort", "key sessionKey runId agentId clearQueued force reason stopReason"),
-    write("sessions.delete", "key sessionKey agentId expectedSessionId"),
-    read("sessions.describe", "key sessionKey includeDerivedTitles includeLastMessage"),
-    read(
+    open(Public, "health", "probe"),
+    method(Token, "hold.get", ""),
+    method(Admin, "hold.set", "held reason"),
+    method(Token, "models.list", "agentId view"),
+    open(List, "node.event", "event payload payloadJSON"),
+    open(List, "plugin.approval.list", ""),
+    open(Approve, "plugin.approval.resolve", "id decision reason"),
+    open(Public, "question.list", ""),
+    method(Read, "runs.follow", "runId after"),
+    method(Read, "runs.get", "runId"),
+    method(List, "runs.list", "state sessionKey limit cursor"),
+    method(Stop, "runs.stop", "runId sessionKey force wait reason"),
+    open(Public, "runs.unfollow", "runId"),
+    method(Stop, "sessions.abort", "key sessionKey runId agentId clearQueued force reason stopReason"),
+    method(Manage, "sessions.delete", "key sessionKey agentId expectedSessionId"),
+    method(Read, "sessions.describe", "key sessionKey includeDerivedTitles includeLastMessage"),
+    method(
+        List,
         "sessions.list",
         "limit offset cursor activeMinutes sortBy includeGlobal includeUnknown includeDerivedTitles \
          includeLastMessage label search archived agentId",
     ),
-    write("sessions.reset", "key sessionKey agentId reason expectedSessionId"),
+    method(Manage, "sessions.reset", "key sessionKey agentId reason expectedSessionId"),
     // Quell has no sessions of the kinds global and unknown.
-    read("sessions.resolve", "key sessionKey sessionId agentId includeGlobal includeUnknown allowMissing"),
-    read("sessions.subscribe", ""),
+    method(Read, "sessions.resolve", "key sessionKey sessionId agentId includeGlobal includeUnknown allowMissing"),
+    method(Manage, "sessions.share", "key sessionKey shared"),
+    method(List, "sessions.subscribe", ""),
     // Ignored: the answer has no channels that could be left out.
-    read("status", "includeChannelSummary"),
-    admin("stop.all", "force hold reason"),
+    method(Token, "status", "includeChannelSummary"),
+    method(StopAll, "stop.all", "force hold reason"),
 ];
 
 fn find_method(name: &str) -> Option<&'static MethodSpec> {
@@ -118,9 +114,11 @@ pub(super) fn unknown_method(name: &str) -> RpcError {
     RpcError::invalid(format!("unknown method: {name}"))
 }
 
-/// The scope that each call of a method needs. A method without a row is not served.
-pub(super) fn required_scope(method: &str) -> Result<Option<AccessLevel>, RpcError> {
-    find_method(method).map(|spec| spec.scope).ok_or_else(|| unknown_method(method))
+/// The rule for the callers of a method; `None` for a method that checks them itself. A method without a row is not
+/// served.
+pub(super) fn required_access(method: &str) -> Result<Option<RouteAccess>, RpcError> {
+    let spec = find_method(method).ok_or_else(|| unknown_method(method))?;
+    Ok((!spec.checks_itself).then_some(spec.access))
 }
 
 /// True for a value that asks for the default behaviour.
@@ -147,8 +145,8 @@ mod tests {
 
     #[test]
     fn a_method_without_a_row_is_refused() {
-        assert_eq!(required_scope("stop.agent"), Err(unknown_method("stop.agent")));
-        assert_eq!(required_scope("stop.all"), Ok(Some(AccessLevel::Admin)));
+        assert_eq!(required_access("stop.agent"), Err(unknown_method("stop.agent")));
+        assert_eq!(required_access("stop.all"), Ok(Some(StopAll)));
     }
 
     #[test]

@@ -34,7 +34,10 @@ pub(super) fn status(client: &WsClient) -> Value {
 }
 
 pub(super) fn agents_payload(client: &WsClient) -> Value {
-    let agents = client.engine().list_agents();
+    let mut agents = client.engine().list_agents();
+    for agent in &mut agents {
+        client.engine().retain_visible_runs(&client.peer.caller, &mut agent.active_runs);
+    }
     let default = agents.iter().find(|agent| agent.default).map(|agent| agent.id.clone());
     let rows: Vec<Value> = agents
         .iter()
@@ -97,10 +100,17 @@ pub(super) async fn list_runs(client: Arc<WsClient>, value: Value) -> RpcResult 
     if params.state.as_deref() == Some("active") {
         let mut runs = client.engine().active_runs();
         runs.retain(|run| params.session_key.as_ref().is_none_or(|key| *key == run.session_key));
+        runs.retain(|run| client.engine().may_read_run_view(&client.peer.caller, run));
         return Ok(json!({"items": runs}));
     }
     let limit = params.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, 1000);
-    let filter = RunListFilter { session: params.session_key, principal: None, limit, cursor: params.cursor };
+    let filter = RunListFilter {
+        session: params.session_key,
+        principal: None,
+        visible_to: client.visible_to(),
+        limit,
+        cursor: params.cursor,
+    };
     Ok(json!(client.engine().list_runs(filter).await?))
 }
 
@@ -112,6 +122,6 @@ struct RunsGetParams {
 
 pub(super) async fn get_run(client: Arc<WsClient>, value: Value) -> RpcResult {
     let params: RunsGetParams = parse_params(value)?;
-    let run = client.engine().find_run(&params.run_id).await?;
+    let run = client.find_readable_run(&params.run_id).await?;
     run.map(|run| json!(run)).ok_or_else(|| RpcError::invalid(format!("there is no run {:?}", params.run_id)))
 }

@@ -115,7 +115,13 @@ async fn find_sessions(
     limit: usize,
 ) -> Result<(Vec<SessionRow>, Option<String>), RpcError> {
     let engine = client.engine();
-    let filter = |limit, cursor| SessionListFilter { search: params.search.clone(), limit, cursor };
+    let visible_to = client.visible_to();
+    let filter = |limit, cursor| SessionListFilter {
+        search: params.search.clone(),
+        limit,
+        cursor,
+        visible_to: visible_to.clone(),
+    };
     if params.agent_id.is_none() && params.active_minutes.is_none() && params.offset == 0 {
         let list = engine.list_sessions(filter(limit, params.cursor.clone())).await?;
         return Ok((list.items, list.next_cursor));
@@ -177,7 +183,13 @@ fn truncate(text: &str, max_chars: usize) -> String {
 }
 
 pub(super) async fn latest_run(client: &WsClient, key: &SessionKey) -> Result<Option<RunView>, RpcError> {
-    let filter = RunListFilter { session: Some(key.clone()), principal: None, limit: 1, cursor: None };
+    let filter = RunListFilter {
+        session: Some(key.clone()),
+        principal: None,
+        visible_to: client.visible_to(),
+        limit: 1,
+        cursor: None,
+    };
     Ok(client.engine().list_runs(filter).await?.items.into_iter().next())
 }
 
@@ -235,7 +247,7 @@ impl SessionParams {
         let key = self.key()?;
         check_session_id(method, self.expected_session_id.as_deref(), &key)?;
         if self.agent_id.is_some() {
-            check_session_agent(method, self.agent_id.as_ref(), client.engine().find_session(&key).await?.as_ref())?;
+            check_session_agent(method, self.agent_id.as_ref(), client.find_readable_session(&key).await?.as_ref())?;
         }
         Ok(key)
     }
@@ -245,7 +257,7 @@ impl SessionParams {
 pub(super) async fn show(client: Arc<WsClient>, value: Value) -> RpcResult {
     let params: SessionParams = parse_params(value)?;
     let key = params.key()?;
-    let row = client.engine().find_session(&key).await?;
+    let row = client.find_readable_session(&key).await?;
     check_session_agent("sessions.resolve", params.agent_id.as_ref(), row.as_ref())?;
     let Some(row) = row else {
         return match params.allow_missing {
@@ -263,7 +275,9 @@ pub(super) async fn show(client: Arc<WsClient>, value: Value) -> RpcResult {
 impl From<SessionError> for RpcError {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::ForeignRunActive(_) | SessionError::NotOwner(_) => Self::not_owner(error.to_string()),
+            SessionError::ForeignRunActive(_) | SessionError::NotOwner(_) | SessionError::Private(_) => {
+                Self::not_owner(error.to_string())
+            }
             SessionError::Store(error) => error.into(),
         }
     }
@@ -275,6 +289,22 @@ pub(super) async fn reset(client: Arc<WsClient>, value: Value) -> RpcResult {
     let caller = &client.peer.caller;
     let done = client.engine().reset_session(caller, &key, &stop_request(caller, false, None)).await?;
     Ok(json!({"ok": done, "key": key, "reset": done}))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ShareParams {
+    key: Option<SessionKey>,
+    session_key: Option<SessionKey>,
+    shared: bool,
+}
+
+/// `sessions.share`: shares a session with every token, or makes it private again.
+pub(super) async fn share(client: Arc<WsClient>, value: Value) -> RpcResult {
+    let params: ShareParams = parse_params(value)?;
+    let key = params.key.or(params.session_key).ok_or_else(|| RpcError::invalid("missing key"))?;
+    let done = client.engine().share_session(&client.peer.caller, &key, params.shared).await?;
+    Ok(json!({"ok": done, "key": key, "shared": params.shared}))
 }
 
 pub(super) async fn delete(client: Arc<WsClient>, value: Value) -> RpcResult {

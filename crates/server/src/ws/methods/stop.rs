@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quell_engine::engine::build_stop_answer;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
-use quell_protocol::api::StopAnswer;
+use quell_protocol::api::{AccessLevel, StopAnswer};
 use quell_protocol::{RunId, SessionKey};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -131,7 +131,7 @@ pub(super) fn runs_stop(client: Arc<WsClient>, value: Value) -> impl Future<Outp
             return Err(RpcError::invalid(format!("there is no run {:?}", params.run_id)));
         };
         let caller = &client.peer.caller;
-        if !caller.is_admin() && view.principal != caller.principal {
+        if !caller.may_stop_all() && view.principal != caller.principal {
             return Err(RpcError::not_owner(format!("the run {:?} is not yours; an admin can stop it", params.run_id)));
         }
         let mut answer = full_stop_payload(build_stop_answer(stop));
@@ -152,13 +152,14 @@ struct StopAllParams {
 }
 
 pub(super) fn stop_all(client: Arc<WsClient>, value: Value) -> impl Future<Output = RpcResult> {
-    let started = parse_params(value).map(|params: StopAllParams| {
+    let started = parse_params(value).and_then(|params: StopAllParams| {
         if params.hold {
+            client.peer.require_scope(AccessLevel::Admin)?;
             client.engine().hold_now();
         }
         let caller = &client.peer.caller;
         let request = stop_request(caller, params.force, params.reason.as_deref());
-        (client.engine().stop(caller, &StopScope::Everything, &request), params)
+        Ok((client.engine().stop(caller, &StopScope::Everything, &request), params))
     });
     async move {
         let (stop, params) = started?;

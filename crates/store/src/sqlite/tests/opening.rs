@@ -138,9 +138,9 @@ fn a_second_daemon_is_refused_by_name_and_pid() {
 }
 
 #[rstest]
-#[case::first(1, "schema 1 of an early version of quell (this version knows 12 to 13) and was left unchanged; restore")]
-#[case::last_unsupported(11, "schema 11 of an early version of quell (this version knows 12 to 13)")]
-#[case::newer(1000, "its schema is 1000, this version knows up to 13); upgrade quell or restore an older backup")]
+#[case::first(1, "schema 1 of an early version of quell (this version knows 12 to 15) and was left unchanged; restore")]
+#[case::last_unsupported(11, "schema 11 of an early version of quell (this version knows 12 to 15)")]
+#[case::newer(1000, "its schema is 1000, this version knows up to 15); upgrade quell or restore an older backup")]
 fn an_unsupported_schema_is_refused_and_left_alone(#[case] version: i32, #[case] message: &str) {
     let home = database_with_schema(version);
     let file = home.path().join(FILE);
@@ -182,6 +182,7 @@ async fn a_database_of_schema_12_opens_with_all_it_holds() {
     let session = find_session(&store, "agent:main:main").await;
     assert_eq!((session.turns, session.agent.as_str()), (1, "main"));
     assert_eq!(session.owner, Principal::parse("admin").ok(), "the principal of its first run");
+    assert!(session.shared, "every token could read it until now");
     let imported = find_session(&store, "imported").await;
     assert_eq!((imported.owner, imported.private_endpoints), (None, PrivateEndpoints::default()));
     assert_eq!(store.runs().hold().await.unwrap().reason.as_deref(), Some("upgrade"));

@@ -1,0 +1,136 @@
+//! Who may see and use which session and run. Every transport asks here; the rules are `quell_kernel::visibility`.
+
+use quell_kernel::visibility::{SessionOwnership, Sharing, Viewer};
+use quell_protocol::api::RunView;
+use quell_protocol::approval::ApprovalRow;
+use quell_protocol::audit::Action;
+use quell_protocol::{Principal, RunId, SessionKey, Surface};
+use quell_tools::background::BackgroundProcess;
+
+use super::{AuditAction, Caller, Engine, SessionError};
+use crate::access::ADMIN_PRINCIPAL;
+use crate::live_run::EngineNotice;
+use crate::session::SessionClaim;
+
+impl Engine {
+    /// The owner of a session; `None` if there is no such session.
+    pub fn session_ownership(&self, key: &SessionKey) -> Option<SessionOwnership> {
+        self.inner().sessions.owners().find(key)
+    }
+
+    /// True if the caller may read the session. Also true if there is none: then there is nothing to read.
+    pub fn may_read_session(&self, caller: &Caller, key: &SessionKey) -> bool {
+        self.session_ownership(key).is_none_or(|session| caller.viewer().may_read_session(&session))
+    }
+
+    /// True if the caller may hear that something happened to the session, its deletion included.
+    pub fn may_hear_of_session(&self, caller: &Caller, key: &SessionKey) -> bool {
+        let viewer = caller.viewer();
+        let ownership = || self.inner().sessions.owners().find_or_removed(key);
+        viewer.reads_all() || ownership().is_some_and(|session| viewer.may_read_session(&session))
+    }
+
+    /// Checks a run that `principal` started in this session.
+    pub fn may_read_run(&self, caller: &Caller, principal: &Principal, session: &SessionKey) -> bool {
+        caller.viewer().may_read_run(principal, self.session_ownership(session).as_ref())
+    }
+
+    pub fn may_read_run_view(&self, caller: &Caller, run: &RunView) -> bool {
+        self.may_read_run(caller, &run.principal, &run.session_key)
+    }
+
+    /// Checks a run that is in memory. Of a run that has left it, only readers of its session hear.
+    pub fn may_follow_run(&self, caller: &Caller, run: &RunId, session: &SessionKey) -> bool {
+        let viewer = caller.viewer();
+        viewer.reads_all() || {
+            let principal = self.inner().runs.live_run(run).map(|live_run| live_run.run.principal.clone());
+            let ownership = self.session_ownership(session);
+            principal == Some(viewer.principal.clone())
+                || ownership.is_some_and(|ownership| viewer.may_read_session(&ownership))
+        }
+    }
+
+    pub fn may_read_process(&self, caller: &Caller, process: &BackgroundProcess) -> bool {
+        self.may_read_run(caller, &process.owner.principal, &process.owner.session)
+    }
+
+    /// The waiting calls that the caller may see: those of runs that it may read, and for an approver all.
+    pub fn visible_approvals(&self, caller: &Caller) -> Vec<ApprovalRow> {
+        let mut rows = self.pending_approvals();
+        rows.retain(|row| caller.may_approve() || self.may_read_run(caller, &row.principal, &row.session_key));
+        rows
+    }
+
+    /// Leaves out of a list of active runs those that the caller may not read.
+    pub fn retain_visible_runs(&self, caller: &Caller, runs: &mut Vec<RunId>) {
+        if caller.viewer().reads_all() {
+            return;
+        }
+        runs.retain(|id| {
+            let live_run = self.inner().runs.live_run(id);
+            live_run.is_some_and(|live_run| self.may_read_run(caller, &live_run.run.principal, &live_run.run.session))
+        });
+    }
+
+    /// Claims a session for a message or a setup. Senders in a chat network reach only their own conversation, which
+    /// may have several senders. It is not theirs if the holder of a token created a session with its key before them:
+    /// that token would read what they write.
+    ///
+    /// # Errors
+    /// [`SessionError::Private`]: the session belongs to somebody else.
+    pub(super) fn claim_session(&self, caller: &Caller, key: &SessionKey) -> Result<SessionClaim, SessionError> {
+        let claim = self.inner().sessions.owners().claim(key, &caller.principal);
+        let is_allowed = claim.found().is_none_or(|session| match caller.surface {
+            Surface::Channel => {
+                session.sharing == Sharing::Shared || !session.owner.as_ref().is_some_and(is_named_token)
+            }
+            _ => caller.viewer().may_use_session(session),
+        });
+        if is_allowed { Ok(claim) } else { Err(SessionError::Private(key.clone())) }
+    }
+
+    /// Shares a session with everybody who may read or send at all, or makes it private again. False if there is no
+    /// such session.
+    ///
+    /// # Errors
+    /// [`SessionError`]: the caller does not own it, or the store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine.
+    pub async fn share_session(&self, caller: &Caller, key: &SessionKey, shared: bool) -> Result<bool, SessionError> {
+        self.check_owner(caller, key)?;
+        let (engine, requester, key) = (self.clone(), caller.clone(), key.clone());
+        let done = self.run_detached(async move {
+            let inner = engine.inner();
+            if !shared {
+                // At once, also if the write fails.
+                inner.sessions.owners().set_shared(&key, false);
+            }
+            if !inner.store.sessions().set_shared(key.clone(), shared).await? {
+                return Ok(false);
+            }
+            inner.sessions.owners().set_shared(&key, shared);
+            let detail = if shared { "shared" } else { "private" };
+            let action = AuditAction::on_target(Action::ShareSession, "session", key.as_str());
+            engine.audit(&requester, action.with_detail(detail));
+            inner.hub.publish(&EngineNotice::Session { key, reason: "share" });
+            Ok(true)
+        });
+        done.await.unwrap_or(Err(quell_store::StoreError::Closed.into()))
+    }
+}
+
+/// True for the principal of a token other than the admin's. Principals of chats have a colon, which no name of a token
+/// has.
+fn is_named_token(principal: &Principal) -> bool {
+    principal.as_str() != ADMIN_PRINCIPAL && !principal.as_str().contains(':')
+}
+
+impl Caller {
+    /// The caller, as far as ownership matters.
+    pub fn viewer(&self) -> Viewer {
+        let (read_all, write_all) = (self.grants.read_all, self.grants.write_all);
+        let is_admin = self.is_admin();
+        Viewer { principal: self.principal.clone(), read_all: is_admin || read_all, write_all: is_admin || write_all }
+    }
+}
