@@ -34,7 +34,7 @@ use quell_tools::{FetchSettings, ProtectedPaths, ToolSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use environment::{data_dir, work_dir};
+pub(crate) use environment::{data_dir, default_config_dir, work_dir};
 pub(crate) use file_stamp::FileStamp;
 use routing::RoutingSection;
 
@@ -247,17 +247,17 @@ impl LoadedConfig {
         StopTimeouts { term: ms(stop.term_ms), grace: ms(stop.grace_ms), hard: ms(stop.hard_ms) }
     }
 
-    /// Lists the files that agents may not change: the configuration file in use, the default one, and the files that
-    /// contain keys.
+    /// Lists what agents may not reach: the data directory, the configuration file in use, the directory of the default
+    /// one, and the files that contain keys.
     pub(crate) fn protected(&self, data_dir: &Path) -> ProtectedPaths {
-        let own =
-            [self.path().map(Path::to_owned), environment::default_config_file(), Some(self.token_file(data_dir))];
+        let own = [self.path().map(Path::to_owned), Some(self.token_file(data_dir))];
         let Config { providers, channels, hooks, .. } = &self.config;
         let keys = providers.values().filter_map(|provider| provider.api_key_file.clone());
         let tokens = channels.values().filter_map(|channel| channel.token_file.clone());
         let keys = keys.chain(tokens).chain(hooks.secret_file.clone());
         let files = own.into_iter().flatten().chain(keys).collect();
-        ProtectedPaths { directories: vec![data_dir.to_owned()], files }
+        let directories = [data_dir.to_owned()].into_iter().chain(environment::default_config_dir()).collect();
+        ProtectedPaths { directories, files }
     }
 
     /// A warning about a `quell.toml` in the current directory that is not used.

@@ -2,10 +2,10 @@
 //! half-way.
 
 use std::convert::Infallible;
-use std::fs::{File, Metadata};
+use std::fs::{DirBuilder, File, Metadata};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -81,6 +81,7 @@ async fn serve(
     // Bind first, so that a second daemon fails at once with one line.
     let socket = bind_tcp(listen.unwrap_or(loaded.config.server.listen))?;
     warn_about_missing_keys(&loaded);
+    create_default_config_dir();
     let stops = Matcher::Full(STOP_SECONDS.to_owned());
     let metrics = PrometheusBuilder::new().set_buckets_for_metric(stops, STOP_BUCKETS)?;
     let metrics = metrics.install_recorder().context("metrics cannot be installed")?;
@@ -107,6 +108,15 @@ async fn serve(
     }
     let clean = server_result?.is_empty() && !engine.is_fenced();
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Creates the directory of the default configuration file, so that a sandbox can cover it: the next start would read a
+/// file that a command creates there.
+fn create_default_config_dir() {
+    let Some(directory) = config::default_config_dir() else { return };
+    if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&directory) {
+        tracing::debug!(directory = %directory.display(), %error, "the directory of the default configuration does not exist");
+    }
 }
 
 /// In old versions agents worked below the data directory. Their files there are not moved.

@@ -38,6 +38,8 @@ const HOST_ENVIRONMENT: &[&str] = &[
     "QUELL_WORK",
     "QUELL_URL",
     "QUELL_TOKEN",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
     "HTTP_PROXY",
     "http_proxy",
     "ALL_PROXY",
@@ -126,9 +128,10 @@ impl DaemonHome {
             command.env("QUELL_CONFIG", self.config_file());
         }
         if let Some(user) = self.user {
-            command.uid(user).gid(user).env("HOME", self.folder.path());
+            command.uid(user).gid(user);
         }
-        command.env("QUELL_HOME", self.data_dir()).envs(self.environment.iter().map(|(n, v)| (n, v)));
+        command.env("HOME", self.folder.path()).env("QUELL_HOME", self.data_dir());
+        command.envs(self.environment.iter().map(|(n, v)| (n, v)));
         command.current_dir(self.folder.path());
         command
     }

@@ -131,13 +131,15 @@ pub struct SandboxSite {
 
 impl SandboxSite {
     /// `work_dir` is the parent of the default workdirs, `temporary_dir` that of the temporary files of sessions, and
-    /// `home_dir` the home directory of the daemon's user.
+    /// `home_dir` the home directory of the daemon's user. Relative paths are those of the current directory: commands
+    /// work elsewhere.
     pub fn new(
         work_dir: PathBuf,
         temporary_dir: PathBuf,
         home_dir: Option<PathBuf>,
         protected: &ProtectedPaths,
     ) -> Self {
+        let [work_dir, temporary_dir] = [work_dir, temporary_dir].map(|path| absolute(&path));
         let mut hidden: Vec<PathBuf> = HIDDEN_ON_THE_SYSTEM.iter().map(PathBuf::from).chain(host_keys()).collect();
         let mut toolchains = Vec::new();
         if let Some(home) = &home_dir {
@@ -146,7 +148,7 @@ impl SandboxSite {
             toolchains.extend(found.filter(|(_, folder)| folder.is_dir()));
         }
         hidden.push(work_dir.clone());
-        let protected = protected.directories.iter().chain(&protected.files).cloned().collect();
+        let protected = protected.directories.iter().chain(&protected.files).map(|path| absolute(path)).collect();
         Self { work_dir, temporary_dir, home_dir, protected, hidden, toolchains }
     }
 
@@ -240,6 +242,10 @@ impl SandboxSite {
 /// The name of an agent's directories.
 pub(super) fn directory_name(agent: &AgentId) -> String {
     agent.as_str().replace(['/', '\\', '.'], "_")
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn delete_directory(path: &Path) -> io::Result<()> {

@@ -141,7 +141,7 @@ impl FileSystemView {
             symlink(target, dev.join(name)).map_err(setup)?;
         }
         fs::write(COVER_FILE, "").map_err(setup)?;
-        fs::set_permissions(COVER_FILE, fs::Permissions::from_mode(0)).map_err(setup)?;
+        fs::set_permissions(COVER_FILE, fs::Permissions::from_mode(0o000)).map_err(setup)?;
         set_read_only(open_path(dev).map_err(setup)?, false).map_err(setup)
     }
 

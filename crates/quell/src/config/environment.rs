@@ -33,12 +33,13 @@ pub(crate) fn work_dir(data_dir: &Path) -> PathBuf {
 /// `$QUELL_CONFIG`, else `quell/quell.toml` in the XDG config directory if it exists. A `quell.toml` in the current
 /// directory is not read: an agent may have written it.
 pub(super) fn config_file() -> Option<PathBuf> {
-    env_path("QUELL_CONFIG").or_else(|| default_config_file().filter(|shared| shared.is_file()))
+    let shared = || default_config_dir().map(|directory| directory.join("quell.toml"));
+    env_path("QUELL_CONFIG").or_else(|| shared().filter(|shared| shared.is_file()))
 }
 
-/// The default configuration file; it need not exist.
-pub(super) fn default_config_file() -> Option<PathBuf> {
-    xdg_dir("XDG_CONFIG_HOME", ".config").map(|base| base.join("quell/quell.toml"))
+/// The directory of the default configuration file; neither need exist.
+pub(crate) fn default_config_dir() -> Option<PathBuf> {
+    xdg_dir("XDG_CONFIG_HOME", ".config").map(|base| base.join("quell"))
 }
 
 /// Replaces a leading `~/` by the home directory, in all keys that hold a path.

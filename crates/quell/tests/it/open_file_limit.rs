@@ -42,14 +42,16 @@ async fn started_programs_get_the_open_file_limit_of_the_daemon(#[values("auto",
     assert!(!own.contains(" 777 "), "the daemon did not raise its own limit, so this test proves nothing: {own}");
 
     assert_eq!(wait_line(&path_of("hook")).await, TEST_LIMIT);
-    model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": print_limit("shell")})));
-    let background = json!({"command": print_limit("background"), "background": true});
+    // Without mounts nothing can be created in the directory that leads to the data: the commands write into their workdir.
+    let workdir = daemon.home().work_dir().join("main");
+    model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": "ulimit -Sn > shell"})));
+    let background = json!({"command": "ulimit -Sn > background", "background": true});
     model.script(ScriptedResponse::tool_call("c2", "shell", &background));
     model.script(ScriptedResponse::text("Seen."));
     let sent = daemon.api().post_run("s", &json!({"text": "go"})).await;
     assert_eq!(sent.status, 202, "{sent:?}");
-    assert_eq!(wait_line(&path_of("shell")).await, TEST_LIMIT);
-    assert_eq!(wait_line(&path_of("background")).await, TEST_LIMIT);
+    assert_eq!(wait_line(&workdir.join("shell")).await, TEST_LIMIT);
+    assert_eq!(wait_line(&workdir.join("background")).await, TEST_LIMIT);
     let sent = daemon.api().post_run("t", &json!({"text": "go", "agent": "other"})).await;
     assert_eq!(sent.status, 202, "{sent:?}");
     assert_eq!(wait_line(&path_of("server")).await, TEST_LIMIT);

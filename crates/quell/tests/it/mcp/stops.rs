@@ -69,8 +69,13 @@ async fn a_server_that_goes_on_is_restarted_and_the_receipt_says_so(#[case] tool
     let before = fixture.call_and_answer("s", "pid").await;
     let run = fixture.start_call("s", tool, json!({})).await;
     fixture.wait_printed(&run, "progress").await;
-    let before_stop = fixture.marker.marked_processes();
-    assert!(before_stop.len() > 1, "{before_stop:#?}");
+    let marker = fixture.marker.as_str().to_owned();
+    // The server says so before it starts its own processes.
+    leaks::wait_until(WAIT_TIMEOUT, move || match leaks::processes_with_marker(&marker) {
+        found if found.len() > 1 => Ok(()),
+        found => Err(format!("{found:#?}")),
+    })
+    .await;
     let view = fixture.stop_to_end(&run).await;
     let row = call_row(&view);
     assert_eq!(row.how, "term", "{row:#?}");

@@ -81,6 +81,10 @@ pub(super) const ESCAPES: &[Escape] = &[
     Escape::never("configuration replaced", "[ -s $CONFIG ] && touch n && mv n $CONFIG && echo ESCAPED"),
     Escape::never("configuration removed", "rm $CONFIG && echo ESCAPED"),
     Escape::never("configuration truncated", "[ -s $CONFIG ] && truncate -s0 $CONFIG && echo ESCAPED"),
+    Escape::never(
+        "a configuration for the next start",
+        "mkdir -p $PERSON/.config/quell; echo '[hooks]' > $PERSON/.config/quell/quell.toml && echo ESCAPED",
+    ),
     Escape::never("key file", "grep -q secret $KEY && echo ESCAPED"),
     Escape::never("key file changed", "[ -s $KEY ] && echo x >> $KEY && echo ESCAPED"),
     Escape::never("key in the own environment", "env | grep -q secret && echo ESCAPED"),

@@ -72,7 +72,7 @@ async fn a_command_of_an_agent_is_refused_at_the_socket(#[case] agent: &str, #[c
     let log = fixture.daemon.api().run_events(&run, 0).await.read_to_end().await;
     assert_eq!(log.verdict(), "completed", "{log:?}");
     let result = fixture.model.recorded_requests().last().unwrap().messages().last().unwrap().to_string();
-    assert!(result.contains(why) && result.contains("code ") && !result.contains("code 0"), "{result}");
+    assert!(result.contains(why) && result.contains("ncode ") && !result.contains("ncode 0"), "{result}");
     let other = fixture.daemon.api().run_view(&fixture.run).await;
     assert_eq!(other["state"], "running", "{other:#}");
 }
