@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use quell_protocol::sandbox::SandboxMode;
+use quell_protocol::sandbox::{ResourceLimits, SandboxMode};
 
 use crate::approval::ApprovalPolicy;
 use crate::network_access::NetworkAccess;
@@ -37,6 +37,8 @@ pub struct SandboxRights {
     pub network: NetworkAccess,
     /// Whether commands may create namespaces.
     pub nested_namespaces: bool,
+    /// What each command may use.
+    pub limits: ResourceLimits,
     /// Whether commands are refused where a layer of the sandbox is missing.
     pub is_required: bool,
 }
@@ -46,8 +48,8 @@ impl SandboxRights {
     #[must_use]
     pub fn new(mode: SandboxMode) -> Self {
         let (writable, readable, hidden) = (Vec::new(), Vec::new(), Vec::new());
-        let network = NetworkAccess::On;
-        Self { mode, writable, readable, hidden, network, nested_namespaces: false, is_required: false }
+        let (network, limits) = (NetworkAccess::On, ResourceLimits::default());
+        Self { mode, writable, readable, hidden, network, nested_namespaces: false, limits, is_required: false }
     }
 
     /// Restricts these rights by those of the parent run. The workdir is not part of them: a sub-run keeps its own.
@@ -66,6 +68,7 @@ impl SandboxRights {
             hidden: hidden.cloned().collect(),
             network: self.network.restricted_by(&ceiling.network),
             nested_namespaces: self.nested_namespaces && ceiling.nested_namespaces,
+            limits: self.limits.restricted_by(ceiling.limits),
             is_required: self.is_required || ceiling.is_required,
         }
     }
@@ -182,14 +185,17 @@ mod tests {
     fn sandbox_rights() -> impl Strategy<Value = SandboxRights> {
         let places = || vec(select(PLACES.as_slice()).prop_map(PathBuf::from), 0..3);
         let mode = select(SandboxMode::ALL.as_slice());
-        (mode, places(), places(), places(), network(), any::<bool>(), any::<bool>()).prop_map(
-            |(mode, writable, readable, hidden, network, nested_namespaces, is_required)| SandboxRights {
+        let limits = (option::of(1_u32..9), option::of(1_u64..9))
+            .prop_map(|(processes, memory_bytes)| ResourceLimits { processes, memory_bytes });
+        (mode, places(), places(), places(), network(), any::<bool>(), limits, any::<bool>()).prop_map(
+            |(mode, writable, readable, hidden, network, nested_namespaces, limits, is_required)| SandboxRights {
                 mode,
                 writable,
                 readable,
                 hidden,
                 network,
                 nested_namespaces,
+                limits,
                 is_required,
             },
         )
@@ -251,6 +257,9 @@ mod tests {
                 }
             }
             prop_assert_eq!(last.sandbox.nested_namespaces, chain.iter().all(|link| link.sandbox.nested_namespaces));
+            let least = |limit: fn(&ResourceLimits) -> Option<u64>| chain.iter().filter_map(|link| limit(&link.sandbox.limits)).min();
+            prop_assert_eq!(last.sandbox.limits.memory_bytes, least(|limits| limits.memory_bytes));
+            prop_assert_eq!(last.sandbox.limits.processes.map(u64::from), least(|limits| limits.processes.map(u64::from)));
             prop_assert_eq!(last.sandbox.is_required, chain.iter().any(|link| link.sandbox.is_required));
             for server in SERVERS {
                 prop_assert_eq!(last.allows_server(server), chain.iter().all(|link| link.allows_server(server)), "{}", server);

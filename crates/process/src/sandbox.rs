@@ -8,6 +8,7 @@
 
 mod carve;
 mod landlock_rules;
+mod limits;
 mod mounts;
 mod network;
 mod paths;
@@ -22,7 +23,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use quell_protocol::sandbox::{MissingLayer, SandboxFacts, SandboxLayer, SandboxMode};
+use quell_protocol::sandbox::{MissingLayer, ResourceLimits, SandboxFacts, SandboxLayer, SandboxMode};
 use quell_scope::Scope;
 use seccompiler::BpfProgram;
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,7 @@ pub struct SandboxSpec {
     pub network: SandboxNetwork,
     /// Whether the command may create namespaces, as the sandbox of Chromium does.
     pub nested_namespaces: bool,
+    pub limits: ResourceLimits,
     /// Whether a command is refused where a layer is missing.
     pub is_required: bool,
 }
@@ -100,6 +102,7 @@ impl SandboxSpec {
             temporary: None,
             network: SandboxNetwork::Shared,
             nested_namespaces: false,
+            limits: ResourceLimits::default(),
             is_required: false,
         }
     }
@@ -159,6 +162,7 @@ pub(super) struct PreparedSandbox {
     landlock: Option<LandlockRules>,
     filters: Vec<BpfProgram>,
     keeps_some_capabilities: bool,
+    memory_bytes: Option<u64>,
     forbids_new_privileges: bool,
     environment: Vec<(String, PathBuf)>,
 }
@@ -178,6 +182,10 @@ impl PreparedSandbox {
             false => "the system permits no PID namespace",
         };
         layers.note(SandboxLayer::Processes, has_own_proc, no_own_proc);
+        if spec.limits != ResourceLimits::default() {
+            let missing = limits::limit_processes(spec.limits.processes, namespaces.process).err();
+            layers.note(SandboxLayer::Limits, missing.is_none(), &missing.unwrap_or_default());
+        }
         if has_mounts {
             mounts::cover_kernel_controls()?;
         }
@@ -218,6 +226,7 @@ impl PreparedSandbox {
             landlock,
             filters,
             keeps_some_capabilities: spec.is_off(),
+            memory_bytes: spec.limits.memory_bytes,
             environment: environment(spec, has_mounts),
         })
     }
@@ -240,6 +249,10 @@ impl PreparedSandbox {
         }
         if let Some(rules) = self.landlock.take() {
             rules.restrict_self()?;
+        }
+        // What this process itself needs is allocated by now.
+        if let Some(bytes) = self.memory_bytes {
+            limits::limit_memory(bytes)?;
         }
         for filter in &self.filters {
             seccompiler::apply_filter(filter).map_err(io::Error::other)?;

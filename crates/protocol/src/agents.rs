@@ -68,6 +68,10 @@ pub struct NewAgent {
     pub network: Option<NetworkSetting>,
     /// True if commands may create namespaces, as Chromium's sandbox does.
     pub nested_namespaces: Option<bool>,
+    /// Processes and threads that one command may have at the same time; 0 for no limit.
+    pub max_processes: Option<u32>,
+    /// Writable memory of each process of a command, in MiB.
+    pub max_memory_mb: Option<u64>,
     /// True if commands are refused where a layer of the sandbox is missing.
     pub sandbox_require: Option<bool>,
     /// Time limit in seconds of a foreground command whose call sets none.
@@ -162,6 +166,8 @@ impl NewAgent {
             hidden: None,
             network: None,
             nested_namespaces: None,
+            max_processes: None,
+            max_memory_mb: None,
             sandbox_require: None,
             shell_timeout_s: None,
             idle_s: None,

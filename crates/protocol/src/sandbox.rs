@@ -32,6 +32,8 @@ word_enum! {
         SystemCalls "system_calls",
         /// No capabilities, and no gain of rights by `exec`.
         Privileges "privileges",
+        /// Limits of processes and memory.
+        Limits "limits",
         /// A network namespace with nothing but its own loopback, or no internet sockets at all.
         Network "network",
     }
@@ -48,7 +50,34 @@ impl SandboxLayer {
             Self::Landlock => "Landlock",
             Self::SystemCalls => "a filter of system calls",
             Self::Privileges => "dropped privileges",
+            Self::Limits => "a limit of processes",
             Self::Network => "no network",
+        }
+    }
+}
+
+/// What the processes of a command may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceLimits {
+    /// Processes and threads of one command at the same time.
+    pub processes: Option<u32>,
+    /// Writable memory of each process, in bytes.
+    pub memory_bytes: Option<u64>,
+}
+
+impl ResourceLimits {
+    /// The smallest limit of processes: a PID namespace needs `pid_max` above `RESERVED_PIDS`, 300 (`kernel/pid.c`).
+    pub const MIN_PROCESSES: u32 = 301;
+
+    /// The smaller one of each two limits.
+    #[must_use]
+    pub fn restricted_by(self, ceiling: Self) -> Self {
+        fn smaller<T: Ord>(own: Option<T>, ceiling: Option<T>) -> Option<T> {
+            own.into_iter().chain(ceiling).min()
+        }
+        Self {
+            processes: smaller(self.processes, ceiling.processes),
+            memory_bytes: smaller(self.memory_bytes, ceiling.memory_bytes),
         }
     }
 }

@@ -14,7 +14,7 @@ use quell_process::Isolate;
 use quell_protocol::AgentId;
 use quell_protocol::agents::Price;
 use quell_protocol::approval::default_quorum;
-use quell_protocol::sandbox::SandboxMode;
+use quell_protocol::sandbox::{ResourceLimits, SandboxMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -116,6 +116,10 @@ pub struct AgentConfig {
     pub network: NetworkAccess,
     /// Whether commands may create namespaces, as the sandbox of Chromium does.
     pub nested_namespaces: bool,
+    /// Processes and threads that one command may have at the same time, at least 301; 0 for no limit.
+    pub max_processes: u32,
+    /// Writable memory of each process of a command, in MiB; no limit if absent.
+    pub max_memory_mb: Option<u64>,
     /// Whether commands are refused where the system lacks a layer of the sandbox. Otherwise the log, `quell doctor` and
     /// the receipt name what is missing.
     pub sandbox_require: bool,
@@ -194,11 +198,26 @@ impl AgentConfig {
             let problem = "contradicts sandbox = \"read-only\"; leave it out, or set sandbox = \"workspace\"";
             return Some(("writable", problem.to_owned()));
         }
+        if (1..ResourceLimits::MIN_PROCESSES).contains(&self.max_processes) {
+            let least = ResourceLimits::MIN_PROCESSES;
+            return Some(("max_processes", format!("must be at least {least}, or 0 for no limit")));
+        }
+        if self.max_memory_mb.is_some_and(|most| !(MIN_MEMORY_MB..=MAX_MEMORY_MB).contains(&most)) {
+            return Some((
+                "max_memory_mb",
+                format!("must be from {MIN_MEMORY_MB} to {MAX_MEMORY_MB}; leave it out for no limit"),
+            ));
+        }
         (self.sandbox_require && self.isolate == Isolate::None).then(|| {
             let problem =
                 "contradicts isolate = \"none\", without which no namespace holds a command; leave isolate out";
             ("sandbox_require", problem.to_owned())
         })
+    }
+
+    pub fn resource_limits(&self) -> ResourceLimits {
+        let processes = Some(self.max_processes).filter(|most| *most > 0);
+        ResourceLimits { processes, memory_bytes: self.max_memory_mb.map(|most| most << 20) }
     }
 
     /// What is wrong with `approval_quorum`.
@@ -262,10 +281,17 @@ impl Default for AgentConfig {
             hidden: Vec::new(),
             network: NetworkAccess::On,
             nested_namespaces: false,
+            max_processes: 4096,
+            max_memory_mb: None,
             sandbox_require: false,
         }
     }
 }
+
+/// Below this, shells themselves fail.
+const MIN_MEMORY_MB: u64 = 16;
+/// 64 TiB, more than a machine has.
+const MAX_MEMORY_MB: u64 = 1 << 26;
 
 /// Limits of runs and of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

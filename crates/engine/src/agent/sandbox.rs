@@ -182,6 +182,7 @@ impl SandboxSite {
                 NetworkAccess::List(_) => SandboxNetwork::Proxied,
             },
             nested_namespaces: rights.nested_namespaces,
+            limits: rights.limits,
             is_required: rights.is_required,
             ..SandboxSpec::new(rights.mode)
         }

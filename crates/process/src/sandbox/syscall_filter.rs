@@ -54,9 +54,37 @@ const REFUSED_CALLS: &[libc::c_long] = &[
 ];
 
 /// Calls whose callers fall back to others when the kernel does not have them. io_uring makes sockets and opens files
-/// without the calls that are filtered.
+/// without the calls that are filtered; the mode in which `openat2` creates a file is in memory, which a filter cannot
+/// read.
 const ABSENT_CALLS: &[libc::c_long] =
-    &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_openat2];
+
+/// The bits that make a program run with the rights of its owner or group.
+const SET_ID_BITS: [u64; 2] = [0o4000, 0o2000];
+
+/// Calls that give a file a mode, with the number of that argument.
+const MODE_CALLS: &[(libc::c_long, u8)] = &[
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (libc::SYS_fchmodat2, 2),
+    (libc::SYS_mknodat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chmod, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_creat, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, 1),
+];
+
+/// Calls that create a file with a mode if one of [`CREATE_FLAGS`] is in the argument before it.
+const CREATE_CALLS: &[(libc::c_long, u8)] = &[
+    (libc::SYS_openat, 3),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 2),
+];
+
+/// `O_CREAT`, and `__O_TMPFILE` without `O_DIRECTORY`, which is part of `O_TMPFILE`.
+const CREATE_FLAGS: [libc::c_int; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
 
 /// The flags with which `clone` and `unshare` create namespaces.
 const NAMESPACE_FLAGS: [libc::c_int; 7] = [
@@ -103,8 +131,27 @@ fn refused_rules(spec: &SandboxSpec) -> Result<FilterRules, seccompiler::Error> 
         unshare.extend(flag_rules(&[CLONE_NEWTIME])?);
         rules.insert(libc::SYS_unshare, unshare);
     }
+    rules.extend(set_id_rules()?);
     let requests = REFUSED_TERMINAL_REQUESTS.map(|request| rule(argument(1, SeccompCmpOp::Eq, request)?));
     rules.insert(libc::SYS_ioctl, requests.into_iter().collect::<Result<_, _>>()?);
+    Ok(rules)
+}
+
+/// No set-user-id and set-group-id files: outside of the sandbox another user could run them.
+fn set_id_rules() -> Result<FilterRules, seccompiler::Error> {
+    let has_bit = |index, bit| argument(index, SeccompCmpOp::MaskedEq(bit), bit);
+    let mut rules = FilterRules::new();
+    for bit in SET_ID_BITS {
+        for (call, mode) in MODE_CALLS {
+            rules.entry(*call).or_default().push(rule(has_bit(*mode, bit)?)?);
+        }
+        for (call, mode) in CREATE_CALLS {
+            for flag in CREATE_FLAGS.map(|flag| u64::from(flag.unsigned_abs())) {
+                let creates = SeccompRule::new(vec![has_bit(mode - 1, flag)?, has_bit(*mode, bit)?])?;
+                rules.entry(*call).or_default().push(creates);
+            }
+        }
+    }
     Ok(rules)
 }
 

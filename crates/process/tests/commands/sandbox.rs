@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use quell_process::{CommandSpec, Isolate, ProcessEnd, SandboxNetwork, SandboxSpec, SpawnError};
-use quell_protocol::sandbox::{SandboxFacts, SandboxLayer, SandboxMode};
+use quell_protocol::sandbox::{ResourceLimits, SandboxFacts, SandboxLayer, SandboxMode};
 use rstest::rstest;
 
 use crate::fixture::{CommandFixture, WARDEN_BINARY};
@@ -44,7 +44,8 @@ impl SandboxFixture {
         SandboxSpec {
             protected: vec![self.path("data"), self.path("person/etc/quell.toml")],
             hidden: vec![self.path("work"), self.path("person/.ssh")],
-            readable: vec![self.path("person")],
+            // A checkout in /tmp is hidden.
+            readable: vec![self.path("person"), WARDEN_BINARY.into()],
             writable: vec![self.path("work/main")],
             home: Some(self.path("agent-home")),
             temporary: Some(self.path("tmp")),
@@ -175,7 +176,11 @@ async fn system_calls_that_leave_the_sandbox_are_refused(
         "vsock",
         "raw",
         "packet",
-        "push-input"
+        "push-input",
+        "set-user-id ~/program",
+        "set-user-id-unnamed",
+        "chmod-user ~/file",
+        "chmod-group ~/file"
     )]
     call: &str,
 ) {
@@ -183,7 +188,7 @@ async fn system_calls_that_leave_the_sandbox_are_refused(
         return;
     }
     let fixture = SandboxFixture::new(isolate).await;
-    let end = fixture.run(fixture.sandbox(mode), &format!("$PROBE {call}")).await.unwrap();
+    let end = fixture.run(fixture.sandbox(mode), &format!("cd; touch ~/file; $PROBE {call}")).await.unwrap();
     let text = end.output.text();
     assert_eq!(end.code, Some(1), "{text}");
     assert!(["not permitted", "denied", "Read-only"].iter().any(|word| text.contains(word)), "{text}");
@@ -191,7 +196,7 @@ async fn system_calls_that_leave_the_sandbox_are_refused(
 
 #[rstest]
 #[tokio::test]
-async fn calls_with_a_fall_back_are_absent(#[values("clone3", "io-uring", "x32")] call: &str) {
+async fn calls_with_a_fall_back_are_absent(#[values("clone3", "io-uring", "openat2", "x32")] call: &str) {
     let fixture = SandboxFixture::new(Isolate::None).await;
     let end = fixture.run(fixture.sandbox(SandboxMode::Workspace), &format!("$PROBE {call}")).await.unwrap();
     assert!(end.output.text().contains("not implemented"), "{}", end.output.text());
@@ -207,7 +212,8 @@ async fn usual_calls_work_in_every_mode(
         return;
     }
     let fixture = SandboxFixture::new(isolate).await;
-    for call in ["thread", "unshare-files", "loopback", "own-abstract quell-test-own", "signal 0"] {
+    let calls = ["thread", "unshare-files", "loopback", "own-abstract quell-test-own", "signal 0"];
+    for call in calls.into_iter().chain(["create-plain ~/plain", "chmod-plain ~/plain"]) {
         fixture.output(fixture.sandbox(mode), &format!("$PROBE {call}")).await;
     }
 }
@@ -327,6 +333,48 @@ async fn the_facts_are_those_of_proc(#[case] mode: SandboxMode, #[case] isolate:
     let missing: Vec<SandboxLayer> = facts.missing.iter().map(|missing| missing.layer).collect();
     let expected = [SandboxLayer::Mounts, SandboxLayer::Processes, SandboxLayer::Ipc];
     assert_eq!(missing, if isolate == Isolate::None { &expected[..] } else { &[] }, "{facts:?}");
+}
+
+/// The least number of processes that a namespace can be limited to.
+const FEW_PROCESSES: u32 = ResourceLimits::MIN_PROCESSES;
+
+#[tokio::test]
+async fn a_command_has_no_more_processes_than_its_limit() {
+    if !permits_namespaces(Isolate::Pid).await {
+        return;
+    }
+    let fixture = SandboxFixture::new(Isolate::Pid).await;
+    let of_the_system = fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
+    let script = format!("i=0; while [ $i -lt {} ]; do sleep 300 & i=$((i+1)); done; echo all", FEW_PROCESSES + 100);
+    for (limit, starts_all) in [(None, true), (Some(FEW_PROCESSES), false)] {
+        let limits = ResourceLimits { processes: limit, memory_bytes: None };
+        let end =
+            fixture.run(SandboxSpec { limits, ..fixture.sandbox(SandboxMode::Workspace) }, &script).await.unwrap();
+        let facts = end.sandbox.as_ref().unwrap();
+        if facts.missing.iter().any(|missing| missing.layer == SandboxLayer::Limits) {
+            eprintln!("skipped: {facts:?}");
+            return;
+        }
+        assert_eq!(facts.layers.contains(&SandboxLayer::Limits), limit.is_some());
+        assert_eq!(end.output.text().ends_with("all\n"), starts_all, "{}", end.output.text());
+    }
+    assert_eq!(fs::read_to_string("/proc/sys/kernel/pid_max").unwrap(), of_the_system);
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_process_has_no_more_memory_than_its_limit(#[values(Isolate::Pid, Isolate::None)] isolate: Isolate) {
+    if !permits_namespaces(isolate).await {
+        return;
+    }
+    let fixture = SandboxFixture::new(isolate).await;
+    // `tail` keeps a line without an end in its memory.
+    let script = "head -c 200000000 /dev/zero | tail | wc -c";
+    for (limit, is_kept) in [(None, true), (Some(64 << 20), false)] {
+        let limits = ResourceLimits { processes: None, memory_bytes: limit };
+        let end = fixture.run(SandboxSpec { limits, ..fixture.sandbox(SandboxMode::Workspace) }, script).await.unwrap();
+        assert_eq!(end.output.text().contains("200000000"), is_kept, "{}", end.output.text());
+    }
 }
 
 #[tokio::test]

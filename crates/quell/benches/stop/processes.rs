@@ -1,11 +1,12 @@
 //! Overhead of a warden, and stop to last process gone.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use quell_kernel::StopTimeouts;
-use quell_process::{CommandSpec, Isolate, OutputSink, WardenExe, Wardens, base_environment};
-use quell_protocol::ToolOutputStream;
+use quell_process::{CommandSpec, Isolate, OutputSink, SandboxSpec, WardenExe, Wardens, base_environment};
+use quell_protocol::{SandboxMode, ToolOutputStream};
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Scope};
 use quell_testkit::commands::{self, ProcessMarker};
@@ -31,19 +32,22 @@ impl OutputSink for IgnoreOutput {
 
 async fn measure_warden_cost(report: &BenchReport, samples: usize) {
     let wardens = Wardens::new(WardenExe::Path(quell().to_owned()), StopTimeouts::default()).unwrap();
-    let command_spec = |isolate| CommandSpec {
+    // Not in /tmp, which a sandbox replaces.
+    let place = tempfile::tempdir_in(quell().parent().unwrap()).unwrap();
+    let command_spec = |isolate, sandbox| CommandSpec {
         argv: vec!["sh".into(), "-c".into(), ":".into()],
         label: ":".to_owned(),
-        cwd: std::env::temp_dir(),
+        cwd: place.path().to_owned(),
         env: base_environment(std::env::vars_os()),
         timeout: None,
         output_limit: 1000,
         isolate,
-        sandbox: None,
+        sandbox,
         network: None,
     };
-    let (sweep, namespace) = (command_spec(Isolate::None), command_spec(Isolate::Auto));
-    let (mut bare, mut swept, mut isolated) = <(Times, Times, Times)>::default();
+    let (sweep, namespace) = (command_spec(Isolate::None, None), command_spec(Isolate::Auto, None));
+    let sandbox = command_spec(Isolate::Auto, Some(sandbox_of_an_agent(place.path()).into()));
+    let (mut bare, mut swept, mut isolated, mut sandboxed) = <(Times, Times, Times, Times)>::default();
     for _ in 0..samples {
         let begun = Instant::now();
         #[expect(clippy::disallowed_methods, reason = "the baseline is a bare spawn")]
@@ -51,18 +55,38 @@ async fn measure_warden_cost(report: &BenchReport, samples: usize) {
         command.args(["-c", ":"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().unwrap();
         bare.add(begun.elapsed());
-        for (spec, times) in [(&sweep, &mut swept), (&namespace, &mut isolated)] {
+        for (spec, times) in [(&sweep, &mut swept), (&namespace, &mut isolated), (&sandbox, &mut sandboxed)] {
             let scope = Scope::new(Clock::start(), PointProbe::default());
             let begun = Instant::now();
             wardens.run(spec, &scope, &mut IgnoreOutput).await.unwrap();
             times.add(begun.elapsed());
         }
     }
-    let (bare, swept, isolated) = (bare.median(), swept.median(), isolated.median());
+    let (bare, swept, isolated, sandboxed) = (bare.median(), swept.median(), isolated.median(), sandboxed.median());
     let note = format!("bare {bare:.3} ms, through a warden {swept:.3} ms, n {samples}");
     report.add("a warden adds to a command, median", (swept - bare, "ms"), AtMost(3.0), note);
     let note = format!("in a namespace {isolated:.3} ms, n {samples}");
     report.add("a PID namespace adds to that, median", (isolated - swept, "ms"), AtMost(1.5), note);
+    let note = format!("in a sandbox with its namespaces {sandboxed:.3} ms, n {samples}");
+    report.add("a sandbox adds to a warden, median", (sandboxed - swept, "ms"), AtMost(4.0), note);
+}
+
+/// As many places as an agent's sandbox has on a machine of a developer: hidden files and directories at the home of a
+/// person, secrets of the system, and the directories of the agent.
+fn sandbox_of_an_agent(place: &Path) -> SandboxSpec {
+    let directory = |name: String| {
+        let path = place.join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    };
+    SandboxSpec {
+        protected: vec![directory("data".into()), "/etc/shadow".into()],
+        hidden: (0..30).map(|number| directory(format!("person/hidden-{number}"))).collect(),
+        writable: vec![directory("work".into())],
+        home: Some(directory("home".into())),
+        temporary: Some(directory("data/tmp".into())),
+        ..SandboxSpec::new(SandboxMode::Workspace)
+    }
 }
 
 /// Measures stops of four kinds of commands, each in a real run.

@@ -137,8 +137,8 @@ async fn nothing_escapes_but_what_the_table_says(
     #[values(true, false)] has_namespaces: bool,
 ) {
     let isolate = if has_namespaces { "auto" } else { "none" };
-    // The home directory of the person lies in /tmp, which is hidden.
-    let readable = if mode == SandboxMode::Off { "" } else { "readable = [\"~/\"]\n" };
+    // The home directory of the person and the binary lie in /tmp, which is hidden.
+    let readable = if mode == SandboxMode::Off { "" } else { "readable = [\"~/\", \"~/../quell\"]\n" };
     let agent = format!("sandbox = \"{}\"\nisolate = \"{isolate}\"\n{readable}", mode.as_str());
     let Some(test) = SandboxDaemon::start(user, &agent).await else { return };
     let (_, run) = test.run_command("facts", "true").await;
@@ -179,6 +179,34 @@ async fn a_refused_command_is_told_the_rule_and_the_remedy(
     let (told, _) = test.run_command("s", command).await;
     assert!(told.contains(remedy), "{told}");
     assert_eq!(told.contains(&format!("`{mode}`")), !remedy.is_empty(), "{told}");
+}
+
+/// What fills the machine with processes or memory ends with its command, and hurts nothing else.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bombs_stay_within_the_limits_of_their_agent(
+    #[values(SandboxUser::Root, SandboxUser::Ordinary)] user: SandboxUser,
+) {
+    let agent = "isolate = \"pid\"\nmax_processes = 301\nmax_memory_mb = 64\n";
+    let Some(test) = SandboxDaemon::start(user, agent).await else { return };
+    let (told, run) = test.run_command("memory", "head -c 200000000 /dev/zero | tail | wc -c").await;
+    assert!(!told.contains("200000000"), "{told}");
+    let facts = &process_row(&run)["sandbox"];
+    if !facts["layers"].as_array().unwrap().contains(&json!("limits")) {
+        announce_skip("this kernel limits no processes of a namespace");
+        return;
+    }
+    // Each shell starts two more, and none ends by itself.
+    let bomb = "export B='sh -c \"$B\" & sh -c \"$B\" & wait'; sh -c \"$B\"; echo exploded";
+    test.run_command("processes", bomb).await;
+    test.model.script(shell_call(format!("touch begun; {bomb}; sleep 600")));
+    let run = test.daemon.api().send_message("stopped", "go").await;
+    let begun = test.daemon.home().work_dir().join("main/begun");
+    poll_until("the bomb", async || begun.exists().then_some(())).await;
+    let view = test.daemon.api().stop_run(&run).await;
+    assert_eq!(view["receipt"]["leftovers"], json!([]), "{view:#}");
+    let (told, _) = test.run_command("after", "echo fine").await;
+    assert!(told.starts_with("fine"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -198,7 +198,9 @@ impl AgentFactory {
                 return Err((key, problem));
             }
         }
+        let limits = config.resource_limits();
         let AgentConfig { writable, readable, hidden, network, nested_namespaces, sandbox_require, .. } = config;
-        Ok(SandboxRights { mode, writable, readable, hidden, network, nested_namespaces, is_required: sandbox_require })
+        let is_required = sandbox_require;
+        Ok(SandboxRights { mode, writable, readable, hidden, network, nested_namespaces, limits, is_required })
     }
 }

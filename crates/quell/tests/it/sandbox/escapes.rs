@@ -115,8 +115,40 @@ pub(super) const ESCAPES: &[Escape] = &[
     Escape::never("a backup", "QUELL_HOME=$DATA $QUELL backup /tmp/b.db && echo ESCAPED"),
     Escape::never(
         "a second daemon on the data",
-        "QUELL_HOME=$DATA timeout 5 $QUELL serve --listen 127.0.0.1:0 | grep -q ready && echo ESCAPED",
+        // It may start on a directory of its own that has the same name.
+        "QUELL_HOME=$DATA timeout 3 $QUELL serve --listen 127.0.0.1:0 2>/dev/null | while read line; do case $line in *ready*) \
+         QUELL_HOME=$DATA $QUELL runs | grep -q facts && echo ESCAPED; break;; esac; done",
     ),
+    Escape::never("an approval of its own call", "QUELL_HOME=$DATA $QUELL approvals allow x && echo ESCAPED"),
+    Escape::never("an approval by HTTP", "$QUELL --url $URL --token guessed approvals && echo ESCAPED"),
+    Escape::never("an export of a session", "QUELL_HOME=$DATA $QUELL sessions export facts && echo ESCAPED"),
+    Escape::never("HTTP without a token", "curl -sf $URL/api/runs && echo ESCAPED"),
+    Escape::never(
+        "HTTP with a guessed cookie",
+        "curl -sf -H 'Cookie: quell_session=guessed' $URL/api/runs && echo ESCAPED",
+    ),
+    Escape::never(
+        "a stop by HTTP",
+        "curl -sf -X POST -d '{}' -H 'Content-Type: application/json' $URL/api/stop && echo ESCAPED",
+    ),
+    Escape::never(
+        "the socket of the daemon",
+        "curl -sf --unix-socket $DATA/quell.sock http://localhost/api/runs && echo ESCAPED",
+    ),
+    Escape::never(
+        "a WebSocket of another page",
+        "curl -sf --http1.1 -m2 -H 'Origin: http://other.example' -H 'Connection: Upgrade' -H 'Upgrade: websocket' -H 'Sec-WebSocket-Version: 13' -H 'Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==' $URL/ws | grep -q run && echo ESCAPED",
+    ),
+    Escape::never(
+        "token through a descriptor of the directory",
+        "exec 9<$DATA && grep -q . /proc/self/fd/9/token && echo ESCAPED",
+    ),
+    Escape::never(
+        "token by a path of the root directory",
+        "exec 9</ && grep -q . /proc/self/fd/9$DATA/token && echo ESCAPED",
+    ),
+    Escape::never("token exchanged with a file", "touch e && mv --exchange e $DATA/token && echo ESCAPED"),
+    Escape::never("a core dump of the daemon", "kill -QUIT $DAEMON && echo ESCAPED"),
     Escape::never(
         "block devices",
         "for d in /dev/[svx]d? /dev/nvme?n? /dev/loop0 /dev/dm-0; do head -c1 $d && echo ESCAPED; done",
@@ -155,6 +187,12 @@ pub(super) const ESCAPES: &[Escape] = &[
         "a program of the system",
         "touch /usr/local/bin/quell-x && rm /usr/local/bin/quell-x && echo ESCAPED",
     ),
+    Escape::when_off("a unit of the service manager", "systemd-run --wait true && echo ESCAPED"),
+    Escape::when_off("a unit of the user", "systemd-run --user --wait true && echo ESCAPED"),
+    Escape::not_by_landlock("a container", "docker run --rm -v /:/host busybox true && echo ESCAPED"),
+    Escape::not_by_landlock("the message bus", "busctl list && echo ESCAPED"),
+    Escape::when_off("keys of an agent of keys", "ssh-add -l && echo ESCAPED"),
+    Escape::when_off("a job for later", "echo true | at now && echo ESCAPED"),
     Escape::when_off("a job of cron", "echo > /etc/cron.d/quell-x && rm /etc/cron.d/quell-x && echo ESCAPED"),
     Escape::not_by_landlock("files of other programs in /tmp", "ls /tmp | grep -q quell-escape-marker && echo ESCAPED"),
     Escape::not_by_landlock("sockets of services", "ls /run | grep -q . && echo ESCAPED"),
@@ -192,6 +230,13 @@ pub(super) const ESCAPES: &[Escape] = &[
     Escape::when_off("capabilities", "setpriv --inh-caps=+all true && echo ESCAPED"),
     Escape::never("swap", "swapon /dev/null && echo ESCAPED"),
     Escape::never("a trace of the daemon", "strace -p $DAEMON -o t & sleep 0.1; grep -q . t && echo ESCAPED"),
+    Escape::when_off("a set-user-id program", "cp /bin/sh s && chmod 4755 s && [ -u s ] && rm s && echo ESCAPED"),
+    Escape::when_off("the daemon first to be killed", "echo 1000 > /proc/$DAEMON/oom_score_adj && echo ESCAPED"),
+    Escape::not_by_landlock(
+        "the priority of the daemon",
+        "renice 19 -p $DAEMON && renice 0 -p $DAEMON && echo ESCAPED",
+    ),
+    Escape::not_by_landlock("the limits of the daemon", "prlimit --pid $DAEMON --cpu && echo ESCAPED"),
     // What stays possible.
     Escape {
         name: "work in the workdir",
