@@ -12,6 +12,7 @@ mod fake_server;
 pub mod gateway_client;
 pub mod history_check;
 pub mod hostile;
+pub mod kernel;
 pub mod leaks;
 pub mod machine_speed;
 pub mod mcp;

@@ -11,7 +11,7 @@ use quell_testkit::skip::{announce_skip, lacks_root};
 
 use crate::prelude::*;
 use crate::test_engine::shell_call;
-use escapes::{ESCAPES, Escape, Expectation};
+use escapes::{ESCAPES, Escape, Expectation, KernelSupport};
 
 const ORDINARY_USER: u32 = 65534;
 
@@ -32,6 +32,11 @@ struct SandboxDaemon {
 impl SandboxDaemon {
     /// `None` when this user cannot be tried here. `agent` continues the section of `main`.
     async fn start(user: SandboxUser, agent: &str) -> Option<Self> {
+        Self::start_on(KernelSupport::Everything, user, agent).await
+    }
+
+    /// As [`Self::start`], with a kernel that has no Landlock if `kernel` has none.
+    async fn start_on(kernel: KernelSupport, user: SandboxUser, agent: &str) -> Option<Self> {
         let process_lock = ProcessLock::shared().await;
         let model = ScriptedModel::start().await;
         let home = DaemonHome::new("");
@@ -56,6 +61,7 @@ impl SandboxDaemon {
         }
         let home = home.with_env("HOME", person.to_str().unwrap()).with_env("KEY_OF_THE_TEST", "secret-key");
         let quell = home.copy_executable(quell_exe());
+        let started = if kernel.has_landlock() { quell.clone() } else { without_landlock(home.root_dir(), &quell) };
         let home = match user {
             SandboxUser::Root if lacks_root() => return None,
             SandboxUser::Ordinary if rustix::process::geteuid().is_root() => {
@@ -64,7 +70,7 @@ impl SandboxDaemon {
             }
             SandboxUser::Root | SandboxUser::Ordinary => home,
         };
-        let daemon = home.start(&quell).await;
+        let daemon = home.start(&started).await;
         let other = daemon.home().work_dir().join("other/file");
         std::fs::write(&other, "private").unwrap();
         if user == SandboxUser::Ordinary {
@@ -102,17 +108,42 @@ impl SandboxDaemon {
     }
 
     /// Tries an escape; says how it differs from what the table says beforehand.
-    async fn try_escape(&self, escape: &Escape, mode: SandboxMode, has_namespaces: bool) -> Option<String> {
+    async fn try_escape(&self, escape: &Escape, mode: SandboxMode, kernel: KernelSupport) -> Option<String> {
+        let expected = escape.expected(mode, kernel)?;
         let command = format!("{}{}", self.variables(), escape.script);
         let (told, _) = self.run_command(escape.name, &command).await;
         let has_escaped = told.contains("ESCAPED");
-        let is_expected = match escape.expected(mode, has_namespaces) {
+        let is_expected = match expected {
             Expectation::Held => !has_escaped,
             Expectation::Open => has_escaped,
             Expectation::AsUser => true,
         };
         (!is_expected).then(|| format!("{}: {told}", escape.name))
     }
+}
+
+/// A program that runs `quell` with the calls of Landlock refused, as a kernel without it refuses them.
+fn without_landlock(directory: &Path, quell: &Path) -> PathBuf {
+    let filter = directory.join("filter");
+    std::fs::copy(std::env::current_exe().unwrap(), &filter).unwrap();
+    let script = format!(
+        "{PROGRAM_VARIABLE}='{}' {ARGUMENTS_VARIABLE}=\"$*\" exec '{}' --exact sandbox::runs_without_landlock --ignored",
+        quell.display(),
+        filter.display()
+    );
+    write_shell_program(directory.join("without-landlock"), &script)
+}
+
+const PROGRAM_VARIABLE: &str = "QUELL_TEST_PROGRAM";
+const ARGUMENTS_VARIABLE: &str = "QUELL_TEST_ARGUMENTS";
+
+#[test]
+#[ignore = "started as a process by the tests below"]
+fn runs_without_landlock() {
+    let Some(program) = std::env::var_os(PROGRAM_VARIABLE) else { return };
+    let arguments = std::env::var(ARGUMENTS_VARIABLE).unwrap();
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    panic!("{}", quell_testkit::kernel::exec_without_landlock(&program, &arguments));
 }
 
 fn give_to_user(path: &Path, user: u32) {
@@ -134,26 +165,44 @@ fn process_row(run: &Value) -> &Value {
 async fn nothing_escapes_but_what_the_table_says(
     #[values(SandboxUser::Root, SandboxUser::Ordinary)] user: SandboxUser,
     #[values(SandboxMode::ReadOnly, SandboxMode::Workspace, SandboxMode::Off)] mode: SandboxMode,
-    #[values(true, false)] has_namespaces: bool,
+    #[values(KernelSupport::Everything, KernelSupport::LandlockAlone)] kernel: KernelSupport,
 ) {
-    let isolate = if has_namespaces { "auto" } else { "none" };
+    assert_table(user, mode, kernel).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_landlock_nothing_escapes_but_what_the_table_says(
+    #[values(SandboxUser::Root, SandboxUser::Ordinary)] user: SandboxUser,
+    #[values(KernelSupport::NamespacesAlone, KernelSupport::Neither)] kernel: KernelSupport,
+) {
+    assert_table(user, SandboxMode::Workspace, kernel).await;
+}
+
+/// Tries every escape of the table.
+async fn assert_table(user: SandboxUser, mode: SandboxMode, kernel: KernelSupport) {
+    let isolate = if kernel.has_namespaces() { "auto" } else { "none" };
     // The home directory of the person and the binary lie in /tmp, which is hidden.
     let readable = if mode == SandboxMode::Off { "" } else { "readable = [\"~/\", \"~/../quell\"]\n" };
     let agent = format!("sandbox = \"{}\"\nisolate = \"{isolate}\"\n{readable}", mode.as_str());
-    let Some(test) = SandboxDaemon::start(user, &agent).await else { return };
+    let Some(test) = SandboxDaemon::start_on(kernel, user, &agent).await else { return };
     let (_, run) = test.run_command("facts", "true").await;
     let facts = &process_row(&run)["sandbox"];
     assert_eq!(facts["mode"], mode.as_str(), "{facts:#}");
-    if has_namespaces && facts["missing"].is_array() {
+    let missing: Vec<&str> =
+        facts["missing"].as_array().into_iter().flatten().filter_map(|missing| missing["layer"].as_str()).collect();
+    if kernel.has_namespaces() && missing.contains(&"mounts") {
         announce_skip("the system permits no namespaces");
         return;
     }
+    assert_eq!(missing.contains(&"landlock"), !kernel.has_landlock(), "{facts:#}");
+    assert_eq!(missing.contains(&"mounts"), !kernel.has_namespaces(), "{facts:#}");
     let own_files = [test.daemon.home().config_file(), test.daemon.home().root_dir().join("key")];
     let before = own_files.clone().map(|file| std::fs::read(file).unwrap());
     let marker = tempfile::Builder::new().prefix("quell-escape-marker").tempfile().unwrap();
     let mut differences = Vec::new();
     for escape in ESCAPES {
-        differences.extend(test.try_escape(escape, mode, has_namespaces).await);
+        differences.extend(test.try_escape(escape, mode, kernel).await);
     }
     drop(marker);
     assert_eq!(own_files.map(|file| std::fs::read(file).unwrap()), before, "Quell's own files were changed");

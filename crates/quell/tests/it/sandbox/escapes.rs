@@ -26,33 +26,65 @@ pub(super) struct Escape {
     with_namespaces: [Expectation; 3],
     /// With Landlock alone, in the same modes.
     landlock_alone: [Expectation; 3],
+    /// Whether other means than namespaces and Landlock hold it: the filter of system calls, missing capabilities, the
+    /// rights of the daemon. What they do not hold would succeed, and end the daemon of the test.
+    held_without_both: bool,
+}
+
+/// What the kernel of a test offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KernelSupport {
+    Everything,
+    LandlockAlone,
+    NamespacesAlone,
+    Neither,
+}
+
+impl KernelSupport {
+    pub(super) fn has_namespaces(self) -> bool {
+        matches!(self, Self::Everything | Self::NamespacesAlone)
+    }
+
+    pub(super) fn has_landlock(self) -> bool {
+        matches!(self, Self::Everything | Self::LandlockAlone)
+    }
 }
 
 impl Escape {
     /// What no mode permits.
     const fn never(name: &'static str, script: &'static str) -> Self {
-        Self { name, script, with_namespaces: [Held; 3], landlock_alone: [Held; 3] }
+        Self { name, script, with_namespaces: [Held; 3], landlock_alone: [Held; 3], held_without_both: false }
     }
 
     /// What only the mode `off` permits, as far as the daemon's user may.
     const fn when_off(name: &'static str, script: &'static str) -> Self {
         let modes = [Held, Held, AsUser];
-        Self { name, script, with_namespaces: modes, landlock_alone: modes }
+        Self { name, script, with_namespaces: modes, landlock_alone: modes, held_without_both: false }
     }
 
     /// As [`Self::when_off`], but Landlock alone does not hold it.
     const fn not_by_landlock(name: &'static str, script: &'static str) -> Self {
-        Self { name, script, with_namespaces: [Held, Held, AsUser], landlock_alone: [AsUser; 3] }
+        let (with_namespaces, landlock_alone) = ([Held, Held, AsUser], [AsUser; 3]);
+        Self { name, script, with_namespaces, landlock_alone, held_without_both: false }
     }
 
-    pub(super) fn expected(&self, mode: SandboxMode, has_namespaces: bool) -> Expectation {
-        let modes = if has_namespaces { self.with_namespaces } else { self.landlock_alone };
+    /// An attempt that is held also where the kernel has neither namespaces nor Landlock.
+    const fn without_both(self) -> Self {
+        Self { held_without_both: true, ..self }
+    }
+
+    /// `None` for an attempt that is not made where the kernel offers only this.
+    pub(super) fn expected(&self, mode: SandboxMode, kernel: KernelSupport) -> Option<Expectation> {
+        if kernel == KernelSupport::Neither && !self.held_without_both {
+            return None;
+        }
+        let modes = if kernel.has_namespaces() { self.with_namespaces } else { self.landlock_alone };
         let [read_only, workspace, off] = modes;
-        match mode {
+        Some(match mode {
             SandboxMode::ReadOnly => read_only,
             SandboxMode::Workspace => workspace,
             SandboxMode::Off => off,
-        }
+        })
     }
 }
 
@@ -87,7 +119,7 @@ pub(super) const ESCAPES: &[Escape] = &[
     ),
     Escape::never("key file", "grep -q secret $KEY && echo ESCAPED"),
     Escape::never("key file changed", "[ -s $KEY ] && echo x >> $KEY && echo ESCAPED"),
-    Escape::never("key in the own environment", "env | grep -q secret && echo ESCAPED"),
+    Escape::never("key in the own environment", "env | grep -q secret && echo ESCAPED").without_both(),
     Escape::never("key in the parent's environment", "grep -aq secret /proc/$PPID/environ && echo ESCAPED"),
     Escape::never("key in any environment", "cat /proc/[0-9]*/environ | grep -aq secret-key && echo ESCAPED"),
     Escape::never("environment of the daemon", "head -c1 /proc/$DAEMON/environ | grep -q . && echo ESCAPED"),
@@ -110,8 +142,8 @@ pub(super) const ESCAPES: &[Escape] = &[
     Escape::never("hold lifted", "QUELL_HOME=$DATA $QUELL hold off && echo ESCAPED"),
     Escape::never("approvals listed", "QUELL_HOME=$DATA $QUELL approvals && echo ESCAPED"),
     Escape::never("a token of its own", "QUELL_HOME=$DATA $QUELL token create x && echo ESCAPED"),
-    Escape::never("runs by HTTP", "$QUELL --url $URL runs && echo ESCAPED"),
-    Escape::never("a guessed token", "$QUELL --url $URL --token admin hold off && echo ESCAPED"),
+    Escape::never("runs by HTTP", "$QUELL --url $URL runs && echo ESCAPED").without_both(),
+    Escape::never("a guessed token", "$QUELL --url $URL --token admin hold off && echo ESCAPED").without_both(),
     Escape::never("a backup", "QUELL_HOME=$DATA $QUELL backup /tmp/b.db && echo ESCAPED"),
     Escape::never(
         "a second daemon on the data",
@@ -120,25 +152,25 @@ pub(super) const ESCAPES: &[Escape] = &[
          QUELL_HOME=$DATA $QUELL runs | grep -q facts && echo ESCAPED; break;; esac; done",
     ),
     Escape::never("an approval of its own call", "QUELL_HOME=$DATA $QUELL approvals allow x && echo ESCAPED"),
-    Escape::never("an approval by HTTP", "$QUELL --url $URL --token guessed approvals && echo ESCAPED"),
+    Escape::never("an approval by HTTP", "$QUELL --url $URL --token guessed approvals && echo ESCAPED").without_both(),
     Escape::never("an export of a session", "QUELL_HOME=$DATA $QUELL sessions export facts && echo ESCAPED"),
-    Escape::never("HTTP without a token", "curl -sf $URL/api/runs && echo ESCAPED"),
+    Escape::never("HTTP without a token", "curl -sf $URL/api/runs && echo ESCAPED").without_both(),
     Escape::never(
         "HTTP with a guessed cookie",
         "curl -sf -H 'Cookie: quell_session=guessed' $URL/api/runs && echo ESCAPED",
-    ),
+    ).without_both(),
     Escape::never(
         "a stop by HTTP",
         "curl -sf -X POST -d '{}' -H 'Content-Type: application/json' $URL/api/stop && echo ESCAPED",
-    ),
+    ).without_both(),
     Escape::never(
         "the socket of the daemon",
         "curl -sf --unix-socket $DATA/quell.sock http://localhost/api/runs && echo ESCAPED",
-    ),
+    ).without_both(),
     Escape::never(
         "a WebSocket of another page",
         "curl -sf --http1.1 -m2 -H 'Origin: http://other.example' -H 'Connection: Upgrade' -H 'Upgrade: websocket' -H 'Sec-WebSocket-Version: 13' -H 'Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==' $URL/ws | grep -q run && echo ESCAPED",
-    ),
+    ).without_both(),
     Escape::never(
         "token through a descriptor of the directory",
         "exec 9<$DATA && grep -q . /proc/self/fd/9/token && echo ESCAPED",
@@ -157,7 +189,7 @@ pub(super) const ESCAPES: &[Escape] = &[
         "raw memory",
         "for d in /dev/mem /dev/kmem /dev/port /proc/kcore; do head -c1 $d | grep -aq . && echo ESCAPED; done",
     ),
-    Escape::never("a device file of its own", "mknod d b 1 0 && echo ESCAPED"),
+    Escape::never("a device file of its own", "mknod d b 1 0 && echo ESCAPED").without_both(),
     // Files.
     Escape::when_off("a file of a person", "echo x > $PERSON/desk/x && echo ESCAPED"),
     Escape::when_off("a line for the shell of a person", "echo x >> $PERSON/.bashrc && echo ESCAPED"),
@@ -197,40 +229,40 @@ pub(super) const ESCAPES: &[Escape] = &[
     Escape::not_by_landlock("files of other programs in /tmp", "ls /tmp | grep -q quell-escape-marker && echo ESCAPED"),
     Escape::not_by_landlock("sockets of services", "ls /run | grep -q . && echo ESCAPED"),
     // The kernel.
-    Escape::when_off("a user namespace", "unshare --user true && echo ESCAPED"),
-    Escape::when_off("a user namespace with root", "unshare --user --map-root-user true && echo ESCAPED"),
-    Escape::when_off("a mount namespace", "unshare --mount true && echo ESCAPED"),
-    Escape::when_off("a PID namespace", "unshare --user --pid --fork true && echo ESCAPED"),
-    Escape::when_off("a network namespace", "unshare --user --net true && echo ESCAPED"),
+    Escape::when_off("a user namespace", "unshare --user true && echo ESCAPED").without_both(),
+    Escape::when_off("a user namespace with root", "unshare --user --map-root-user true && echo ESCAPED").without_both(),
+    Escape::when_off("a mount namespace", "unshare --mount true && echo ESCAPED").without_both(),
+    Escape::when_off("a PID namespace", "unshare --user --pid --fork true && echo ESCAPED").without_both(),
+    Escape::when_off("a network namespace", "unshare --user --net true && echo ESCAPED").without_both(),
     Escape::never("a cover taken away", "umount $DATA; grep -q . $DATA/token && echo ESCAPED"),
     Escape::never(
         "a cover taken away in a namespace",
         "unshare --user --map-root-user --mount sh -c 'umount -l $0; grep -q . $0/token' $DATA && echo ESCAPED",
-    ),
+    ).without_both(),
     Escape::never(
         "a bind mount of the data",
         "mkdir -p m; unshare --user --map-root-user --mount sh -c 'mount --bind $0 m; grep -q . m/token' $DATA && echo ESCAPED",
-    ),
-    Escape::never("the namespaces of the daemon", "nsenter --target $DAEMON --mount true && echo ESCAPED"),
-    Escape::never("the namespaces of process 1", "nsenter --target 1 --mount grep -q . $DATA/token && echo ESCAPED"),
-    Escape::never("a mounted file system", "mkdir -p m; mount -t tmpfs x m && echo ESCAPED"),
-    Escape::never("a remounted root", "mount -o remount,rw / && echo ESCAPED"),
-    Escape::never("a mounted proc", "mkdir -p m; mount -t proc x m && echo ESCAPED"),
-    Escape::when_off("another root", "chroot / true && echo ESCAPED"),
+    ).without_both(),
+    Escape::never("the namespaces of the daemon", "nsenter --target $DAEMON --mount true && echo ESCAPED").without_both(),
+    Escape::never("the namespaces of process 1", "nsenter --target 1 --mount grep -q . $DATA/token && echo ESCAPED").without_both(),
+    Escape::never("a mounted file system", "mkdir -p m; mount -t tmpfs x m && echo ESCAPED").without_both(),
+    Escape::never("a remounted root", "mount -o remount,rw / && echo ESCAPED").without_both(),
+    Escape::never("a mounted proc", "mkdir -p m; mount -t proc x m && echo ESCAPED").without_both(),
+    Escape::when_off("another root", "chroot / true && echo ESCAPED").without_both(),
     Escape::never(
         "the core pattern",
         "cat /proc/sys/kernel/core_pattern > c; cat c > /proc/sys/kernel/core_pattern && echo ESCAPED",
     ),
     Escape::never("the helper of hotplug", "echo > /sys/kernel/uevent_helper && echo ESCAPED"),
-    Escape::never("the log of the kernel", "dmesg --clear && echo ESCAPED"),
-    Escape::never("the clock", "date -s @1 && echo ESCAPED"),
-    Escape::never("a kernel module", "modprobe dummy && echo ESCAPED"),
-    Escape::when_off("another user", "setpriv --reuid=1 --clear-groups true && echo ESCAPED"),
-    Escape::when_off("another group", "setpriv --regid=1 --clear-groups true && echo ESCAPED"),
-    Escape::when_off("capabilities", "setpriv --inh-caps=+all true && echo ESCAPED"),
-    Escape::never("swap", "swapon /dev/null && echo ESCAPED"),
+    Escape::never("the log of the kernel", "dmesg --clear && echo ESCAPED").without_both(),
+    Escape::never("the clock", "date -s @1 && echo ESCAPED").without_both(),
+    Escape::never("a kernel module", "modprobe dummy && echo ESCAPED").without_both(),
+    Escape::when_off("another user", "setpriv --reuid=1 --clear-groups true && echo ESCAPED").without_both(),
+    Escape::when_off("another group", "setpriv --regid=1 --clear-groups true && echo ESCAPED").without_both(),
+    Escape::when_off("capabilities", "setpriv --inh-caps=+all true && echo ESCAPED").without_both(),
+    Escape::never("swap", "swapon /dev/null && echo ESCAPED").without_both(),
     Escape::never("a trace of the daemon", "strace -p $DAEMON -o t & sleep 0.1; grep -q . t && echo ESCAPED"),
-    Escape::when_off("a set-user-id program", "cp /bin/sh s && chmod 4755 s && [ -u s ] && rm s && echo ESCAPED"),
+    Escape::when_off("a set-user-id program", "cp /bin/sh s && chmod 4755 s && [ -u s ] && rm s && echo ESCAPED").without_both(),
     Escape::when_off("the daemon first to be killed", "echo 1000 > /proc/$DAEMON/oom_score_adj && echo ESCAPED"),
     Escape::not_by_landlock(
         "the priority of the daemon",
@@ -243,35 +275,41 @@ pub(super) const ESCAPES: &[Escape] = &[
         script: "echo x > file && cat file && echo ESCAPED",
         with_namespaces: [Held, Open, Open],
         landlock_alone: [Held, Open, Open],
+        held_without_both: true,
     },
     Escape {
         name: "home",
         script: "echo x > ~/f && echo ESCAPED",
         with_namespaces: [Open, Open, AsUser],
         landlock_alone: [Open, Open, AsUser],
+        held_without_both: true,
     },
     Escape {
         name: "temporary files",
         script: "t=$(mktemp) && echo x > $t && echo ESCAPED",
         with_namespaces: [Open; 3],
         landlock_alone: [Open, Open, AsUser],
+        held_without_both: true,
     },
     Escape {
         name: "read a file of a person",
         script: "grep -q notes $PERSON/notes && echo ESCAPED",
         with_namespaces: [Open; 3],
         landlock_alone: [Open; 3],
+        held_without_both: true,
     },
     Escape {
         name: "threads and pipes",
         script: "seq 9 | sort -r | head -1 | grep -q 9 && echo ESCAPED",
         with_namespaces: [Open; 3],
         landlock_alone: [Open; 3],
+        held_without_both: true,
     },
     Escape {
         name: "null",
         script: "echo x > /dev/null && head -c1 /dev/urandom > /dev/null && echo ESCAPED",
         with_namespaces: [Open; 3],
         landlock_alone: [Open; 3],
+        held_without_both: true,
     },
 ];
