@@ -3,6 +3,7 @@
 
 mod escapes;
 mod network;
+mod usability;
 
 use std::os::unix::fs::chown;
 

@@ -1,5 +1,6 @@
 //! The network of sandboxed commands: none, or the servers of a list.
 
+use super::usability::has_program;
 use super::*;
 
 /// A server that answers each connection with one line, and counts them.
@@ -32,15 +33,6 @@ fn get(url: &str) -> String {
     )
 }
 
-fn has_python() -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|place| place.join("python3").is_file());
-    if !found {
-        announce_skip("there is no python3");
-    }
-    found
-}
-
 #[rstest]
 #[case::shared("", true, true)]
 #[case::closed("network = \"off\"\n", false, false)]
@@ -52,7 +44,7 @@ async fn commands_reach_the_servers_of_their_agent(
     #[case] reaches_other: bool,
     #[values(SandboxUser::Root, SandboxUser::Ordinary)] user: SandboxUser,
 ) {
-    if !has_python() {
+    if !has_program("python3") {
         return;
     }
     let (listed, seen) = answering_server().await;
@@ -99,7 +91,7 @@ async fn fetch_url_has_the_same_border(#[case] network: &str, #[case] why: &str)
 /// A stop in the middle of a transfer through the proxy closes its sockets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_ends_the_proxy_with_its_command() {
-    if !has_python() {
+    if !has_program("python3") {
         return;
     }
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
