@@ -1,5 +1,7 @@
 //! A case with its stop mode, and the engine that all cases share.
 
+use quell_kernel::network_access::{NetworkAccess, NetworkRules};
+
 use super::*;
 
 /// A hook that hangs in the run of this case only, ignores signals, and starts a child in its own session.
@@ -142,12 +144,14 @@ impl SweepEngine {
             let seeing = AgentConfig { vision: true, workdir: Some(config.work_dir.join("main")), ..main.clone() };
             let skills = Some("skills".to_owned());
             let approvals = [("*".to_owned(), ApprovalPolicy::Ask)].into();
+            let loopback = NetworkRules::parse(&["127.0.0.1:*"]).unwrap();
             for (name, agent) in [
                 ("hole", AgentConfig { model: "hole/model".to_owned(), ..main.clone() }),
                 ("small", AgentConfig { window_tokens: 400, ..main.clone() }),
                 ("skilled", AgentConfig { skills, vision: false, ..seeing.clone() }),
                 ("seeing", seeing),
                 ("asking", AgentConfig { approvals, ..main.clone() }),
+                ("listed", AgentConfig { network: NetworkAccess::List(loopback), ..main.clone() }),
                 ("starting", with_server("mute")),
                 ("reaching", with_server("far")),
                 ("main", main.clone()),

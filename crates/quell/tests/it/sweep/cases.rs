@@ -80,6 +80,12 @@ fn tool_cases() -> Vec<SweepCase> {
             .when(|case_run| wait_fetch_arrived(case_run).boxed())
             .check_after(|case_run| wait_fetch_disconnected(case_run).boxed())
             .shows(&["Stopped while it ran"]),
+        SweepCase::new("command in a transfer through the proxy of its network list")
+            .agent("listed")
+            .prepare(script_proxied_request)
+            .when(|case_run| wait_proxied_request(case_run).boxed())
+            .check_after(|case_run| wait_fetch_disconnected(case_run).boxed())
+            .shows(&["effects"]),
         SweepCase::new("another agent at work")
             .prepare(script_spawn)
             .when(|case_run| wait_child_running(case_run).boxed())
@@ -219,6 +225,13 @@ fn script_silent_fetch<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     script_call(case_run, "fetch_url", &json!({"url": url}))
 }
 
+fn script_proxied_request<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let server = case_run.sweep.silent_listener.local_addr().unwrap();
+    let request = format!("GET http://{server}/never HTTP/1.1\\r\\nHost: {server}\\r\\n\\r\\n");
+    let command = format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/3128; printf \"{request}\" >&3; cat <&3; sleep 600'");
+    script_model(case_run, [shell_call(command)])
+}
+
 fn script_spawn<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     let child = format!("of-{}", case_run.run);
     let command = format!("echo in the child; {}", commands::setsid_child(&case_run.mark));
@@ -335,13 +348,22 @@ async fn wait_shell_output(case_run: &CaseRun<'_>) {
 }
 
 async fn wait_fetch_arrived(case_run: &CaseRun<'_>) {
+    accept_request(case_run).await;
+    wait_held(case_run, ResourceKind::HttpRequest).await;
+}
+
+async fn wait_proxied_request(case_run: &CaseRun<'_>) {
+    accept_request(case_run).await;
+    wait_held(case_run, ResourceKind::Process).await;
+}
+
+async fn accept_request(case_run: &CaseRun<'_>) {
     let (mut connection, _) = case_run.sweep.silent_listener.accept().await.unwrap();
     // The request was sent and now waits for an answer.
     let mut byte = [0; 3];
     connection.read_exact(&mut byte).await.unwrap();
     assert_eq!(&byte, b"GET");
     *case_run.fetch_connection.lock().unwrap() = Some(connection);
-    wait_held(case_run, ResourceKind::HttpRequest).await;
 }
 
 /// The server sees the end of the connection.
