@@ -3,6 +3,7 @@
 //! A thread of Discord is a channel with an id of its own: it is the target, and there is no thread within it. Sources
 //! are the public documentation of Discord: API reference, gateway, rate limits, opcodes and status codes.
 
+mod buttons;
 mod files;
 mod gateway;
 mod gateway_session;
@@ -84,6 +85,24 @@ impl DiscordNetwork {
         Ok(self.rest_client.request(method, &path))
     }
 
+    /// Sends a message with these fields. It notifies nobody, and is shown once for each key.
+    async fn create_message(&self, address: &ChatAddress, key: &str, mut body: Value) -> Result<MessageId, SendError> {
+        let channel = target_channel_id(address)?;
+        body["nonce"] = json!(rest_client::message_nonce(channel, key));
+        body["enforce_nonce"] = json!(true);
+        body["allowed_mentions"] = no_allowed_mentions();
+        let request = self.rest_client.request(Method::POST, &["channels", channel, "messages"]).json(&body);
+        let sent = rest_client::call_api(request).await.map_err(|failure| failure.into_send_error(Repeatable::Yes))?;
+        rest_client::sent_message_id(&sent, Repeatable::Yes)
+    }
+
+    /// Replaces these fields of a message.
+    async fn edit_message(&self, address: &ChatAddress, message: &MessageId, mut body: Value) -> Result<(), SendError> {
+        body["allowed_mentions"] = no_allowed_mentions();
+        let path = ["channels", target_channel_id(address)?, "messages", require_snowflake(&message.0)?];
+        call_api_repeatable(self.rest_client.request(Method::PATCH, &path).json(&body)).await
+    }
+
     async fn get_json(&self, path: &[&str]) -> Result<Value, NetworkError> {
         let response = rest_client::call_api(self.rest_client.request(Method::GET, path)).await;
         response.map_err(CallError::into_network_error)
@@ -109,14 +128,7 @@ impl Network for DiscordNetwork {
     /// Discord remembers a nonce only for some minutes ("in the past few minutes", without a number). A message that is
     /// sent again later may be shown twice.
     async fn send(&self, address: &ChatAddress, piece: &MessagePiece, key: &str) -> Result<MessageId, SendError> {
-        let channel = target_channel_id(address)?;
-        let nonce = rest_client::message_nonce(channel, key);
-        let body = json!({
-            "content": piece.formatted, "nonce": nonce, "enforce_nonce": true, "allowed_mentions": no_allowed_mentions(),
-        });
-        let request = self.rest_client.request(Method::POST, &["channels", channel, "messages"]).json(&body);
-        let sent = rest_client::call_api(request).await.map_err(|failure| failure.into_send_error(Repeatable::Yes))?;
-        rest_client::sent_message_id(&sent, Repeatable::Yes)
+        self.create_message(address, key, json!({"content": piece.formatted})).await
     }
 
     async fn probe(&self) -> Result<String, NetworkError> {
@@ -139,6 +151,7 @@ impl Network for DiscordNetwork {
             typing: Some(self),
             reactions: Some(self),
             files: Some(self),
+            buttons: Some(self),
             ..NetworkFeatures::default()
         }
     }
@@ -147,10 +160,7 @@ impl Network for DiscordNetwork {
 #[async_trait]
 impl Drafts for DiscordNetwork {
     async fn edit(&self, address: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError> {
-        let path = ["channels", target_channel_id(address)?, "messages", require_snowflake(&message.0)?];
-        let body = json!({"content": piece.formatted, "allowed_mentions": no_allowed_mentions()});
-        let request = self.rest_client.request(Method::PATCH, &path).json(&body);
-        call_api_repeatable(request).await
+        self.edit_message(address, message, json!({"content": piece.formatted})).await
     }
 }
 

@@ -5,7 +5,12 @@
 //! the run ends ([`progress`]). The run itself delivers the reply ([`reply_delivery`]), so that a stop of the run also
 //! stops the delivery. After a crash, the next daemon repairs the drafts and reactions that were left in chats
 //! ([`stale_replies`]).
+//!
+//! A call of a run that waits for a person has a message of its own, with buttons where the network has them
+//! ([`approval_messages`]).
 
+mod approval_messages;
+mod approval_texts;
 mod channel;
 mod chat_stop;
 mod commands;
@@ -43,6 +48,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use self::approval_messages::ApprovalMessages;
 use self::channel::ActiveChannel;
 pub use self::operations::{ChannelTargetError, ReceiveError};
 use super::config::{ChannelConfig, ChannelConfigError};
@@ -75,6 +81,7 @@ struct ChannelsInner {
     /// Runs of earlier daemons with a repair pending in their chat, and the channel of each. Set once, at the start.
     stale_runs: OnceLock<BTreeMap<RunId, String>>,
     tool_names: BTreeSet<String>,
+    approval_messages: ApprovalMessages,
 }
 
 pub type NetworkFactory =
@@ -121,6 +128,7 @@ impl Channels {
             unusable_channels: Mutex::default(),
             stale_runs: OnceLock::new(),
             tool_names: tools,
+            approval_messages: ApprovalMessages::default(),
         }));
         channels.0.scope.spawn(listeners::follow_settings(channels.clone()));
         channels.0.scope.spawn(dispatch::run_dispatch_loop(channels.clone()));
@@ -159,6 +167,10 @@ impl Channels {
 
     fn scope(&self) -> &Scope {
         &self.0.scope
+    }
+
+    fn approval_messages(&self) -> &ApprovalMessages {
+        &self.0.approval_messages
     }
 
     fn clock(&self) -> Clock {

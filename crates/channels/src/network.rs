@@ -15,6 +15,7 @@ pub use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use quell_protocol::Attachment;
 use reqwest::header::HeaderMap;
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::format::{MessageFormat, MessagePiece};
@@ -60,6 +61,7 @@ pub struct NetworkFeatures<'a> {
     pub typing: Option<&'a dyn TypingIndicator>,
     pub reactions: Option<&'a dyn Reactions>,
     pub files: Option<&'a dyn FileTransfer>,
+    pub buttons: Option<&'a dyn MessageButtons>,
     pub inbound_endpoint: Option<&'a dyn InboundEndpoint>,
 }
 
@@ -119,6 +121,84 @@ pub trait FileTransfer: Send + Sync {
     ) -> Result<MessageId, SendError>;
 }
 
+/// Messages with buttons. Each press is passed to [`InboundSink::on_button_press`].
+#[async_trait]
+pub trait MessageButtons: Send + Sync {
+    /// Format of a message with buttons. Some networks limit such a message more than others.
+    fn message_format(&self) -> MessageFormat;
+
+    /// Sends one piece with a row of buttons below it. See [`Network::send`] for `key`.
+    async fn send(
+        &self,
+        address: &ChatAddress,
+        piece: &MessagePiece,
+        buttons: &[MessageButton],
+        key: &str,
+    ) -> Result<MessageId, SendError>;
+
+    /// Replaces the content and the buttons of an earlier message; without buttons they are removed. Idempotent.
+    async fn edit(
+        &self,
+        address: &ChatAddress,
+        message: &MessageId,
+        piece: &MessagePiece,
+        buttons: &[MessageButton],
+    ) -> Result<(), SendError>;
+
+    /// Tells the network that a press was handled, and the person who pressed, and nobody else, what came of it. Where
+    /// the message itself shows that the press counted, only a refusal has to be told.
+    async fn answer_press(&self, press: &ButtonPress, reply: &PressReply) -> Result<(), SendError>;
+}
+
+/// A button below a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageButton {
+    pub style: ButtonStyle,
+    pub label: &'static str,
+    /// At most 64 bytes of ASCII. It comes back as [`ButtonPress::data`].
+    pub data: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ButtonStyle {
+    /// Allows something: green or highlighted.
+    Positive,
+    /// Red, where the network has colours.
+    Negative,
+}
+
+/// A person pressed a button.
+#[derive(Debug, Clone)]
+pub struct ButtonPress {
+    /// As the network verified it, in the form of [`InboundMessage::sender`].
+    pub sender: String,
+    /// Where the message with the button is.
+    pub address: ChatAddress,
+    pub message_id: MessageId,
+    /// Untrusted: clients of some networks can send data that no button has.
+    pub data: String,
+    /// With it the network answers this press, for a short time. Opaque to the flow.
+    pub reply_token: SecretString,
+}
+
+/// What came of a press, in plain text for the person who pressed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PressReply {
+    /// The press counted. The message is about to show it.
+    Counted(String),
+    /// The press had no effect, and the person has to be told why.
+    Refused(String),
+}
+
+impl PressReply {
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Counted(text) | Self::Refused(text) => text,
+        }
+    }
+}
+
 /// Receiver of everything that a network delivers. The flow implements it.
 pub trait InboundSink: Send + Sync {
     /// The network is connected and receives messages: resets the reconnect backoff.
@@ -127,6 +207,10 @@ pub trait InboundSink: Send + Sync {
     /// Accepts a message and returns at once. A stop has taken effect when it returns. A network may deliver the same
     /// message again after a reconnect: it counts once.
     fn on_message(&self, inbound: InboundMessage);
+
+    /// Handles a press and returns at once. Its effect has been decided when this returns, and it is answered through
+    /// [`MessageButtons::answer_press`] by a task of the flow. A press that is delivered again counts once.
+    fn on_button_press(&self, press: ButtonPress);
 
     /// Waits until every message so far is in the database or was refused, so that the network may acknowledge them.
     fn wait_until_stored(&self) -> BoxFuture<'_, ()>;

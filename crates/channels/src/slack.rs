@@ -8,6 +8,7 @@
 //! documentation: Socket Mode, Events API, Web API, rate limits, formatting of messages.
 
 mod api;
+mod buttons;
 mod event_parser;
 mod files;
 mod socket_mode;
@@ -89,6 +90,27 @@ impl SlackNetwork {
         Ok((OwnAccount { id: id.to_owned(), name }, response))
     }
 
+    /// Sends a message with these fields.
+    async fn post_message(&self, address: &ChatAddress, mut body: Value) -> Result<MessageId, SendError> {
+        body["channel"] = json!(address.target);
+        body["unfurl_links"] = json!(false);
+        body["unfurl_media"] = json!(false);
+        if let Some(thread) = &address.thread {
+            body["thread_ts"] = json!(thread);
+        }
+        let sent = self
+            .api
+            .call_method("chat.postMessage", &body)
+            .await
+            .map_err(|failure| failure.into_send_error(Repeatable::No))?;
+        let missing_id = || SendError::Unknown {
+            why: "Slack accepted the message but did not return its id".to_owned(),
+            is_repeatable: false,
+        };
+        let ts = sent["ts"].as_str().filter(|ts| event_parser::is_message_timestamp(ts)).ok_or_else(missing_id)?;
+        Ok(MessageId(ts.to_owned()))
+    }
+
     /// `already_done_errors` are the errors of Slack that mean: nothing to do.
     async fn send_reaction(
         &self,
@@ -128,23 +150,7 @@ impl Network for SlackNetwork {
     }
 
     async fn send(&self, address: &ChatAddress, piece: &MessagePiece, _key: &str) -> Result<MessageId, SendError> {
-        let mut body = json!({
-            "channel": address.target, "text": piece.formatted, "mrkdwn": true, "unfurl_links": false, "unfurl_media": false,
-        });
-        if let Some(thread) = &address.thread {
-            body["thread_ts"] = json!(thread);
-        }
-        let sent = self
-            .api
-            .call_method("chat.postMessage", &body)
-            .await
-            .map_err(|failure| failure.into_send_error(Repeatable::No))?;
-        let missing_id = || SendError::Unknown {
-            why: "Slack accepted the message but did not return its id".to_owned(),
-            is_repeatable: false,
-        };
-        let ts = sent["ts"].as_str().filter(|ts| event_parser::is_message_timestamp(ts)).ok_or_else(missing_id)?;
-        Ok(MessageId(ts.to_owned()))
+        self.post_message(address, json!({"text": piece.formatted, "mrkdwn": true})).await
     }
 
     async fn probe(&self) -> Result<String, NetworkError> {
@@ -172,7 +178,13 @@ impl Network for SlackNetwork {
     }
 
     fn features(&self) -> NetworkFeatures<'_> {
-        NetworkFeatures { drafts: Some(self), reactions: Some(self), files: Some(self), ..NetworkFeatures::default() }
+        NetworkFeatures {
+            drafts: Some(self),
+            reactions: Some(self),
+            files: Some(self),
+            buttons: Some(self),
+            ..NetworkFeatures::default()
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 
 mod addressed_text;
 mod api;
+mod buttons;
 mod files;
 mod messages;
 mod reactions;
@@ -27,8 +28,8 @@ use tokio::time::timeout;
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
-    ChatAddress, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkFeatures,
-    NetworkLimits, SendError, async_trait,
+    ChatAddress, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkFeatures, NetworkLimits, SendError,
+    async_trait,
 };
 use super::wire::call_error::CallError;
 use addressed_text::TelegramBot;
@@ -42,6 +43,8 @@ const POLL_WAIT: Duration = Duration::from_secs(50);
 const STORE_WAIT: Duration = Duration::from_millis(500);
 /// Largest number of updates in one response (Bot API: getUpdates, limit).
 const MAX_UPDATES: usize = 100;
+/// Kinds of updates that are asked for (Bot API: `Update`).
+const ALLOWED_UPDATES: [&str; 2] = ["message", "callback_query"];
 /// Bot API: sendMessage, "1-4096 characters after entities parsing"; characters are UTF-16 code units there.
 const MAX_MESSAGE_UTF16_UNITS: usize = 4096;
 /// Telegram accepts about one message per second in a chat and 20 per minute in a group, edits included (Bots FAQ: "My
@@ -87,9 +90,7 @@ impl TelegramNetwork {
                     continue;
                 }
                 last_update_id = Some(update.id);
-                if let Some(inbound) = self.parse_update(update, &account) {
-                    sink.on_message(inbound);
-                }
+                self.deliver_update(update, &account, sink);
             }
             let is_stored = last_update_id.is_none() || timeout(STORE_WAIT, sink.wait_until_stored()).await.is_ok();
             // Update ids restart after a quiet week. So an offset is used once, and ids are only compared while
@@ -113,7 +114,7 @@ impl TelegramNetwork {
 
     /// Fetches the messages after the confirmed ones. An offset confirms everything below it.
     async fn fetch_updates(&self, offset: Option<i64>, wait: Duration) -> Result<Vec<TelegramUpdate>, ListenError> {
-        let mut request = json!({"limit": MAX_UPDATES, "timeout": wait.as_secs(), "allowed_updates": ["message"]});
+        let mut request = json!({"limit": MAX_UPDATES, "timeout": wait.as_secs(), "allowed_updates": ALLOWED_UPDATES});
         if let Some(offset) = offset {
             request["offset"] = json!(offset);
         }
@@ -122,12 +123,22 @@ impl TelegramNetwork {
             .map_err(|_| ListenError::Connection("getUpdates does not answer with updates".to_owned()))
     }
 
-    fn parse_update(&self, update: TelegramUpdate, account: &TelegramBot) -> Option<InboundMessage> {
-        // An update that cannot be parsed must not block the next message.
-        let message = serde_json::from_value(update.message?);
-        let message =
-            message.map_err(|error| tracing::debug!(channel = self.channel_name, %error, "a message cannot be parsed"));
-        update_parser::parse_message(message.ok()?, account, self.mention_only)
+    fn deliver_update(&self, update: TelegramUpdate, account: &TelegramBot, sink: &dyn InboundSink) {
+        // An update that cannot be parsed must not block the next one.
+        let skip = |error: serde_json::Error| {
+            tracing::debug!(channel = self.channel_name, %error, "an update cannot be parsed");
+        };
+        if let Some(message) = update.message
+            && let Ok(message) = serde_json::from_value(message).map_err(skip)
+            && let Some(inbound) = update_parser::parse_message(message, account, self.mention_only)
+        {
+            sink.on_message(inbound);
+        }
+        if let Some(query) = update.callback_query
+            && let Ok(Some(press)) = update_parser::parse_press(query).map_err(skip)
+        {
+            sink.on_button_press(press);
+        }
     }
 }
 
@@ -166,6 +177,7 @@ impl Network for TelegramNetwork {
             typing: Some(self),
             reactions: Some(self),
             files: Some(self),
+            buttons: Some(self),
             ..NetworkFeatures::default()
         }
     }

@@ -49,7 +49,7 @@ struct ApprovalTable {
 
 struct PendingApproval {
     row: ApprovalRow,
-    state_sender: watch::Sender<ApprovalState>,
+    row_sender: watch::Sender<ApprovalRow>,
     announcer: Box<dyn ApprovalAnnouncer>,
 }
 
@@ -66,7 +66,7 @@ pub trait ApprovalAnnouncer: Send {
 pub struct ApprovalWaiter {
     approvals: Approvals,
     id: String,
-    state_receiver: watch::Receiver<ApprovalState>,
+    row_receiver: watch::Receiver<ApprovalRow>,
 }
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -110,18 +110,28 @@ impl Approvals {
         announce: impl FnOnce(&ApprovalRow) -> Result<(), E>,
         announcer: impl ApprovalAnnouncer + 'static,
     ) -> Result<ApprovalWaiter, E> {
-        let (state_sender, state_receiver) = watch::channel(ApprovalState::Pending);
+        let (row_sender, row_receiver) = watch::channel(row.clone());
         let id = row.id.clone();
         let mut table = self.lock_table();
         announce(&row)?;
-        table.pending.insert(id.clone(), PendingApproval { row, state_sender, announcer: Box::new(announcer) });
+        table.pending.insert(id.clone(), PendingApproval { row, row_sender, announcer: Box::new(announcer) });
         drop(table);
-        Ok(ApprovalWaiter { approvals: self.clone(), id, state_receiver })
+        Ok(ApprovalWaiter { approvals: self.clone(), id, row_receiver })
     }
 
     /// Pending approvals, oldest first.
     pub fn pending(&self) -> Vec<ApprovalRow> {
         self.lock_table().pending.values().map(|open| open.row.clone()).collect()
+    }
+
+    /// An approval that is pending, or was settled recently.
+    pub fn find(&self, id: &str) -> Option<ApprovalRow> {
+        self.lock_table().find(id).cloned()
+    }
+
+    /// Follows a pending approval. The last value is the settled row; then the sender is gone.
+    pub fn watch(&self, id: &str) -> Option<watch::Receiver<ApprovalRow>> {
+        self.lock_table().pending.get(id).map(|open| open.row_sender.subscribe())
     }
 
     /// Counts the decision of a person. The approval is settled when it needs no other.
@@ -140,9 +150,7 @@ impl Approvals {
             return Err(AnswerError::ReasonTooLong);
         }
         let table = self.lock_table();
-        let known = table.pending.get(id).map(|open| &open.row);
-        let known = known.or_else(|| table.settled.iter().find(|row| row.id == id));
-        let row = known.ok_or_else(|| AnswerError::Unknown(id.to_owned()))?.clone();
+        let row = table.find(id).ok_or_else(|| AnswerError::Unknown(id.to_owned()))?.clone();
         let rule = table.settings.own_call_rule();
         authorize_decision(approver, &row, decision, rule)
             .map_err(|why| AnswerError::NotAllowed(id.to_owned(), why))?;
@@ -172,6 +180,7 @@ impl Approvals {
             ApprovalStep::Counted(row) => {
                 open.row = row.clone();
                 open.announcer.announce_counted(row);
+                open.row_sender.send_replace(row.clone());
             }
             ApprovalStep::Settled(row) => {
                 let settled = table.pending.remove(id);
@@ -180,10 +189,10 @@ impl Approvals {
                 }
                 table.settled.push_back(row.clone());
                 drop(table);
-                if let Some(PendingApproval { state_sender, announcer, .. }) = settled {
+                if let Some(PendingApproval { row_sender, announcer, .. }) = settled {
                     // First, so that the event comes before anything that the call does next.
                     announcer.announce_settled(&row.state);
-                    state_sender.send_replace(row.state.clone());
+                    row_sender.send_replace(row.clone());
                 }
             }
         }
@@ -195,21 +204,29 @@ impl Approvals {
     }
 }
 
+impl ApprovalTable {
+    /// An approval that is pending, or was settled recently.
+    fn find(&self, id: &str) -> Option<&ApprovalRow> {
+        let pending = self.pending.get(id).map(|open| &open.row);
+        pending.or_else(|| self.settled.iter().find(|row| row.id == id))
+    }
+}
+
 impl ApprovalWaiter {
     /// Waits until the approval is settled. Settles it as timed out after `timeout`.
     ///
     /// # Cancel safety
     /// Safe: it waits for a condition of a `watch` value.
     pub async fn wait_settled(&mut self, timeout: Duration) -> ApprovalState {
-        let answer = self.state_receiver.wait_for(|state| *state != ApprovalState::Pending);
+        let answer = self.row_receiver.wait_for(|row| row.state != ApprovalState::Pending);
         if tokio::time::timeout(timeout, answer).await.is_err() {
             // An answer that arrived at the same moment stands; its state is about to be sent.
             Approvals::apply(self.approvals.lock_table(), &self.id, ApprovalInput::TimedOut);
         }
         // The sender sends the state before it is dropped, so this fails only after a panic there; then nobody has
         // answered.
-        let settled_state = self.state_receiver.wait_for(|state| *state != ApprovalState::Pending).await;
-        settled_state.map_or(ApprovalState::TimedOut, |state| state.clone())
+        let settled_row = self.row_receiver.wait_for(|row| row.state != ApprovalState::Pending).await;
+        settled_row.map_or(ApprovalState::TimedOut, |row| row.state.clone())
     }
 }
 
@@ -329,14 +346,18 @@ mod tests {
         let (announced_sender, announced) = mpsc::channel();
         let announcer = TestAnnouncer { announced: announced_sender, proceed: None };
         let waiting = approvals.open(row.clone(), |_| Ok::<_, Infallible>(()), announcer).unwrap();
+        let watched = approvals.watch(&row.id).unwrap();
         let answer = |name| approvals.answer(&row.id, &approver(name), Surface::Http, allow());
         assert!(matches!(answer("alice"), Err(AnswerError::NotAllowed(_, DecisionForbidden::OwnCall))));
         assert_eq!(answer("bob").unwrap().state, ApprovalState::Pending);
         assert_eq!(approvals.pending()[0].allowed_by.len(), 1);
+        assert_eq!(watched.borrow().allowed_by.len(), 1);
         assert!(matches!(answer("bob"), Err(AnswerError::AlreadyCounted(_))));
         assert!(matches!(answer("cy").unwrap().state, ApprovalState::Allowed { .. }));
         assert!(matches!(answer("dee"), Err(AnswerError::AlreadySettled(row)) if row.allowed_by.len() == 2));
         drop(waiting);
+        assert!(watched.borrow().allowed_by.len() == 2 && watched.has_changed().is_err(), "the last value stays");
+        assert!(approvals.watch(&row.id).is_none() && approvals.find(&row.id).is_some());
         assert_eq!(announced.try_iter().collect::<Vec<_>>(), ["counted", "settled"]);
     }
 

@@ -17,3 +17,11 @@ pub struct FakeChatFile {
     pub media_type: String,
     pub bytes: Vec<u8>,
 }
+
+/// A button below a message of the bot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FakeButton {
+    pub label: String,
+    /// What the network keeps with it and sends with a press.
+    pub data: String,
+}

@@ -15,6 +15,7 @@ use tracing::debug;
 use url::Url;
 
 use super::DiscordNetwork;
+use super::buttons;
 use super::gateway_session::{GatewaySession, ResumeState};
 use super::message_parser;
 use super::payload::{self, GatewayEvent, GatewayPayload};
@@ -216,6 +217,11 @@ impl<'a> GatewayConnection<'a> {
                 };
                 if let Some(inbound) = inbound {
                     self.sink.on_message(inbound);
+                }
+            }
+            GatewayEvent::InteractionCreate(event) => {
+                if let Some(press) = buttons::parse_press(&event) {
+                    self.sink.on_button_press(press);
                 }
             }
             GatewayEvent::Other => {}

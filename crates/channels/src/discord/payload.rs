@@ -45,6 +45,7 @@ pub(super) enum GatewayEvent {
     Ready(ReadyEvent),
     Resumed,
     MessageCreate(Value),
+    InteractionCreate(Value),
     /// Any other event; ignored.
     Other,
 }
@@ -106,6 +107,10 @@ fn parse_event(name: Option<&str>, data: &str) -> GatewayEvent {
         Some("RESUMED") => Some(GatewayEvent::Resumed),
         Some("MESSAGE_CREATE") if data.len() <= MAX_EVENT_BYTES => {
             serde_json::from_str(data).map(GatewayEvent::MessageCreate).ok()
+        }
+        // Needs no intent.
+        Some("INTERACTION_CREATE") if data.len() <= MAX_EVENT_BYTES => {
+            serde_json::from_str(data).map(GatewayEvent::InteractionCreate).ok()
         }
         _ => None,
     };

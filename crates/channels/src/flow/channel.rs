@@ -14,6 +14,8 @@ use crate::network::{Network, NetworkLimits, OwnAccount};
 
 /// Limit for files being fetched, and separately for files being sent, at the same time; each may have 20 MiB.
 const MAX_CONCURRENT_FILES: usize = 8;
+/// Limit for presses of buttons that are being answered; further ones have their effect, but are not answered.
+const MAX_CONCURRENT_PRESSES: usize = 64;
 
 const MESSAGES: &str = "quell_channel_messages_total";
 const ANSWERS: &str = "quell_channel_answers_total";
@@ -31,6 +33,8 @@ pub(super) struct ActiveChannel {
     pub(super) fetch_permits: Semaphore,
     /// Held while a file is being sent; apart from `fetch_permits`, so that sending never waits for runs that fetch.
     pub(super) send_permits: Semaphore,
+    /// Held while the press of a button is answered.
+    pub(super) press_permits: Arc<Semaphore>,
     /// Cancelled at the first successful connection.
     pub(super) first_connected: CancellationToken,
     /// Cancelled to ask the listener to end.
@@ -67,6 +71,7 @@ impl ActiveChannel {
             notices,
             fetch_permits: Semaphore::new(MAX_CONCURRENT_FILES),
             send_permits: Semaphore::new(MAX_CONCURRENT_FILES),
+            press_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_PRESSES)),
             first_connected: CancellationToken::new(),
             stop_requested: CancellationToken::new(),
             listener_ended: CancellationToken::new(),

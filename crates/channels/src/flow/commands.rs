@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use quell_engine::engine::{AnswerError, Caller, OpenSessionError, SessionError};
+use quell_engine::engine::{Caller, OpenSessionError, SessionError};
 use quell_kernel::StopLevel;
-use quell_kernel::approval::DecisionForbidden;
 use quell_kernel::channel::commands::{self, ChannelCommand, HELP_TEXT};
 use quell_kernel::channel::inbox::InboxMessage;
 use quell_kernel::registry::StopRequest;
-use quell_protocol::api::{AccessLevel, AgentRow, Grants};
-use quell_protocol::approval::{ApprovalAnswer, ApprovalState, Decision};
+use quell_protocol::api::{AccessLevel, AgentRow};
+use quell_protocol::approval::{ApprovalAnswer, Decision};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ErrorCode, SessionKey, StopReason, Surface};
 use quell_scope::Interrupted;
@@ -17,7 +16,7 @@ use tokio::time::sleep;
 
 use super::notices::NoticePriority;
 use super::send_retry::{SendPersistence, send_text};
-use super::{Channels, ChatOrigin, channel_caller, texts};
+use super::{Channels, ChatOrigin, approval_messages, channel_caller, texts};
 
 /// How long to wait for a stopped command: the engine rolls back what it had begun, and a hook process may have to be
 /// killed.
@@ -173,31 +172,9 @@ impl CommandRun<'_> {
         }
     }
 
-    /// Answers a call of a run in this channel. The network vouches for the sender, so an approver answers as a person,
-    /// also for a run of their own. An operator is no approver.
     fn answer_approval(self, id: &str, answer: ApprovalAnswer) -> String {
-        let (message, channel) = (&self.queued.message, &self.queued.extra.channel);
-        let of_channel = format!("{}:", message.channel);
-        let row = self.channels.engine().pending_approvals().into_iter().find(|row| row.id == id);
-        let Some(row) = row.filter(|row| row.principal.as_str().starts_with(&of_channel)) else {
-            return texts::NO_SUCH_APPROVAL.to_owned();
-        };
-        let is_approver = channel.is_approver(&message.sender);
-        let grants = Grants { approve: is_approver, ..Grants::NONE };
-        let caller = channel_caller(&message.channel, &message.sender, AccessLevel::Write);
-        let caller = Caller { grants, verified_person: is_approver, ..caller };
-        let decision = answer.decision;
-        match self.channels.engine().answer_approval(&caller, id, answer) {
-            Ok(answered) if answered.state == ApprovalState::Pending => {
-                texts::counted_approval_text(&row.tool, answered.missing_allowances())
-            }
-            Ok(_) if decision == Decision::Allow => format!("✅ Allowed: `{}`.", row.tool),
-            Ok(_) => format!("🚫 Denied: `{}`. The model is told.", row.tool),
-            Err(AnswerError::NotAllowed(_, DecisionForbidden::MissingApproveScope)) => {
-                texts::NOT_AN_APPROVER.to_owned()
-            }
-            Err(error) => format!("⚠️ Not answered: {error}."),
-        }
+        let (sender, channel) = (&self.queued.message.sender, &self.queued.extra.channel);
+        approval_messages::answer_approval(self.channels, channel, sender, id, answer).text().to_owned()
     }
 
     fn providers_text(self) -> String {

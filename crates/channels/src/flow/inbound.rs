@@ -13,11 +13,12 @@ use quell_kernel::stop_text;
 use quell_protocol::{ChannelMessage, RunId};
 use sha2::{Digest, Sha256};
 
+use super::approval_messages::{answer_press, decide_press};
 use super::channel::ActiveChannel;
 use super::chat_stop::{ChannelStopScope, StopReplyPolicy, handle_stop};
 use super::notices::NoticePriority;
 use super::{Channels, ChatOrigin, texts};
-use crate::network::{InboundMessage, InboundSink, OwnAccount};
+use crate::network::{ButtonPress, InboundMessage, InboundSink, OwnAccount};
 
 /// Longer texts are dropped: the longest message of any network is far shorter.
 const MAX_TEXT_BYTES: usize = 256 * 1024;
@@ -68,6 +69,19 @@ impl InboundSink for ChannelInboundSink {
                 }
             }
             None => self.enqueue_message(message, origin),
+        }
+    }
+
+    fn on_button_press(&self, press: ButtonPress) {
+        let channel = &self.channel;
+        if channel.is_own_account(&press.sender) {
+            return;
+        }
+        tracing::info!(channel = channel.name, sender = press.sender, "button pressed");
+        let reply = decide_press(&self.channels, channel, &press);
+        match Arc::clone(&channel.press_permits).try_acquire_owned() {
+            Ok(permit) => drop(self.channels.scope().spawn(answer_press(Arc::clone(channel), press, reply, permit))),
+            Err(_) => tracing::warn!(channel = channel.name, "a press was not answered: too many wait"),
         }
     }
 

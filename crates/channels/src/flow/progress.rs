@@ -13,6 +13,7 @@ use quell_protocol::{RunId, Verdict};
 use quell_store::{ChannelStore, PendingReply};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
+use super::approval_messages::show_approval;
 use super::finished_reply::NotificationStatus;
 use super::notices::NoticePriority;
 use super::reply_delivery::ChatReply;
@@ -172,12 +173,8 @@ impl ProgressView<'_> {
                     (&self.reply.target, texts::tool_notice_text(&tool, &arguments));
                 channel.notices.push(NoticePriority::Tool, address, text);
             }
-            EventKind::ApprovalRequested { id, tool, arguments, .. }
-                if !self.reply.target.channel.config.approvers.is_empty() =>
-            {
-                let (ReplyTarget { channel, address, .. }, text) =
-                    (&self.reply.target, texts::approval_notice_text(&id, &tool, &arguments));
-                channel.notices.push(NoticePriority::Text, address, text);
+            EventKind::ApprovalRequested { id, .. } if !self.reply.target.channel.config.approvers.is_empty() => {
+                show_approval(&self.reply.channels, &self.reply.target, &id);
             }
             _ => {}
         }

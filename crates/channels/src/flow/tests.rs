@@ -1,6 +1,7 @@
 //! Fixture for flow tests: a real engine, a scripted model over HTTP, and a fake network that a test can block, break
 //! and inspect.
 
+mod approval_buttons;
 mod commands;
 mod fake_network;
 mod files;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use quell_kernel::channel::sanitise::{EmptyReplyReason, NarrationPolicy, SanitiserRules, sanitise_reply};
-use quell_protocol::display_text::{format_count, format_millis, is_invisible, one_line};
+use quell_protocol::display_text::{format_count, format_millis, one_line};
 use quell_protocol::receipt::summary_line::receipt_line;
 use quell_protocol::{ErrorCode, Receipt, StopReason, Verdict};
 
@@ -15,9 +15,6 @@ pub(super) const ONLY_CONSOLIDATION_STOPPED: &str =
     "Nothing of yours is running here any more. What was still being noted behind an answer is dropped.";
 pub(super) const STOP_ALL_NEEDS_OPERATOR: &str =
     "/stop all is for operators of this channel; /stop ends what you asked for.";
-pub(super) const NO_SUCH_APPROVAL: &str =
-    "⚠️ No call with this id waits in this channel. It may have been answered or stopped.";
-pub(super) const NOT_AN_APPROVER: &str = "⚠️ You may not answer this call. Approvers of this channel may, and who asked may deny it; their ids are `approvers` in the configuration.";
 pub(super) const EMPTY_ANSWER: &str =
     "⚠️ The model ended without saying anything. Ask again, or put it in other words.";
 pub(super) const TOOL_CALL_AS_TEXT: &str =
@@ -204,46 +201,12 @@ pub(super) fn tool_notice_text(tool: &str, arguments: &serde_json::Value) -> Str
     format!("🔧 `{tool}`: {}", one_line(&shown, 200))
 }
 
-/// Characters of a call's arguments that fit into one message of every network, with room for the rest of the notice.
-const MAX_SHOWN_ARGUMENTS: usize = 1200;
-
-/// The notice that a call waits for a person. It offers `/approve` only if the chat shows the whole call.
-pub(super) fn approval_notice_text(id: &str, tool: &str, arguments: &serde_json::Value) -> String {
-    let escape = |c: char| if is_invisible(c) || c.is_control() { c.escape_unicode().to_string() } else { c.into() };
-    let whole: String = arguments.to_string().chars().map(escape).collect();
-    // The text is of a model: it must not end the block.
-    let whole = whole.replace('`', "\\u{60}");
-    let tool = one_line(tool, 60).replace('`', "");
-    if whole.chars().count() > MAX_SHOWN_ARGUMENTS {
-        return format!(
-            "◔ `{tool}` waits for approval, and the call is too long to be shown here. Read it with `quell approvals` \
-             or on the page.\n/deny {id} REASON"
-        );
-    }
-    format!("◔ `{tool}` waits for approval:\n```\n{whole}\n```\n/approve {id}\n/deny {id} REASON")
-}
-
-pub(super) fn counted_approval_text(tool: &str, missing: usize) -> String {
-    let people = format_count(missing as u64, "person", "people");
-    format!("☑ Allowed by you: `{}`. It still needs {people}.", one_line(tool, 60))
-}
-
 #[cfg(test)]
 mod tests {
     use quell_protocol::receipt::{Instant, Rung, TurnRecord, Usage};
     use quell_protocol::{Leftover, ResourceKind, RunId};
 
     use super::*;
-
-    #[test]
-    fn an_approval_shows_the_whole_call_and_nothing_hides_in_it() {
-        let arguments = serde_json::json!({"command": "echo \u{202e}hi ``` /approve other"});
-        let text = approval_notice_text("a1", "shell", &arguments);
-        assert!(text.contains("\\u{202e}hi") && text.matches("```").count() == 2, "{text}");
-        assert!(text.ends_with("/approve a1\n/deny a1 REASON"), "{text}");
-        let long = approval_notice_text("a1", "shell", &serde_json::json!({"command": "x".repeat(2000)}));
-        assert!(!long.contains("/approve") && long.contains("/deny a1"), "{long}");
-    }
 
     /// The receipt of a run that was stopped within `ms` milliseconds.
     fn receipt(number: u32, ms: f64) -> Receipt {

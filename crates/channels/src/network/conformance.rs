@@ -6,7 +6,10 @@ use quell_protocol::AttachmentKind;
 use rstest::rstest;
 
 use super::test_support::{RecordingInboundSink, message_piece, while_listening};
-use super::{ChatAddress, InboundSink, ListenError, MessageId, Network, SendError, async_trait};
+use super::{
+    ButtonStyle, ChatAddress, InboundSink, ListenError, MessageButton, MessageId, Network, PressReply, SendError,
+    async_trait,
+};
 use crate::config::ChannelKind;
 use crate::config::ChannelKind::{Discord, Irc, Matrix, Slack, Telegram, Webhook};
 use crate::format::split_message;
@@ -31,6 +34,11 @@ pub(crate) trait NetworkFixture: Send + Sync {
     /// The texts of the account in the chat as they are now. Where a sent message is not yet there when `send` returns,
     /// it waits for `count` of them.
     async fn wait_for_shown(&self, count: usize) -> Vec<String>;
+
+    /// The person presses a button with this data below a message of the account.
+    fn press(&self, _message: &MessageId, _data: &str) {
+        unreachable!("the network has no buttons")
+    }
 
     fn fail_next_send(&self, _fault: SendFault) {
         unreachable!("the protocol has no such answers")
@@ -114,6 +122,41 @@ async fn a_stop_is_received_while_nothing_can_be_stored(
         fixture.write("stop", &sink).await;
         let state = sink.wait_for("the stop", |state| state.messages.len() >= 2).await;
         assert_eq!(state.texts(), ["hello", "stop"]);
+    };
+    in_conversation(&*fixture, &sink, scenario).await;
+}
+
+/// A press is no message: nothing about it is stored, and it is not delivered behind messages that are.
+#[rstest]
+#[tokio::test]
+async fn a_press_is_received_at_once_and_answered(#[values(Telegram, Discord, Slack)] kind: ChannelKind) {
+    let (fixture, sink) = (start(kind).await, RecordingInboundSink::with_stuck_database());
+    let buttons = fixture.network().features().buttons.unwrap();
+    let scenario = async {
+        let (address, sender) = (fixture.address(), sink.state().messages.remove(0).sender);
+        let button = |style, data: &str| MessageButton { style, label: "Press", data: data.to_owned() };
+        let row = [button(ButtonStyle::Positive, "yes"), button(ButtonStyle::Negative, "no")];
+        let id = buttons.send(&address, &message_piece("one of two"), &row, "key").await.unwrap();
+        for (number, data) in ["yes", "no", "forged"].into_iter().enumerate() {
+            fixture.press(&id, data);
+            let state = sink.wait_for("the press", |state| state.presses.len() > number).await;
+            let press = &state.presses[number];
+            assert_eq!((&press.sender, press.data.as_str()), (&sender, data));
+            assert_eq!((&press.address, &press.message_id), (&address, &id));
+            for reply in [PressReply::Counted("done".to_owned()), PressReply::Refused("x".repeat(1000))] {
+                // Discord permits one answer to each press, so the second one is refused.
+                let answered = buttons.answer_press(press, &reply).await;
+                let is_second = kind == Discord && matches!(reply, PressReply::Refused(_));
+                assert_eq!(answered.is_err(), is_second, "{answered:?}");
+            }
+        }
+        for _ in 0..2 {
+            buttons.edit(&address, &id, &message_piece("two of two"), &row[..1]).await.unwrap();
+            buttons.edit(&address, &id, &message_piece("over"), &[]).await.unwrap();
+        }
+        assert_eq!(fixture.wait_for_shown(1).await, ["over"]);
+        let press = &sink.state().presses[0];
+        assert!(!format!("{press:?}").contains("aW50ZXJhY3Rpb24"), "the token of the answer is a secret");
     };
     in_conversation(&*fixture, &sink, scenario).await;
 }

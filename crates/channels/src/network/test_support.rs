@@ -13,7 +13,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
-use super::{ChatAddress, InboundMessage, InboundSink, ListenError, MessageId, Network, OwnAccount, SendError};
+use super::{
+    ButtonPress, ChatAddress, InboundMessage, InboundSink, ListenError, MessageId, Network, OwnAccount, SendError,
+};
 use crate::config::ChannelConfig;
 use crate::format::MessagePiece;
 
@@ -60,6 +62,7 @@ pub(crate) struct RecordedInbound {
     pub(crate) accounts: Vec<OwnAccount>,
     /// In the order of delivery.
     pub(crate) messages: Vec<InboundMessage>,
+    pub(crate) presses: Vec<ButtonPress>,
     /// Number of calls of `wait_until_stored`.
     pub(crate) store_waits: usize,
     /// In the order in which they were saved.
@@ -142,6 +145,10 @@ impl InboundSink for RecordingInboundSink {
 
     fn on_message(&self, inbound: InboundMessage) {
         self.state.send_modify(|state| state.messages.push(inbound));
+    }
+
+    fn on_button_press(&self, press: ButtonPress) {
+        self.state.send_modify(|state| state.presses.push(press));
     }
 
     fn wait_until_stored(&self) -> BoxFuture<'_, ()> {

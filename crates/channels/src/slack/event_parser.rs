@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::text;
-use crate::network::{ChatAddress, InboundMessage, MessageId, OwnAccount};
+use super::{buttons, text};
+use crate::network::{ButtonPress, ChatAddress, InboundMessage, MessageId, OwnAccount};
 use crate::wire::attachments::{AttachmentKeys, parse_attachments};
 use crate::wire::text::single_line;
 
@@ -63,6 +63,11 @@ impl SocketModeEnvelope {
             "slash_commands" => parse_slash_command(&self.id, &self.payload),
             _ => None,
         }
+    }
+
+    /// The press of a button in it.
+    pub(super) fn parse_press(&self) -> Option<ButtonPress> {
+        (self.kind == "interactive").then(|| buttons::parse_press(&self.payload))?
     }
 }
 
@@ -129,7 +134,7 @@ fn is_group_channel(channel: &str) -> bool {
     !channel.starts_with('D')
 }
 
-fn is_slack_id(text: &str) -> bool {
+pub(super) fn is_slack_id(text: &str) -> bool {
     (1..=MAX_ID_BYTES).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit())
 }

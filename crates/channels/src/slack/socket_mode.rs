@@ -199,7 +199,12 @@ impl<'a> SocketModeConnection<'a> {
                         };
                         self.pending_acks.push(stored.boxed());
                     }
-                    None => self.queue_ack(&envelope.id),
+                    None => {
+                        if let Some(press) = envelope.parse_press() {
+                            sink.on_button_press(press);
+                        }
+                        self.queue_ack(&envelope.id);
+                    }
                 }
                 None
             }

@@ -34,6 +34,11 @@ pub(super) fn unescape(text: &str) -> String {
     text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 }
 
+/// Slack: escaping text, for a text without markup.
+pub(super) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
 /// The rest of a text that begins with a mention of the account.
 fn strip_mention<'a>(text: &'a str, own_id: &str) -> Option<&'a str> {
     let rest = text.strip_prefix("<@")?.strip_prefix(own_id)?;

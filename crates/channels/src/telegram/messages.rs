@@ -23,24 +23,45 @@ pub(super) async fn send_message(
     address: &ChatAddress,
     piece: &MessagePiece,
 ) -> Result<MessageId, SendError> {
-    let sent = send_with_markup(api, "sendMessage", chat_fields(address)?, piece).await;
+    send_new_message(api, chat_fields(address)?, piece).await
+}
+
+/// Sends a message with these fields besides its text.
+///
+/// # Cancel safety
+/// Like [`send_message`].
+pub(super) async fn send_new_message(
+    api: &TelegramApi,
+    body: Value,
+    piece: &MessagePiece,
+) -> Result<MessageId, SendError> {
+    let sent = send_with_markup(api, "sendMessage", body, piece).await;
     let shown = sent.map_err(|failure| failure.into_send_error(Repeatable::No))?;
     parse_message_id(&shown)
 }
 
+/// The fields of an edit besides its text. An edit must not name the topic.
+pub(super) fn edit_fields(address: &ChatAddress, message: &MessageId) -> Result<Value, SendError> {
+    let mut body = chat_fields(address)?;
+    body["message_id"] = message_number(message)?;
+    remove_topic(&mut body);
+    Ok(body)
+}
+
+/// Edits a message; without a `reply_markup` in `body`, its buttons are removed. An edit that changes nothing is no
+/// error.
+pub(super) async fn edit_message(api: &TelegramApi, body: Value, piece: &MessagePiece) -> Result<(), SendError> {
+    match send_with_markup(api, "editMessageText", body, piece).await {
+        Err(failure) if reason_contains(&failure, NOT_MODIFIED_TEXT) => Ok(()),
+        Err(failure) => Err(failure.into_send_error(Repeatable::Yes)),
+        Ok(_) => Ok(()),
+    }
+}
+
 #[async_trait]
 impl Drafts for TelegramNetwork {
-    /// An edit that changes nothing is no error.
     async fn edit(&self, address: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError> {
-        let mut body = chat_fields(address)?;
-        body["message_id"] = message_number(message)?;
-        // An edit must not name the topic.
-        remove_topic(&mut body);
-        match send_with_markup(&self.api, "editMessageText", body, piece).await {
-            Err(failure) if reason_contains(&failure, NOT_MODIFIED_TEXT) => Ok(()),
-            Err(failure) => Err(failure.into_send_error(Repeatable::Yes)),
-            Ok(_) => Ok(()),
-        }
+        edit_message(&self.api, edit_fields(address, message)?, piece).await
     }
 }
 

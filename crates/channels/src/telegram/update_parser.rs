@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::addressed_text::{AddressedText, TelegramBot, TelegramMessageEntity};
-use crate::network::{ChatAddress, InboundMessage, MessageId};
+use crate::network::{ButtonPress, ChatAddress, InboundMessage, MessageId};
 
 /// Bot API: `Update`. The message is parsed later, so that an unknown form of it does not block the update.
 #[derive(Debug, Deserialize)]
@@ -14,6 +14,33 @@ pub(super) struct TelegramUpdate {
     #[serde(rename = "update_id")]
     pub(super) id: i64,
     pub(super) message: Option<Value>,
+    pub(super) callback_query: Option<Value>,
+}
+
+/// Bot API: `CallbackQuery`.
+#[derive(Debug, Deserialize)]
+struct TelegramCallbackQuery {
+    id: String,
+    from: TelegramUser,
+    /// Always there for buttons below messages of the bot.
+    message: PressedMessage,
+    /// "Be aware that the message originated the query can contain no callback buttons with this data."
+    data: Option<String>,
+}
+
+/// Bot API: `MaybeInaccessibleMessage`.
+#[derive(Debug, Deserialize)]
+struct PressedMessage {
+    message_id: i64,
+    chat: PressedChat,
+    message_thread_id: Option<i64>,
+    #[serde(default)]
+    is_topic_message: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct PressedChat {
+    id: i64,
 }
 
 /// Bot API: `Message`.
@@ -129,6 +156,20 @@ pub(super) fn parse_message(
         is_group,
         attachments,
     })
+}
+
+/// Converts the press of a button, if a person pressed it.
+pub(super) fn parse_press(query: Value) -> Result<Option<ButtonPress>, serde_json::Error> {
+    let TelegramCallbackQuery { id, from, message, data } = serde_json::from_value(query)?;
+    let thread = message.message_thread_id.filter(|_| message.is_topic_message);
+    let press = ButtonPress {
+        sender: from.id.to_string(),
+        address: ChatAddress { target: message.chat.id.to_string(), thread: thread.map(|thread| thread.to_string()) },
+        message_id: MessageId(message.message_id.to_string()),
+        data: data.unwrap_or_default(),
+        reply_token: id.into(),
+    };
+    Ok((!from.is_bot).then_some(press))
 }
 
 impl RepliedMessage {

@@ -3,6 +3,7 @@
 use quell_kernel::approval::Approver;
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
 use quell_protocol::audit::Action;
+use tokio::sync::watch;
 
 use super::{AnswerError, ApprovalSettings, AuditAction, Caller, Engine};
 
@@ -10,6 +11,17 @@ impl Engine {
     /// Calls that wait for a person, oldest first.
     pub fn pending_approvals(&self) -> Vec<ApprovalRow> {
         self.inner().services.approvals.pending()
+    }
+
+    /// A call that waits for a person, or was settled recently.
+    pub fn find_approval(&self, id: &str) -> Option<ApprovalRow> {
+        self.inner().services.approvals.find(id)
+    }
+
+    /// Follows a call that waits for a person; `None` if it does not wait. The last value is the settled row, also
+    /// after a stop of the run.
+    pub fn watch_approval(&self, id: &str) -> Option<watch::Receiver<ApprovalRow>> {
+        self.inner().services.approvals.watch(id)
     }
 
     pub fn approval_settings(&self) -> ApprovalSettings {

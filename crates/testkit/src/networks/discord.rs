@@ -5,6 +5,7 @@
 mod chat_data;
 mod gateway;
 mod gateway_sessions;
+mod interactions;
 mod rate_limits;
 mod rest_api;
 mod state;
@@ -21,6 +22,7 @@ use super::socket_network::{FakeSocketNetwork, SocketNetworkState};
 use gateway::FakeGatewayCommand;
 
 pub use chat_data::{FakeDiscordChannel, FakeDiscordData, FakeDiscordMessage};
+pub use interactions::{FakeDiscordPress, FakeInteractionResponse};
 pub use rate_limits::DiscordRoute;
 pub use state::{DiscordCall, FakeDiscordFault, FakeDiscordState, RateLimitScope};
 
@@ -104,6 +106,11 @@ impl FakeDiscord {
         let id = self.update(|state| state.chat_data.new_id());
         let file = FakeChatFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
         self.add_message(channel, user, text, FakeDiscordMessage { files: vec![file], ..FakeDiscordMessage::default() })
+    }
+
+    /// A user presses a button with this data below a message of the bot.
+    pub fn press_button(&self, channel: &str, user: &str, message: &str, data: &str) {
+        self.update(|state| state.press_button(channel, user, (message, data)));
     }
 
     pub fn delete_message(&self, channel: &str, id: &str) {

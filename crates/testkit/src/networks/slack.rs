@@ -19,7 +19,7 @@ use super::socket_network::{FakeSocketNetwork, SocketNetworkState};
 use socket_mode::SocketModeCommand;
 
 pub use chat_data::{FakeSlackData, FakeSlackMessage};
-pub use state::{FakeSlackFault, FakeSlackState, SlackCall};
+pub use state::{FakeEphemeralMessage, FakeSlackFault, FakeSlackState, SlackCall};
 
 /// The bot token that the server accepts.
 pub const BOT_TOKEN: &str = "xoxb-1111-2222-fakeTokenOfTheTests";
@@ -95,6 +95,11 @@ impl FakeSlack {
     /// A user runs a slash command of the app.
     pub fn send_slash_command(&self, channel: &str, user: &str, command: &str, text: &str) {
         self.update(|state| state.send_slash_command(channel, user, (command, &chat_data::escape_text(text))));
+    }
+
+    /// A user presses a button with this value below a message of the app.
+    pub fn press_button(&self, channel: &str, user: &str, message: &str, data: &str) {
+        self.update(|state| state.press_button(channel, user, (message, data)));
     }
 
     pub fn send_event(&self, event: Value) {

@@ -18,7 +18,8 @@ use std::ops::Deref;
 use crate::fake_server::{FakePort, SharedState};
 
 pub use state::{
-    FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramState, TelegramCall,
+    FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramPress,
+    FakeTelegramState, TelegramCall,
 };
 pub use test_users::TelegramTestUser;
 

@@ -33,6 +33,10 @@ impl NetworkFixture for DiscordFixture {
         messages.into_iter().filter(|shown| shown.author == own_id).map(|shown| shown.text).collect()
     }
 
+    fn press(&self, message: &MessageId, data: &str) {
+        self.server.press_button(&self.channel, &self.person, &message.0, data);
+    }
+
     fn fail_next_send(&self, fault: SendFault) {
         let fault = match fault {
             SendFault::RateLimited(seconds) => {

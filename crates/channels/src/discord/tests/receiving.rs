@@ -159,3 +159,28 @@ fn a_mention_alone_is_ignored() {
     });
     assert_eq!(bare, None);
 }
+
+#[tokio::test]
+async fn a_press_in_a_direct_chat_and_only_presses_are_received() {
+    let fixture = DiscordFixture::listening().await;
+    let direct = fixture.server.add_direct_channel(&fixture.person);
+    let id = fixture.send_to(&chat_address(&direct), "press me", "key").await.unwrap();
+    // A slash command, a menu, and a press without a person.
+    for event in [
+        json!({"id": "1", "type": 2, "token": "t", "channel_id": direct, "user": {"id": fixture.person}}),
+        json!({
+            "id": "2", "type": 3, "token": "t", "channel_id": direct, "user": {"id": fixture.person},
+            "message": {"id": id.0}, "data": {"component_type": 3, "custom_id": "menu"},
+        }),
+        json!({
+            "id": "3", "type": 3, "token": "t", "channel_id": direct, "message": {"id": id.0},
+            "data": {"component_type": 2, "custom_id": "yes"},
+        }),
+    ] {
+        fixture.server.dispatch_event("INTERACTION_CREATE", &event);
+    }
+    fixture.server.press_button(&direct, &fixture.person, &id.0, "yes");
+    let state = fixture.sink.wait_for("the press", |state| !state.presses.is_empty()).await;
+    let [press] = state.presses.as_slice() else { panic!("{state:?}") };
+    assert_eq!((&press.sender, &press.address), (&fixture.person, &chat_address(&direct)));
+}

@@ -32,6 +32,10 @@ impl NetworkFixture for SlackFixture {
         self.messages().into_iter().filter(|shown| shown.author == BOT).map(|shown| shown.text).collect()
     }
 
+    fn press(&self, message: &MessageId, data: &str) {
+        self.server.press_button(&self.channel, &self.person, &message.0, data);
+    }
+
     fn fail_next_send(&self, fault: SendFault) {
         let fault = match fault {
             SendFault::RateLimited(seconds) => FakeSlackFault::RateLimited(seconds),

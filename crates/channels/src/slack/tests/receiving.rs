@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::network::PressReply;
 
 #[tokio::test]
 async fn a_message_is_heard_and_acknowledged_when_it_is_kept() {
@@ -91,4 +92,25 @@ async fn own_messages_changes_and_programs_are_not_heard() {
     assert_eq!(fixture.wait_for_texts(1).await, ["at last"]);
     // Events that are not for the flow are acknowledged, too.
     fixture.wait_for_acks(9).await;
+}
+
+#[tokio::test]
+async fn a_press_in_a_thread_is_acknowledged_at_once_and_refused_there() {
+    let fixture = SlackFixture::listening().await;
+    fixture.sink.set_storing(false);
+    let first = fixture.post("begin");
+    let address = thread_address(&fixture.channel, &first);
+    let id = fixture.send_to(&address, "press me", "key").await.unwrap();
+    // One acknowledgement is for the message of the account, which is an event, too.
+    fixture.wait_for_acks(1).await;
+    fixture.server.press_button(&fixture.channel, &fixture.person, &id.0, "yes");
+    fixture.wait_for_acks(2).await;
+    let state = fixture.sink.wait_for("the press", |state| !state.presses.is_empty()).await;
+    let press = &state.presses[0];
+    assert_eq!((&press.sender, &press.address, &press.message_id), (&fixture.person, &address, &id));
+    let buttons = fixture.network.features().buttons.unwrap();
+    buttons.answer_press(press, &PressReply::Refused("<!channel> & you".to_owned())).await.unwrap();
+    let told = fixture.server.state().ephemeral;
+    assert_eq!(told[0].text, "&lt;!channel&gt; &amp; you");
+    assert_eq!(fixture.server.state().calls.last().unwrap().body["thread_ts"], first);
 }

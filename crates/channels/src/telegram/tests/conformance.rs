@@ -4,7 +4,7 @@ use quell_testkit::networks::telegram::{FakeTelegram, FakeTelegramFault, FakeTel
 
 use super::{ANN, chat_address, telegram_network};
 use crate::network::conformance::{NetworkFixture, SendFault};
-use crate::network::{ChatAddress, InboundSink, Network, async_trait};
+use crate::network::{ChatAddress, InboundSink, MessageId, Network, async_trait};
 use crate::telegram::TelegramNetwork;
 
 pub(crate) struct TelegramConformance {
@@ -40,6 +40,10 @@ impl NetworkFixture for TelegramConformance {
 
     async fn wait_for_shown(&self, _: usize) -> Vec<String> {
         self.server.state().bot_texts(ANN.id).into_iter().map(str::to_owned).collect()
+    }
+
+    fn press(&self, message: &MessageId, data: &str) {
+        self.server.press_button(ANN.id, ANN, message.0.parse().unwrap(), data);
     }
 
     fn fail_next_send(&self, fault: SendFault) {

@@ -9,7 +9,7 @@ use super::{
     ANN, BOB, GROUP, assert_token_hidden, chat_address, message_id, telegram_config, telegram_network,
     wait_for_messages,
 };
-use crate::network::test_support::{RecordingInboundSink, message_piece, while_listening};
+use crate::network::test_support::{RecordingInboundSink, message_piece, thread_address, while_listening};
 use crate::network::{ChatAddress, FileTransfer, InboundMessage, ListenError, Network, OwnAccount};
 use crate::telegram::TelegramNetwork;
 
@@ -258,4 +258,28 @@ async fn listening_ends_as_the_server_says(#[case] fault: FakeTelegramFault, #[c
             assert_eq!(after.as_secs(), 7);
         }
     }
+}
+
+#[tokio::test]
+async fn a_press_in_a_topic_has_the_place_of_its_message_and_bots_press_nothing() {
+    let fake = FakeTelegram::start().await;
+    let (bot, sink) = (telegram_network(&fake), RecordingInboundSink::new());
+    let query = |id: &str, is_bot: bool, message: Value| {
+        let from = json!({"id": 7, "is_bot": is_bot, "first_name": "ann"});
+        json!({"id": id, "from": from, "chat_instance": "1", "message": message, "data": "yes"})
+    };
+    let topic = json!({
+        "message_id": 5, "date": 0, "chat": {"id": GROUP, "type": "supergroup"}, "message_thread_id": 3, "is_topic_message": true,
+    });
+    let scenario = async {
+        sink.wait_for("the connection", |state| !state.accounts.is_empty()).await;
+        for content in [json!({"id": "broken"}), query("1", true, topic.clone()), query("2", false, topic.clone())] {
+            fake.post_callback_query(content);
+        }
+        sink.wait_for("the press", |state| !state.presses.is_empty()).await
+    };
+    let state = while_listening(&bot, &sink, scenario).await;
+    let [press] = state.presses.as_slice() else { panic!("{state:?}") };
+    assert_eq!((press.sender.as_str(), &press.message_id), ("7", &message_id(5)));
+    assert_eq!(press.address, thread_address(&GROUP.to_string(), "3"));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::super::FakeChatFile;
+use super::super::{FakeButton, FakeChatFile};
 
 /// The guild of all channels that are not direct chats.
 const GUILD: u64 = 1_100_000_000_000_000_000;
@@ -45,6 +45,7 @@ pub struct FakeDiscordMessage {
     pub pinged: Vec<String>,
     /// As the sender gave it.
     pub nonce: Option<Value>,
+    pub buttons: Vec<FakeButton>,
 }
 
 #[derive(Debug, Clone, Default)]

@@ -14,6 +14,7 @@ pub enum DiscordRoute {
     Unreact,
     Typing,
     File,
+    Respond,
 }
 
 /// Remaining calls, or the time until the next one.
@@ -53,9 +54,11 @@ fn rate_limit_of(route: DiscordRoute) -> (usize, Duration) {
     match route {
         DiscordRoute::Send | DiscordRoute::Edit | DiscordRoute::Typing => (5, Duration::from_secs(5)),
         DiscordRoute::React | DiscordRoute::Unreact => (1, Duration::from_millis(250)),
-        DiscordRoute::Me | DiscordRoute::Application | DiscordRoute::Gateway | DiscordRoute::File => {
-            (50, Duration::from_secs(1))
-        }
+        DiscordRoute::Me
+        | DiscordRoute::Application
+        | DiscordRoute::Gateway
+        | DiscordRoute::File
+        | DiscordRoute::Respond => (50, Duration::from_secs(1)),
     }
 }
 

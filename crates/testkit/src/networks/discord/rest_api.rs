@@ -8,6 +8,7 @@ use super::super::FakeChatFile;
 use super::super::multipart::{FormPart, parse_parts};
 use super::TOKEN;
 use super::chat_data::{BOT, FakeDiscordMessage};
+use super::interactions;
 use super::rate_limits::{DiscordRoute, RateLimitStatus};
 use super::state::{FakeDiscordFault, FakeDiscordState};
 use crate::fake_server::http1::RawHttpRequest;
@@ -76,6 +77,7 @@ fn route_of(method: &str, words: &[&str]) -> Option<DiscordRoute> {
         ("PUT", ["channels", _, "messages", _, "reactions", _, "@me"]) => DiscordRoute::React,
         ("DELETE", ["channels", _, "messages", _, "reactions", _, "@me"]) => DiscordRoute::Unreact,
         ("POST", ["channels", _, "typing"]) => DiscordRoute::Typing,
+        ("POST", ["interactions", _, _, "callback"]) => DiscordRoute::Respond,
         ("GET", ["attachments", _, _, _]) => DiscordRoute::File,
         _ => return None,
     })
@@ -122,6 +124,7 @@ fn perform_request(
             }
             Ok(FakeHttpReply::new(204, ""))
         }
+        DiscordRoute::Respond => interactions::respond(state, [part(1), part(2)], &parse_body(incoming)?.0),
         DiscordRoute::File => Err(api_error(404, 0, "404: Not Found")),
     }
 }
@@ -132,9 +135,9 @@ fn create_message(
     incoming: &RawHttpRequest,
 ) -> Result<FakeHttpReply, FakeHttpReply> {
     let (payload, parts) = parse_body(incoming)?;
-    let known =
-        ["content", "nonce", "enforce_nonce", "allowed_mentions", "message_reference", "attachments", "flags", "tts"];
-    state.check_keys(&payload, &known);
+    let known = "content nonce enforce_nonce allowed_mentions message_reference attachments components flags tts";
+    state.check_keys(&payload, &known.split(' ').collect::<Vec<_>>());
+    let buttons = interactions::parse_components(&payload)?.unwrap_or_default();
     let text = check_content(&payload)?;
     if text.is_empty() && parts.is_empty() {
         return Err(api_error(400, 50006, "Cannot send an empty message"));
@@ -164,6 +167,7 @@ fn create_message(
         reply_to,
         pinged,
         nonce,
+        buttons,
         ..FakeDiscordMessage::default()
     };
     let id = state.add_message(channel, message);
@@ -177,7 +181,8 @@ fn edit_message(
     incoming: &RawHttpRequest,
 ) -> Result<FakeHttpReply, FakeHttpReply> {
     let (payload, _) = parse_body(incoming)?;
-    state.check_keys(&payload, &["content", "allowed_mentions", "flags"]);
+    state.check_keys(&payload, &["content", "allowed_mentions", "components", "flags"]);
+    let buttons = interactions::parse_components(&payload)?;
     let text = check_content(&payload)?.to_owned();
     let pinged = pinged_users(state, &payload, &text);
     let message = state.chat_data.message_mut(channel, id).ok_or_else(|| api_error(404, 10008, "Unknown Message"))?;
@@ -188,6 +193,10 @@ fn edit_message(
         return Err(api_error(400, 50006, "Cannot send an empty message"));
     }
     message.text = text;
+    // Discord: edit message. Without the key the earlier components stay.
+    if let Some(buttons) = buttons {
+        message.buttons = buttons;
+    }
     message.edits += 1;
     message.pinged.extend(pinged);
     state.send_message_event("MESSAGE_UPDATE", channel, id);
@@ -309,11 +318,11 @@ fn message_reply(state: &FakeDiscordState, channel: &str, id: &str) -> FakeHttpR
 }
 
 /// Discord: an error with its JSON code.
-fn api_error(status: u16, code: u64, message: &str) -> FakeHttpReply {
+pub(super) fn api_error(status: u16, code: u64, message: &str) -> FakeHttpReply {
     FakeHttpReply::json(status, &json!({"message": message, "code": code}))
 }
 
-fn invalid_field(field: &str, message: &str) -> FakeHttpReply {
+pub(super) fn invalid_field(field: &str, message: &str) -> FakeHttpReply {
     let errors = json!({field: {"_errors": [{"code": "INVALID", "message": message}]}});
     FakeHttpReply::json(400, &json!({"message": "Invalid Form Body", "code": 50035, "errors": errors}))
 }

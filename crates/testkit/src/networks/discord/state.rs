@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::chat_data::{BOT, FakeDiscordData, FakeDiscordMessage};
 use super::gateway_sessions::{DIRECT_MESSAGES, FakeGatewaySession, GUILD_MESSAGES, MESSAGE_CONTENT};
+use super::interactions::FakeDiscordPress;
 use super::rate_limits::{DiscordRoute, RateLimitCounters};
 use crate::fake_server::FakeHttpReply;
 use crate::or_fail::OrFail as _;
@@ -51,6 +52,8 @@ pub struct FakeDiscordState {
     pub chat_data: FakeDiscordData,
     /// Calls of the REST API, in order.
     pub calls: Vec<DiscordCall>,
+    /// Presses of buttons, in order.
+    pub presses: Vec<FakeDiscordPress>,
     pub connections: usize,
     /// Sessions that started with Identify.
     pub identified: usize,

@@ -27,6 +27,12 @@ fn send_request(state: &mut FakeDiscordState, body: &Value) -> RawHttpRequest {
 #[case::empty(json!({"content": ""}), 50006)]
 #[case::no_text(json!({"content": 1}), 50035)]
 #[case::long_nonce(json!({"content": "x", "nonce": "n".repeat(26)}), 50035)]
+#[case::long_custom_id(
+    json!({"content": "x", "components": [{"type": 1, "components": [
+        {"type": 2, "style": 3, "label": "A", "custom_id": "x".repeat(101)}
+    ]}]}),
+    50035
+)]
 #[case::no_nonce(json!({"content": "x", "enforce_nonce": true}), 50035)]
 #[case::no_such_message(json!({"content": "x", "message_reference": {"message_id": "7"}}), 50035)]
 fn a_message_that_discord_would_not_take_is_refused(#[case] body: Value, #[case] code: u64) {

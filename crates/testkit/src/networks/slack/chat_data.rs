@@ -1,6 +1,6 @@
 //! People, channels, messages and files of the server.
 
-use super::super::FakeChatFile;
+use super::super::{FakeButton, FakeChatFile};
 use crate::or_fail::OrFail as _;
 use std::collections::BTreeMap;
 
@@ -19,6 +19,9 @@ pub struct FakeSlackMessage {
     /// The app's reactions, by Slack's emoji names.
     pub reactions: Vec<String>,
     pub files: Vec<FakeChatFile>,
+    pub buttons: Vec<FakeButton>,
+    /// The text is in blocks.
+    pub(super) has_blocks: bool,
 }
 
 #[derive(Debug, Clone, Default)]

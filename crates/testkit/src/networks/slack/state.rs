@@ -47,6 +47,15 @@ pub struct SlackCall {
     pub body: Value,
 }
 
+/// A message that only one person in a channel sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FakeEphemeralMessage {
+    pub channel: String,
+    /// User id.
+    pub user: String,
+    pub text: String,
+}
+
 /// An envelope that one connection sends until it is acknowledged.
 #[derive(Debug, Clone)]
 struct FakeSlackEnvelope {
@@ -71,6 +80,8 @@ pub struct FakeSlackState {
     pub chat_data: FakeSlackData,
     /// Calls of the Web API, in order.
     pub calls: Vec<SlackCall>,
+    /// Messages that only one person sees, in order.
+    pub ephemeral: Vec<FakeEphemeralMessage>,
     pub connections: usize,
     /// Connections opened so far.
     pub opened: usize,
@@ -207,6 +218,23 @@ impl FakeSlackState {
         self.queue_envelope("slash_commands", payload);
     }
 
+    /// Slack: `block_actions` payload.
+    pub(super) fn press_button(&mut self, channel: &str, user: &str, (message, data): (&str, &str)) {
+        let shown = self.chat_data.message(channel, message).or_fail(format_args!("there is no message {message}"));
+        let mut told = json!({"type": "message", "user": BOT, "bot_id": BOT_ID, "ts": message, "text": shown.text});
+        if let Some(thread) = &shown.thread {
+            told["thread_ts"] = json!(thread);
+        }
+        let payload = json!({
+            "type": "block_actions", "user": {"id": user, "team_id": "T0000001"}, "api_app_id": "A1111",
+            "channel": {"id": channel}, "message": told, "trigger_id": self.chat_data.new_id('X'),
+            "container": {"type": "message", "message_ts": message, "channel_id": channel, "is_ephemeral": false},
+            "response_url": "https://hooks.slack.com/actions/T0000001/1/x",
+            "actions": [{"type": "button", "block_id": "b1", "action_id": "button-0", "value": data}],
+        });
+        self.queue_envelope("interactive", payload);
+    }
+
     pub(super) fn resend_last(&mut self) {
         if let Some((kind, payload)) = self.last_payload.clone() {
             self.queue_envelope(kind, payload);
@@ -255,8 +283,12 @@ impl FakeSlackState {
     }
 
     pub(super) fn acknowledge(&mut self, id: &str) {
-        let is_open = self.envelopes.iter().any(|envelope| envelope.id == id && envelope.sent.is_some());
-        if is_open {
+        let open = self.envelopes.iter().find(|envelope| envelope.id == id && envelope.sent.is_some());
+        if let Some(open) = open {
+            // The person is shown an error if the press of a button is not acknowledged in time.
+            if open.kind == "interactive" && open.retries > 0 {
+                self.client_errors.push("a press was acknowledged too late".to_owned());
+            }
             self.envelopes.retain(|envelope| envelope.id != id);
             self.acknowledged.push(id.to_owned());
         } else if !self.acknowledged.iter().any(|known| known == id) {

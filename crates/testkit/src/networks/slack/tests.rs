@@ -29,6 +29,12 @@ fn call_method(state: &mut FakeSlackState, method: &str, token: &str, body: &Val
 #[case::too_long(
     "chat.update", BOT_TOKEN, json!({"channel": "C00000001", "ts": "1750000000.000003", "text": "x".repeat(4001)}), "msg_too_long"
 )]
+#[case::long_section(
+    "chat.postMessage", BOT_TOKEN,
+    json!({"channel": "C00000001", "text": "x", "blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": "x".repeat(3001)}}]}),
+    "invalid_blocks"
+)]
+#[case::not_there("chat.postEphemeral", BOT_TOKEN, json!({"channel": "C00000001", "user": "U9", "text": "x"}), "user_not_in_channel")]
 #[case::gone("chat.update", BOT_TOKEN, json!({"channel": "C00000001", "ts": "1.9", "text": "x"}), "message_not_found")]
 #[case::no_emoji("reactions.add", BOT_TOKEN, json!({"channel": "C00000001", "timestamp": "1750000000.000002", "name": "👀"}), "invalid_name")]
 #[case::no_reaction("reactions.remove", BOT_TOKEN, json!({"channel": "C00000001", "timestamp": "1750000000.000002", "name": "x"}), "no_reaction")]

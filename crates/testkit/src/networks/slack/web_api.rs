@@ -1,5 +1,6 @@
 //! The Web API: checks requests as strictly as Slack does. `methods` executes them.
 
+mod blocks;
 mod methods;
 
 use std::time::Duration;
@@ -16,8 +17,9 @@ use crate::fake_server::{FakeHttpReply, percent_decode};
 const METHODS: &[(&str, &str)] = &[
     ("auth.test", ""),
     ("apps.connections.open", ""),
-    ("chat.postMessage", "channel text thread_ts mrkdwn unfurl_links unfurl_media"),
-    ("chat.update", "channel ts text"),
+    ("chat.postMessage", "channel text blocks thread_ts mrkdwn unfurl_links unfurl_media"),
+    ("chat.postEphemeral", "channel user text thread_ts"),
+    ("chat.update", "channel ts text blocks"),
     ("reactions.add", "channel timestamp name"),
     ("reactions.remove", "channel timestamp name"),
     ("files.getUploadURLExternal", "filename length"),

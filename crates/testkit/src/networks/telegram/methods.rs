@@ -1,5 +1,6 @@
 //! API methods that send no new message. Each knows its parameters and refuses what the real one refuses.
 
+pub(super) mod buttons;
 pub(super) mod send;
 
 use std::fmt::Display;
@@ -59,6 +60,7 @@ pub(super) fn run_method(state: &mut FakeTelegramState, request: &TelegramCall) 
         "sendMessage" => send::send_message(state, body),
         "sendPhoto" | "sendDocument" | "sendVoice" | "sendAudio" | "sendVideo" => send::send_file(state, request),
         "editMessageText" => edit_message_text(state, body),
+        "answerCallbackQuery" => buttons::answer_callback_query(state, body),
         "sendChatAction" => send_chat_action(state, body),
         "setMessageReaction" => set_message_reaction(state, body),
         "getFile" => get_file(state, body),
@@ -78,13 +80,15 @@ pub(super) fn check_known_parameters(body: &Value, names: &[&str]) -> Result<(),
 }
 
 fn edit_message_text(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeHttpReply> {
-    check_known_parameters(body, &["chat_id", "message_id", "text", "parse_mode", "link_preview_options"])?;
+    let names = ["chat_id", "message_id", "text", "parse_mode", "link_preview_options", "reply_markup"];
+    check_known_parameters(body, &names)?;
     let chat_id = send::check_reachable_chat(state, body)?;
     let message = body["message_id"].as_i64().ok_or_else(|| bad_request("message identifier is not specified"))?;
     let (text, entities) = parse_marked_text(body, "text", send::MAX_TEXT_UNITS)?;
     if text.is_empty() {
         return Err(bad_request("message text is empty"));
     }
+    let buttons = buttons::parse_keyboard(body)?;
     let every = state.min_edit_interval;
     let chat = state.chat_mut(chat_id);
     let found = chat.messages.iter_mut().find(|shown| shown.id == message);
@@ -95,7 +99,7 @@ fn edit_message_text(state: &mut FakeTelegramState, body: &Value) -> Result<Valu
     if shown.file.is_some() {
         return Err(bad_request("there is no text in the message to edit"));
     }
-    if shown.text == text && shown.entities == entities {
+    if shown.text == text && shown.entities == entities && shown.buttons == buttons {
         let told = "message is not modified: specified new message content and reply markup are exactly the same as a \
             current content and reply markup of the message";
         return Err(bad_request(told));
@@ -107,6 +111,7 @@ fn edit_message_text(state: &mut FakeTelegramState, body: &Value) -> Result<Valu
         }
     }
     (shown.text, shown.entities, shown.edits) = (text, entities, shown.edits + 1);
+    shown.buttons = buttons;
     let shown = shown.clone();
     chat.last_edit = Some(Instant::now());
     Ok(send::message_json(chat_id, chat, &shown))

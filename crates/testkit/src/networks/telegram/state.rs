@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::super::FakeButton;
 use super::FakeTelegramFault;
 use super::html::ParsedEntity;
 
@@ -31,6 +32,8 @@ pub struct FakeTelegramState {
     /// Path and content of files that people sent, by file id.
     pub(super) files: BTreeMap<String, (String, Bytes)>,
     pub(super) faults: HashMap<String, VecDeque<FakeTelegramFault>>,
+    /// Presses of buttons, in order.
+    pub presses: Vec<FakeTelegramPress>,
     /// Edits in one chat that follow each other faster are answered 429. Telegram does not publish its limit.
     pub min_edit_interval: Option<Duration>,
     /// URL of a webhook that another program has set: with one, `getUpdates` is refused.
@@ -90,7 +93,18 @@ pub struct FakeTelegramMessage {
     pub edits: usize,
     pub reactions: Vec<String>,
     pub file: Option<FakeTelegramFile>,
+    pub buttons: Vec<FakeButton>,
     pub at: Instant,
+}
+
+/// The press of a button.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FakeTelegramPress {
+    /// User id.
+    pub from: i64,
+    pub query_id: String,
+    /// The texts that the person was shown, each with whether it had to be closed.
+    pub answers: Vec<(String, bool)>,
 }
 
 /// A file, from the bot or from a person.

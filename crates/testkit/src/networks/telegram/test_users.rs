@@ -6,7 +6,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::methods::send;
-use super::state::{FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramState};
+use super::state::{
+    FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramPress, FakeTelegramState,
+};
 use super::{BOT_ID, FakeTelegram};
 use crate::or_fail::OrFail as _;
 
@@ -85,6 +87,25 @@ impl FakeTelegram {
         })
     }
 
+    /// A user presses a button with this data below a message. A client of the user's own making sends any data, also
+    /// below a message without such a button.
+    pub fn press_button(&self, chat: i64, person: TelegramTestUser, message: i64, data: &str) {
+        self.update(|state| {
+            let query_id = format!("query-{}", state.presses.len());
+            let content = json!({
+                "id": query_id, "from": user_json(person), "chat_instance": "1", "data": data,
+                "message": {"message_id": message, "date": 1, "chat": send::chat_json(chat, state.chat_mut(chat))},
+            });
+            state.presses.push(FakeTelegramPress { from: person.id, query_id, answers: Vec::new() });
+            state.queue_update("callback_query", content);
+        });
+    }
+
+    /// Sends any content as the press of a button.
+    pub fn post_callback_query(&self, content: Value) {
+        self.update(|state| state.queue_update("callback_query", content));
+    }
+
     /// Turns a group into a forum and opens a topic. Returns the topic id.
     pub fn open_topic(&self, chat: i64) -> i64 {
         self.update(|state| {
@@ -123,8 +144,8 @@ impl FakeTelegramFile {
 
 impl FakeTelegramMessage {
     pub(super) fn new(id: i64, from: i64, text: String) -> Self {
-        let (entities, reactions) = (Vec::new(), Vec::new());
-        Self { id, from, text, entities, thread: None, edits: 0, reactions, file: None, at: Instant::now() }
+        let (entities, reactions, buttons) = (Vec::new(), Vec::new(), Vec::new());
+        Self { id, from, text, entities, thread: None, edits: 0, reactions, file: None, buttons, at: Instant::now() }
     }
 }
 
@@ -147,8 +168,12 @@ fn message_json(
     content["message_id"] = json!(message);
     content["date"] = json!(1);
     content["chat"] = shown;
-    content["from"] = json!({"id": person.id, "is_bot": false, "first_name": person.name, "username": person.name});
+    content["from"] = user_json(person);
     content
+}
+
+fn user_json(person: TelegramTestUser) -> Value {
+    json!({"id": person.id, "is_bot": false, "first_name": person.name, "username": person.name})
 }
 
 /// Stores a file; returns the object that names it in a message.

@@ -26,6 +26,11 @@ fn html_that_it_refuses(#[case] source: &str, #[case] why: &str) {
 #[case::unknown_parameter("sendMessage", json!({"text": "x", "loud": true}), "unknown parameter loud")]
 #[case::same_text("editMessageText", json!({"message_id": 1, "text": "shown"}), "message is not modified: ")]
 #[case::anothers("editMessageText", json!({"message_id": 2, "text": "x"}), "message can't be edited")]
+#[case::long_data(
+    "sendMessage",
+    json!({"text": "x", "reply_markup": {"inline_keyboard": [[{"text": "A", "callback_data": "x".repeat(65)}]]}}),
+    "BUTTON_DATA_INVALID"
+)]
 #[case::reaction(
     "setMessageReaction",
     json!({"message_id": 1, "reaction": [{"type": "emoji", "emoji": "✅"}]}),

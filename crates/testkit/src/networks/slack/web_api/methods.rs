@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::super::super::FakeChatFile;
 use super::super::BOT;
 use super::super::chat_data::FakeSlackMessage;
-use super::super::state::{BOT_ID, FakeSlackState, FakeSlackUpload};
+use super::super::state::{BOT_ID, FakeEphemeralMessage, FakeSlackState, FakeSlackUpload};
+use super::blocks::{ShownBlocks, parse_blocks};
 use super::{FakeSlackError, METHODS};
 
 /// Slack: chat.postMessage. Longer text is split in two, much longer text is truncated.
@@ -23,6 +24,7 @@ pub(super) fn run_method(state: &mut FakeSlackState, method: &str, body: &Value)
         })),
         "apps.connections.open" => open_connection(state),
         "chat.postMessage" => post_message(state, body),
+        "chat.postEphemeral" => post_ephemeral(state, body),
         "chat.update" => update_message(state, body),
         "reactions.add" | "reactions.remove" => change_reaction(state, method, body),
         "files.getUploadURLExternal" => begin_upload(state, body),
@@ -74,10 +76,30 @@ fn post_message(state: &mut FakeSlackState, body: &Value) -> Result<Value, FakeS
     if text.chars().count() > MAX_MESSAGE_CHARS {
         state.client_errors.push("chat.postMessage: a text that Slack cuts in two".to_owned());
     }
-    let message =
-        FakeSlackMessage { author: BOT.to_owned(), text: text.to_owned(), thread, ..FakeSlackMessage::default() };
+    let shown = parse_blocks(body)?.unwrap_or_else(|| ShownBlocks { text: text.to_owned(), buttons: Vec::new() });
+    let message = FakeSlackMessage {
+        author: BOT.to_owned(),
+        text: shown.text,
+        thread,
+        buttons: shown.buttons,
+        has_blocks: body.get("blocks").is_some(),
+        ..FakeSlackMessage::default()
+    };
     let ts = state.add_message(channel, message);
     Ok(json!({"channel": channel, "ts": ts, "message": {"text": text, "bot_id": BOT_ID}}))
+}
+
+fn post_ephemeral(state: &mut FakeSlackState, body: &Value) -> Result<Value, FakeSlackError> {
+    if !state.scopes.contains("chat:write") {
+        return Err("missing_scope");
+    }
+    let channel = check_channel(state, &body["channel"])?.to_owned();
+    check_thread(state, &channel, body)?;
+    let user = body["user"].as_str().filter(|user| state.chat_data.people.contains_key(*user));
+    let user = user.ok_or("user_not_in_channel")?.to_owned();
+    let text = body["text"].as_str().filter(|text| !text.trim().is_empty()).ok_or("no_text")?.to_owned();
+    state.ephemeral.push(FakeEphemeralMessage { channel, user, text });
+    Ok(json!({"message_ts": "1750000001.000001"}))
 }
 
 fn update_message(state: &mut FakeSlackState, body: &Value) -> Result<Value, FakeSlackError> {
@@ -87,11 +109,20 @@ fn update_message(state: &mut FakeSlackState, body: &Value) -> Result<Value, Fak
     if text.chars().count() > MAX_MESSAGE_CHARS {
         return Err("msg_too_long");
     }
+    let shown = parse_blocks(body)?;
     let message = state.chat_data.message_mut(channel, ts).ok_or("message_not_found")?;
     if message.author != BOT {
         return Err("cant_update_message");
     }
-    text.clone_into(&mut message.text);
+    match shown {
+        Some(shown) => {
+            message.has_blocks = true;
+            (message.text, message.buttons) = (shown.text, shown.buttons);
+        }
+        // Slack: chat.update. Blocks stay and hide the text.
+        None if message.has_blocks => {}
+        None => text.clone_into(&mut message.text),
+    }
     message.edits += 1;
     state.send_message_changed(channel, ts);
     Ok(json!({"channel": channel, "ts": ts, "text": text}))

@@ -7,7 +7,7 @@ use super::super::state::{
     FakeTelegramChat, FakeTelegramChatKind, FakeTelegramMessage, FakeTelegramState, TelegramCall,
 };
 use super::super::{BOT_ID, BOT_NAME};
-use super::{bad_request, check_known_parameters, refusal, refusal_with};
+use super::{bad_request, buttons, check_known_parameters, refusal, refusal_with};
 use crate::fake_server::FakeHttpReply;
 
 /// Bot API: sendMessage, "1-4096 characters after entities parsing".
@@ -20,7 +20,15 @@ const MAX_PHOTO_BYTES: usize = 10 * 1024 * 1024;
 const MAX_FILE_BYTES: usize = 50 * 1024 * 1024;
 
 pub(in super::super) fn send_message(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeHttpReply> {
-    let names = ["chat_id", "message_thread_id", "text", "parse_mode", "link_preview_options", "reply_parameters"];
+    let names = [
+        "chat_id",
+        "message_thread_id",
+        "text",
+        "parse_mode",
+        "link_preview_options",
+        "reply_parameters",
+        "reply_markup",
+    ];
     check_known_parameters(body, &names)?;
     let chat = check_reachable_chat(state, body)?;
     let (text, entities) = parse_marked_text(body, "text", MAX_TEXT_UNITS)?;
@@ -29,6 +37,7 @@ pub(in super::super) fn send_message(state: &mut FakeTelegramState, body: &Value
     }
     let mut shown = FakeTelegramMessage::new(0, BOT_ID, text);
     shown.entities = entities;
+    shown.buttons = buttons::parse_keyboard(body)?;
     add_message(state, chat, body, shown)
 }
 
