@@ -39,6 +39,8 @@ pub struct SandboxRights {
     pub nested_namespaces: bool,
     /// Whether commands are refused where a layer of the sandbox is missing.
     pub is_required: bool,
+    /// Whether calls may ask a person to run outside of the sandbox.
+    pub may_escalate: bool,
 }
 
 impl SandboxRights {
@@ -47,7 +49,15 @@ impl SandboxRights {
     pub fn new(mode: SandboxMode) -> Self {
         let (writable, readable, hidden) = (Vec::new(), Vec::new(), Vec::new());
         let network = NetworkAccess::On;
-        Self { mode, writable, readable, hidden, network, nested_namespaces: false, is_required: false }
+        let (nested_namespaces, is_required, may_escalate) = (false, false, true);
+        Self { mode, writable, readable, hidden, network, nested_namespaces, is_required, may_escalate }
+    }
+
+    /// Whether there is a sandbox whose calls may ask to run outside.
+    #[must_use]
+    pub fn may_leave(&self) -> bool {
+        let is_closed = self.mode != SandboxMode::Off || self.network != NetworkAccess::On;
+        is_closed && self.may_escalate
     }
 
     /// Restricts these rights by those of the parent run. The workdir is not part of them: a sub-run keeps its own.
@@ -67,6 +77,7 @@ impl SandboxRights {
             network: self.network.restricted_by(&ceiling.network),
             nested_namespaces: self.nested_namespaces && ceiling.nested_namespaces,
             is_required: self.is_required || ceiling.is_required,
+            may_escalate: self.may_escalate && ceiling.may_escalate,
         }
     }
 }
@@ -182,15 +193,19 @@ mod tests {
     fn sandbox_rights() -> impl Strategy<Value = SandboxRights> {
         let places = || vec(select(PLACES.as_slice()).prop_map(PathBuf::from), 0..3);
         let mode = select(SandboxMode::ALL.as_slice());
-        (mode, places(), places(), places(), network(), any::<bool>(), any::<bool>()).prop_map(
-            |(mode, writable, readable, hidden, network, nested_namespaces, is_required)| SandboxRights {
-                mode,
-                writable,
-                readable,
-                hidden,
-                network,
-                nested_namespaces,
-                is_required,
+        let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+        (mode, places(), places(), places(), network(), flags).prop_map(
+            |(mode, writable, readable, hidden, network, (nested_namespaces, is_required, may_escalate))| {
+                SandboxRights {
+                    mode,
+                    writable,
+                    readable,
+                    hidden,
+                    network,
+                    nested_namespaces,
+                    is_required,
+                    may_escalate,
+                }
             },
         )
     }
@@ -252,6 +267,7 @@ mod tests {
             }
             prop_assert_eq!(last.sandbox.nested_namespaces, chain.iter().all(|link| link.sandbox.nested_namespaces));
             prop_assert_eq!(last.sandbox.is_required, chain.iter().any(|link| link.sandbox.is_required));
+            prop_assert_eq!(last.sandbox.may_escalate, chain.iter().all(|link| link.sandbox.may_escalate));
             for server in SERVERS {
                 prop_assert_eq!(last.allows_server(server), chain.iter().all(|link| link.allows_server(server)), "{}", server);
             }

@@ -70,6 +70,8 @@ pub struct NewAgent {
     pub nested_namespaces: Option<bool>,
     /// True if commands are refused where a layer of the sandbox is missing.
     pub sandbox_require: Option<bool>,
+    /// True if calls may ask a person to run outside of the sandbox; true if absent.
+    pub escalate: Option<bool>,
     /// Time limit in seconds of a foreground command whose call sets none.
     pub shell_timeout_s: Option<u64>,
     /// Seconds without use after which a session of this agent expires.
@@ -163,6 +165,7 @@ impl NewAgent {
             network: None,
             nested_namespaces: None,
             sandbox_require: None,
+            escalate: None,
             shell_timeout_s: None,
             idle_s: None,
             daily_tokens: None,

@@ -75,6 +75,8 @@ pub(crate) fn api_routes() -> Router<ServerState> {
         .route("/api/runs/{id}/stop", post(stop::stop_run))
         .route("/api/approvals", get(approvals::list))
         .route("/api/approvals/{id}", post(approvals::answer))
+        .route("/api/approval-rules", get(approvals::list_rules))
+        .route("/api/approval-rules/{id}", delete(approvals::forget_rule))
         .route("/api/stop", post(stop::stop_everything))
         .route("/api/hold", get(stop::show_hold).put(stop::set_hold).delete(stop::lift_hold))
         .route("/api/channels", get(channels::list))

@@ -172,11 +172,11 @@ impl ProgressView<'_> {
                     (&self.reply.target, texts::tool_notice_text(&tool, &arguments));
                 channel.notices.push(NoticePriority::Tool, address, text);
             }
-            EventKind::ApprovalRequested { id, tool, arguments, .. }
+            EventKind::ApprovalRequested { id, tool, arguments, escalation, .. }
                 if !self.reply.target.channel.config.approvers.is_empty() =>
             {
                 let (ReplyTarget { channel, address, .. }, text) =
-                    (&self.reply.target, texts::approval_notice_text(&id, &tool, &arguments));
+                    (&self.reply.target, texts::approval_notice_text(&id, &tool, &arguments, escalation.as_deref()));
                 channel.notices.push(NoticePriority::Text, address, text);
             }
             _ => {}

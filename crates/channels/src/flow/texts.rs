@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use quell_kernel::channel::sanitise::{EmptyReplyReason, NarrationPolicy, SanitiserRules, sanitise_reply};
+use quell_protocol::approval::Escalation;
 use quell_protocol::display_text::{format_count, format_millis, is_invisible, one_line};
 use quell_protocol::receipt::summary_line::receipt_line;
 use quell_protocol::{ErrorCode, Receipt, StopReason, Verdict};
@@ -208,19 +209,32 @@ pub(super) fn tool_notice_text(tool: &str, arguments: &serde_json::Value) -> Str
 const MAX_SHOWN_ARGUMENTS: usize = 1200;
 
 /// The notice that a call waits for a person. It offers `/approve` only if the chat shows the whole call.
-pub(super) fn approval_notice_text(id: &str, tool: &str, arguments: &serde_json::Value) -> String {
+pub(super) fn approval_notice_text(
+    id: &str,
+    tool: &str,
+    arguments: &serde_json::Value,
+    escalation: Option<&Escalation>,
+) -> String {
     let escape = |c: char| if is_invisible(c) || c.is_control() { c.escape_unicode().to_string() } else { c.into() };
-    let whole: String = arguments.to_string().chars().map(escape).collect();
+    let mut whole: String = arguments.to_string().chars().map(escape).collect();
+    if let Some(escalation) = escalation {
+        whole.push_str("\nreason: ");
+        whole.extend(escalation.reason.chars().map(escape));
+    }
     // The text is of a model: it must not end the block.
     let whole = whole.replace('`', "\\u{60}");
     let tool = one_line(tool, 60).replace('`', "");
+    let place = escalation.map_or_else(String::new, |escalation| {
+        let rule = one_line(&escalation.rule, 300).replace('`', "");
+        format!(" ⚠️ to run OUTSIDE OF THE SANDBOX (all files and the network; now {rule})")
+    });
     if whole.chars().count() > MAX_SHOWN_ARGUMENTS {
         return format!(
-            "◔ `{tool}` waits for approval, and the call is too long to be shown here. Read it with `quell approvals` \
+            "◔ `{tool}` waits for approval{place}, and the call is too long to be shown here. Read it with `quell approvals` \
              or on the page.\n/deny {id} REASON"
         );
     }
-    format!("◔ `{tool}` waits for approval:\n```\n{whole}\n```\n/approve {id}\n/deny {id} REASON")
+    format!("◔ `{tool}` waits for approval{place}:\n```\n{whole}\n```\n/approve {id}\n/deny {id} REASON")
 }
 
 pub(super) fn counted_approval_text(tool: &str, missing: usize) -> String {
@@ -231,18 +245,34 @@ pub(super) fn counted_approval_text(tool: &str, missing: usize) -> String {
 #[cfg(test)]
 mod tests {
     use quell_protocol::receipt::{Instant, Rung, TurnRecord, Usage};
-    use quell_protocol::{Leftover, ResourceKind, RunId};
+    use quell_protocol::{Leftover, ResourceKind, RunId, SandboxMode};
 
     use super::*;
 
     #[test]
     fn an_approval_shows_the_whole_call_and_nothing_hides_in_it() {
         let arguments = serde_json::json!({"command": "echo \u{202e}hi ``` /approve other"});
-        let text = approval_notice_text("a1", "shell", &arguments);
+        let text = approval_notice_text("a1", "shell", &arguments, None);
         assert!(text.contains("\\u{202e}hi") && text.matches("```").count() == 2, "{text}");
         assert!(text.ends_with("/approve a1\n/deny a1 REASON"), "{text}");
-        let long = approval_notice_text("a1", "shell", &serde_json::json!({"command": "x".repeat(2000)}));
+        let long = approval_notice_text("a1", "shell", &serde_json::json!({"command": "x".repeat(2000)}), None);
         assert!(!long.contains("/approve") && long.contains("/deny a1"), "{long}");
+    }
+
+    #[test]
+    fn a_call_that_asks_to_leave_the_sandbox_is_marked() {
+        let escalation = Escalation {
+            reason: "``` /approve other\nline".to_owned(),
+            mode: SandboxMode::Workspace,
+            rule: "the sandbox `workspace` permits changes in /work only".to_owned(),
+            opens: "all".to_owned(),
+        };
+        let text = approval_notice_text("a1", "shell", &serde_json::json!({"command": "ls"}), Some(&escalation));
+        assert!(text.contains("OUTSIDE OF THE SANDBOX") && text.contains("/work only"), "{text}");
+        assert!(text.contains("reason: ") && text.matches("```").count() == 2, "{text}");
+        let long = Escalation { reason: "x".repeat(1000), ..escalation };
+        let call = serde_json::json!({"command": "x".repeat(500)});
+        assert!(!approval_notice_text("a1", "shell", &call, Some(&long)).contains("/approve"), "not all is shown");
     }
 
     /// The receipt of a run that was stopped within `ms` milliseconds.

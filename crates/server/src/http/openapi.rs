@@ -9,7 +9,7 @@ use quell_protocol::api::{
     SharingRequest, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
     TokenRequest, TokenRow,
 };
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalRule};
 use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
@@ -32,6 +32,7 @@ use super::ApiCall;
     AgentsDeleted,
     ApprovalAnswer,
     ApprovalRow,
+    ApprovalRule,
     AuditRow,
     ChannelDelivery,
     ChannelHealth,

@@ -371,6 +371,13 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         Required("ApprovalAnswer"),
         &["200 ApprovalRow answered", "403 not yours", "404 unknown", "409 it was settled before"],
     ),
+    get(List, "/api/approval-rules", "Remembered allowances", &["200 [ApprovalRule] allowances"]),
+    delete(
+        Approve,
+        "/api/approval-rules/{id}",
+        "Delete a remembered allowance, so that its calls wait for a person again",
+        &["204 deleted", "404 unknown"],
+    ),
     post(StopAll, "/api/stop", "Stop everything", Optional("StopAllRequest"), &["200 StopAllAnswer what was stopped"]),
     get(Token, "/api/hold", "Whether new runs are held", &["200 Hold the hold"]),
     RouteSpec {
