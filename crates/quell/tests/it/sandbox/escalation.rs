@@ -19,7 +19,7 @@ impl EscalationDaemon {
         Some(Self { test, outside, approver })
     }
 
-    fn api(&self) -> &TestApiClient {
+    fn api(&self) -> TestApiClient {
         self.test.daemon.api()
     }
 
