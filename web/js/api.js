@@ -8,6 +8,8 @@
 //   sessionPath(key), runPath(id)  escaped paths
 //   onSignedOut(fn)             called when an answer says that this browser is not signed in
 
+import { readPageSecret } from "./page-secret.js";
+
 export class Problem extends Error {
   constructor(status, code, detail) {
     super(detail);
@@ -71,6 +73,10 @@ async function sendRequest(method, path, body, options = {}) {
     headers: { Accept: "application/json" },
     ...options,
   };
+  const secret = readPageSecret();
+  if (secret !== null) {
+    request.headers["X-Quell-Page"] = secret;
+  }
   if (body !== undefined) {
     request.headers["Content-Type"] = "application/json";
     request.body = JSON.stringify(body);

@@ -1,5 +1,5 @@
 // The list of tool calls that wait for approval, with all arguments and the buttons Allow and Deny. Exports
-// mountApprovals, emptyApprovals and allowedAnswers. All text that a model wrote is shown escaped and in full.
+// mountApprovals, emptyApprovals, allowedAnswers and patternSubject. All text that a model wrote is shown escaped and in full.
 
 import * as api from "./api.js";
 import { h, icon, reconcileChildren, setText } from "./dom.js";
@@ -84,8 +84,9 @@ function createCard(row) {
   );
   const card = h(
     "article",
-    { class: "approval", data: { approval: row.id, expires: row.expiresAt }, "aria-labelledby": title.id },
+    { class: row.escalation ? "approval outside" : "approval", data: { approval: row.id, expires: row.expiresAt }, "aria-labelledby": title.id },
     title,
+    ...escalationElements(row.escalation),
     h(
       "pre",
       { class: "approval-call", tabindex: "0", "aria-label": t("approvals.arguments") },
@@ -118,6 +119,20 @@ function createCard(row) {
   return card;
 }
 
+/** The mark of a call that asks to run outside of the sandbox, with the reason, the rule and what it would open. */
+function escalationElements(escalation) {
+  if (!escalation) {
+    return [];
+  }
+  const reason = escapeInvisible(escalation.reason);
+  return [
+    h("p", { class: "approval-outside" }, icon("failed"), t("approvals.outside")),
+    h("p", {}, t("approvals.reason", { reason })),
+    h("p", { class: "approval-facts" }, t("approvals.held-back", { rule: escapeInvisible(escalation.rule) })),
+    h("p", { class: "approval-facts" }, t("approvals.opens", { opens: escapeInvisible(escalation.opens) })),
+  ];
+}
+
 /** How many of the needed people have allowed the call, and who. */
 function quorumText({ allowedBy = [], quorum }) {
   const names = allowedBy.map(({ principal }) => oneLine(principal, 60)).join(", ");
@@ -132,9 +147,10 @@ function answerElements(row) {
     h(
       "div",
       { class: "approval-answers" },
-      allow ? answerButton(row, "allow", "done") : null,
-      deny ? answerButton(row, "deny", "close") : null,
+      allow ? answerButton(row, "allow", "done", () => ({ decision: "allow" })) : null,
+      deny ? answerButton(row, "deny", "close", () => ({ decision: "deny" })) : null,
     ),
+    allow && !(row.quorum > 1) ? rememberElement(row) : null,
     missing ? h("p", { class: "approval-facts" }, t(`approvals.missing.${missing}`)) : null,
   ];
 }
@@ -164,15 +180,39 @@ function missingForAllow(me, row, { canApprove, isAdmin, isOwn }) {
   return row.allowedBy?.some(({ principal }) => principal === me.principal) ? "another" : null;
 }
 
-function answerButton(row, decision, iconName) {
-  const text = t(`approvals.${decision}`);
+/** Buttons that allow later calls, too. A pattern begins as the exact command or path of this call. */
+function rememberElement(row) {
+  const subject = patternSubject(row);
+  const pattern = h("input", { type: "text", value: subject ?? "", spellcheck: "false" });
+  const session = () => ({ decision: "allow", scope: "session" });
+  const byPattern = () => ({ decision: "allow", scope: "pattern", pattern: pattern.value });
+  return h(
+    "details",
+    { class: "approval-remember" },
+    h("summary", {}, t("approvals.remember")),
+    h("div", { class: "approval-answers" }, answerButton(row, "allow-session", "done", session)),
+    subject === null ? null : h("label", {}, t("approvals.pattern"), pattern),
+    subject === null
+      ? null
+      : h("div", { class: "approval-answers" }, answerButton(row, "allow-pattern", "done", byPattern)),
+  );
+}
+
+/** The text that a pattern matches: the command of the shell, or the path of a file tool; else null. */
+export function patternSubject({ tool, arguments: given }) {
+  const field = tool === "shell" ? "command" : /^(?:read|write|edit|list|search)_files?$/.test(tool) ? "path" : "";
+  return typeof given?.[field] === "string" ? given[field] : null;
+}
+
+function answerButton(row, kind, iconName, createAnswer) {
+  const text = t(`approvals.${kind}`);
   const button = h(
     "button",
     {
       type: "button",
-      class: decision,
+      class: kind,
       "aria-label": `${text}: ${oneLine(row.tool, 60)}`,
-      on: { click: ({ detail }) => detail <= 1 && sendAnswer(row, decision, button) },
+      on: { click: ({ detail }) => detail <= 1 && sendAnswer(row, createAnswer(), button) },
     },
     icon(iconName),
     text,
@@ -180,20 +220,20 @@ function answerButton(row, decision, iconName) {
   return button;
 }
 
-async function sendAnswer(row, decision, button) {
+async function sendAnswer(row, answer, button) {
   const card = button.closest("[data-approval]");
   if (card.getAttribute("aria-busy") === "true") {
     return;
   }
   card.setAttribute("aria-busy", "true");
   try {
-    const answered = await api.post(`/api/approvals/${encodeURIComponent(row.id)}`, { decision });
+    const answered = await api.post(`/api/approvals/${encodeURIComponent(row.id)}`, answer);
     store.set(
       "approvals",
       store.get("approvals").filter((other) => other.id !== row.id),
     );
     const tool = oneLine(row.tool, 60);
-    toasts.info(answered?.state === "pending" ? quorumText(answered) : t(`approvals.${decision}.done`, { tool }));
+    toasts.info(answered?.state === "pending" ? quorumText(answered) : t(`approvals.${answer.decision}.done`, { tool }));
   } catch (problem) {
     // Another client, a stop or the expiry has already decided the call: not an error of the page.
     if (problem.status === 409) {

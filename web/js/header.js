@@ -5,6 +5,7 @@ import * as api from "./api.js";
 import { aliveProcesses } from "./derived-state.js";
 import { byId, h, icon, listen, setText } from "./dom.js";
 import { errorText } from "./error-texts.js";
+import { savePageSecret } from "./page-secret.js";
 import { mountStopAll } from "./stop-all.js";
 import * as store from "./store.js";
 import { ago, exactTime, language, oneLine, setLanguage, t, tPlural } from "./texts.js";
@@ -154,6 +155,7 @@ function toggleTheme() {
 async function signOut() {
   try {
     await api.post("/api/sign-out");
+    savePageSecret(null);
     location.reload();
   } catch (problem) {
     toasts.error(t("shell.sign-out-failed", { reason: errorText(problem) }), problem);

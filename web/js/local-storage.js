@@ -1,4 +1,5 @@
-// Settings in the browser's localStorage. Exports readSetting and saveSetting, which do nothing without storage.
+// Settings in the browser's localStorage. Exports readSetting, saveSetting and removeSetting, which do nothing without
+// storage.
 
 export function readSetting(key) {
   try {
@@ -13,5 +14,13 @@ export function saveSetting(key, value) {
     localStorage.setItem(key, value);
   } catch {
     // Applies until the next reload.
+  }
+}
+
+export function removeSetting(key) {
+  try {
+    localStorage.removeItem(key);
+  } catch {
+    // There is nothing.
   }
 }

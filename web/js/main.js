@@ -13,7 +13,7 @@ import { clearStoredDrafts } from "./message-drafts.js";
 import { clearPendingStops } from "./pending-stops.js";
 import { mountRunsView } from "./runs-view.js";
 import { mountSessionList } from "./session-list.js";
-import { mountSignIn, showError } from "./sign-in.js";
+import { mountSignIn, showError, signInByLink } from "./sign-in.js";
 import * as store from "./store.js";
 import { loadTexts, onLanguage, refreshTimes, translate } from "./texts.js";
 import { dismissUnanswered } from "./toasts.js";
@@ -45,6 +45,7 @@ async function start() {
     () => document.querySelectorAll('.turn[aria-busy="true"]').forEach(refreshTimes),
     REFRESH_LIVE_TIMES_MS,
   );
+  await signInByLink();
   await loadUser();
 }
 

@@ -13,6 +13,7 @@
 //                                  A run can have several followers.
 
 import { Problem } from "./api.js";
+import { readPageSecret } from "./page-secret.js";
 import * as clock from "./server-clock.js";
 
 /** The daemon sends a tick every 30 s. */
@@ -236,6 +237,7 @@ async function handshake() {
       role: "operator",
       scopes: ["operator.read", "operator.write", "operator.admin"],
       caps: ["run-events"],
+      auth: { pageSecret: readPageSecret() },
     });
     handshakeListeners.forEach((fn) => fn(sendRequest));
     await sendRequest("sessions.subscribe", {});

@@ -1,9 +1,9 @@
-// Tests of allowedAnswers in approvals.js.
+// Tests of allowedAnswers and patternSubject in approvals.js.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { allowedAnswers } from "../js/approvals.js";
+import { allowedAnswers, patternSubject } from "../js/approvals.js";
 
 const row = { principal: "ann" };
 const own = { ...row, ownModel: true };
@@ -53,4 +53,12 @@ test("who has allowed a call leaves the rest to others", () => {
 
 test("signed-out users may answer nothing", () => {
   assert.deepEqual(allowedAnswers(null, row), { allow: false, deny: false, missing: "approve" });
+});
+
+test("a pattern is offered for commands and paths only", () => {
+  assert.equal(patternSubject({ tool: "shell", arguments: { command: "git push" } }), "git push");
+  assert.equal(patternSubject({ tool: "write_file", arguments: { path: "/srv/a", content: "x" } }), "/srv/a");
+  for (const other of [{ tool: "fetch_url", arguments: { url: "x" } }, { tool: "shell", arguments: null }]) {
+    assert.equal(patternSubject(other), null);
+  }
 });

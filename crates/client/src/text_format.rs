@@ -1,6 +1,7 @@
 //! Format times, sizes and tool calls, and strip or escape control characters in foreign text.
 
 use jiff::Timestamp;
+use quell_protocol::approval::Escalation;
 use quell_protocol::display_text::format_one_decimal;
 pub use quell_protocol::display_text::{format_count, format_millis, is_invisible, one_line, strip_invisible};
 use serde_json::Value;
@@ -148,6 +149,17 @@ pub fn tool_call_label(arguments: &Value, max_chars: usize) -> String {
     let telling = TELLING.iter().find_map(|name| fields.get(*name)?.as_str());
     let telling = telling.or_else(|| fields.values().find_map(Value::as_str));
     one_line(telling.unwrap_or_default(), max_chars)
+}
+
+/// What a call asks for that wants to run outside of the sandbox: the reason, the rule that holds it back, and what it
+/// would open.
+pub fn escalation_lines(escalation: &Escalation) -> Vec<String> {
+    let shown = |text: &str| escape_invisible(text).replace('\n', " ");
+    vec![
+        format!("reason: {}", shown(&escalation.reason)),
+        format!("held back by: {}", shown(&escalation.rule)),
+        format!("would open: {}", shown(&escalation.opens)),
+    ]
 }
 
 /// Every argument of a call in full, as a line or a block each.

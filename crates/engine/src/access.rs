@@ -24,7 +24,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 
 use browser_logins::BrowserLogins;
-pub use browser_logins::LinkIssuer;
+pub use browser_logins::{BrowserSecrets, LinkIssuer};
 pub use origin::{ForwardedHeaders, RequestOrigin};
 use secret::SecretDigest;
 pub use sign_in::BrowserSignIn;
@@ -103,9 +103,9 @@ impl Credential {
         Self(CredentialKind::Token, SecretDigest::of(presented))
     }
 
-    /// `presented` is the value of a sign-in cookie of the page.
-    pub fn cookie(presented: &str) -> Self {
-        Self(CredentialKind::Cookie, SecretDigest::of(presented))
+    /// Both secrets of a signed-in browser. One alone is no credential.
+    pub fn browser(secrets: BrowserSecrets<'_>) -> Self {
+        Self(CredentialKind::Cookie, secrets.digest())
     }
 }
 

@@ -6,6 +6,7 @@
 mod approval;
 mod compaction;
 mod config;
+mod escalation;
 mod image_cache;
 mod model_answer;
 mod permissions;
@@ -40,7 +41,7 @@ use crate::hooks::Hooks;
 use crate::journal::JournalWriteError;
 use crate::live_run::{BillingInfo, LiveRun, RunWriter};
 use crate::memory::NoteMemory;
-pub use approval::request_approval;
+pub use approval::{ApprovalRequest, request_approval};
 use compaction::{CompactionOutcome, CompactionTarget, RequestBudget};
 pub use config::{AgentConfig, Limits, ThinkingSetting, thinking_unsupported};
 pub use image_cache::ImageCache;
@@ -284,13 +285,17 @@ impl AgentLoop<'_> {
     /// Executes one call and puts its result into the draft. Returns the run's outcome if the run cannot continue.
     async fn execute_tool_call(&self, call: &ToolCall) -> Result<Option<WorkOutcome>, Cancelled> {
         self.scope.check(Point::BeforeTool)?;
-        let preset_result = match invalid_arguments_result(call) {
-            Some(result) => Some(result),
-            // waits: the wait for a person is raced in `check_approval`.
-            None => self.check_approval(call).await?,
+        let planned = match invalid_arguments_result(call) {
+            Some(result) => Err(result),
+            None => self.plan_call(call),
         };
-        // A call with a preset result executes nothing, so it needs no journal line.
-        if preset_result.is_none()
+        let permitted = match planned {
+            // waits: the wait for a person is raced in `check_approval`.
+            Ok(planned) => self.check_approval(&planned).await?.map_or(Ok(planned), Err),
+            Err(result) => Err(result),
+        };
+        // A call that is not permitted executes nothing, so it needs no journal line.
+        if permitted.is_ok()
             && let Err(unwritten) = self.scope.race(Point::Journal, self.writer.journal_call_start(&call.id)).await?
         {
             return Ok(Some(WorkOutcome::Failed {
@@ -300,10 +305,10 @@ impl AgentLoop<'_> {
         }
         self.writer.begin_call(call)?;
         let started_at = Instant::now();
-        let result = match preset_result {
-            Some(result) => result,
+        let result = match permitted {
+            Err(result) => result,
             // waits: with the scope, in `call_tool`.
-            None => self.call_tool(call).await?,
+            Ok(planned) => self.call_tool(&planned).await?,
         };
         let result = if self.scope.is_cancelled() { result.marked_after_stop() } else { result };
         self.writer.finish_call(&call.id, result, started_at.elapsed())?;

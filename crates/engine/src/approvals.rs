@@ -3,19 +3,24 @@
 //! The table is behind one lock. A stop cancels pending approvals in its own synchronous call, through the run's
 //! ledger; a later answer is refused. This module knows neither runs nor tools.
 
+mod rules;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use quell_kernel::approval::{
     ApprovalInput, ApprovalStep, Approver, DecisionForbidden, OwnCallRule, apply_to_approval, authorize_decision,
 };
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalState, Decision, MAX_REASON_CHARS};
+use quell_kernel::approval_rules::{Allowance, AllowanceProblem};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalRule, ApprovalState, Decision, MAX_REASON_CHARS};
 use quell_protocol::{Requester, Surface};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use uuid::Uuid;
+
+use rules::RuleUseCallback;
 
 /// Maximum number of settled approvals that are kept, to answer late decisions.
 const MAX_SETTLED: usize = 1024;
@@ -37,14 +42,28 @@ impl ApprovalSettings {
 
 /// All approvals of an engine. Clones share the table.
 #[derive(Clone, Default)]
-pub struct Approvals(Arc<Mutex<ApprovalTable>>);
+pub struct Approvals {
+    table: Arc<Mutex<ApprovalTable>>,
+    rule_use_callback: Arc<OnceLock<RuleUseCallback>>,
+}
 
 #[derive(Default)]
 struct ApprovalTable {
     /// In order of opening, because ids are ordered by time.
     pending: BTreeMap<String, PendingApproval>,
     settled: VecDeque<ApprovalRow>,
+    /// Remembered allowances, oldest first.
+    rules: VecDeque<ApprovalRule>,
     settings: ApprovalSettings,
+}
+
+/// An answer with where and when it was given.
+#[derive(Debug, Clone)]
+pub struct GivenAnswer {
+    pub answer: ApprovalAnswer,
+    pub surface: Surface,
+    /// RFC 3339.
+    pub at: String,
 }
 
 struct PendingApproval {
@@ -86,11 +105,14 @@ pub enum AnswerError {
     AlreadyCounted(Box<ApprovalRow>),
     #[error("the reason is too long; it may have {MAX_REASON_CHARS} characters")]
     ReasonTooLong,
+    #[error(transparent)]
+    WrongScope(AllowanceProblem),
 }
 
 impl Approvals {
     pub fn new(settings: ApprovalSettings) -> Self {
-        Self(Arc::new(Mutex::new(ApprovalTable { settings, ..ApprovalTable::default() })))
+        let table = ApprovalTable { settings, ..ApprovalTable::default() };
+        Self { table: Arc::new(Mutex::new(table)), ..Self::default() }
     }
 
     pub fn new_id() -> String {
@@ -134,18 +156,14 @@ impl Approvals {
         self.lock_table().pending.get(id).map(|open| open.row_sender.subscribe())
     }
 
-    /// Counts the decision of a person. The approval is settled when it needs no other.
+    /// Counts the decision of a person. The approval is settled when it needs no other. An allowance for more than this
+    /// call is remembered.
     ///
     /// # Errors
     /// A refusal changes nothing.
-    pub fn answer(
-        &self,
-        id: &str,
-        approver: &Approver,
-        surface: Surface,
-        answer: ApprovalAnswer,
-    ) -> Result<ApprovalRow, AnswerError> {
-        let ApprovalAnswer { decision, reason } = answer;
+    pub fn answer(&self, id: &str, approver: &Approver, given: GivenAnswer) -> Result<ApprovalRow, AnswerError> {
+        let GivenAnswer { answer, surface, at } = given;
+        let (decision, reason) = (answer.decision, answer.reason.clone());
         if reason.as_ref().is_some_and(|reason| reason.chars().count() > MAX_REASON_CHARS) {
             return Err(AnswerError::ReasonTooLong);
         }
@@ -154,12 +172,14 @@ impl Approvals {
         let rule = table.settings.own_call_rule();
         authorize_decision(approver, &row, decision, rule)
             .map_err(|why| AnswerError::NotAllowed(id.to_owned(), why))?;
+        let allowance = Allowance::of_answer(&answer, &row).map_err(AnswerError::WrongScope)?;
         let by = Requester { principal: approver.principal.clone(), surface };
+        let rule = allowance.into_rule(&row, Self::new_id(), by.clone(), at);
         let input = match decision {
             Decision::Allow => ApprovalInput::Allow(by),
             Decision::Deny => ApprovalInput::Deny { by, reason: reason.filter(|reason| !reason.trim().is_empty()) },
         };
-        match Self::apply(table, id, input) {
+        match Self::apply(table, id, input, rule) {
             ApprovalStep::Settled(row) | ApprovalStep::Counted(row) => Ok(row),
             ApprovalStep::CountedBefore => Err(AnswerError::AlreadyCounted(Box::new(row))),
             ApprovalStep::SettledBefore => Err(AnswerError::AlreadySettled(Box::new(row))),
@@ -168,11 +188,16 @@ impl Approvals {
 
     /// Cancels an approval because its run was stopped. Synchronous.
     pub fn cancel(&self, id: &str) {
-        Self::apply(self.lock_table(), id, ApprovalInput::Cancel);
+        Self::apply(self.lock_table(), id, ApprovalInput::Cancel, None);
     }
 
-    /// Applies an input to a pending approval, and unlocks the table.
-    fn apply(mut table: MutexGuard<'_, ApprovalTable>, id: &str, input: ApprovalInput) -> ApprovalStep {
+    /// Applies an input to a pending approval, and unlocks the table. `rule` is what the last allowance leaves.
+    fn apply(
+        mut table: MutexGuard<'_, ApprovalTable>,
+        id: &str,
+        input: ApprovalInput,
+        rule: Option<ApprovalRule>,
+    ) -> ApprovalStep {
         let Some(open) = table.pending.get_mut(id) else { return ApprovalStep::SettledBefore };
         let step = apply_to_approval(&open.row, input);
         match &step {
@@ -188,6 +213,8 @@ impl Approvals {
                     table.settled.pop_front();
                 }
                 table.settled.push_back(row.clone());
+                // Before the call goes on, so that it covers the next one.
+                rule.into_iter().for_each(|rule| table.remember(rule));
                 drop(table);
                 if let Some(PendingApproval { row_sender, announcer, .. }) = settled {
                     // First, so that the event comes before anything that the call does next.
@@ -200,7 +227,7 @@ impl Approvals {
     }
 
     fn lock_table(&self) -> MutexGuard<'_, ApprovalTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -221,7 +248,7 @@ impl ApprovalWaiter {
         let answer = self.row_receiver.wait_for(|row| row.state != ApprovalState::Pending);
         if tokio::time::timeout(timeout, answer).await.is_err() {
             // An answer that arrived at the same moment stands; its state is about to be sent.
-            Approvals::apply(self.approvals.lock_table(), &self.id, ApprovalInput::TimedOut);
+            Approvals::apply(self.approvals.lock_table(), &self.id, ApprovalInput::TimedOut, None);
         }
         // The sender sends the state before it is dropped, so this fails only after a panic there; then nobody has
         // answered.
@@ -269,6 +296,7 @@ mod tests {
             call_id: CallId::parse("c1").unwrap(),
             tool: text.clone(),
             arguments: serde_json::Value::Null,
+            escalation: None,
             requested_at: text.clone(),
             expires_at: text,
             own_model: false,
@@ -303,8 +331,8 @@ mod tests {
         Approver { principal, admin: false, approve: true, verified_person: false }
     }
 
-    fn allow() -> ApprovalAnswer {
-        Decision::Allow.into()
+    fn allow() -> GivenAnswer {
+        GivenAnswer { answer: Decision::Allow.into(), surface: Surface::Http, at: String::new() }
     }
 
     /// The event of an approval used to reach its reader before the approval was in the list.
@@ -329,7 +357,7 @@ mod tests {
         let ((accepted_sender, accepted), (proceed_sender, proceed)) = (mpsc::channel(), mpsc::channel());
         let announcer = TestAnnouncer { announced: accepted_sender, proceed: Some(proceed) };
         let mut waiting = approvals.open(row.clone(), |_| Ok::<_, Infallible>(()), announcer).unwrap();
-        let answering = std::thread::spawn(move || approvals.answer(&row.id, &approver("bob"), Surface::Http, allow()));
+        let answering = std::thread::spawn(move || approvals.answer(&row.id, &approver("bob"), allow()));
         accepted.recv().unwrap();
         let timeout = Duration::from_secs(1);
         let mut settled = pin!(waiting.wait_settled(timeout));
@@ -347,7 +375,7 @@ mod tests {
         let announcer = TestAnnouncer { announced: announced_sender, proceed: None };
         let waiting = approvals.open(row.clone(), |_| Ok::<_, Infallible>(()), announcer).unwrap();
         let watched = approvals.watch(&row.id).unwrap();
-        let answer = |name| approvals.answer(&row.id, &approver(name), Surface::Http, allow());
+        let answer = |name| approvals.answer(&row.id, &approver(name), allow());
         assert!(matches!(answer("alice"), Err(AnswerError::NotAllowed(_, DecisionForbidden::OwnCall))));
         assert_eq!(answer("bob").unwrap().state, ApprovalState::Pending);
         assert_eq!(approvals.pending()[0].allowed_by.len(), 1);
@@ -367,6 +395,6 @@ mod tests {
         let (announced, _announcements) = mpsc::channel();
         let (row, announcer) = (row(), TestAnnouncer { announced, proceed: None });
         let _waiting = approvals.open(row.clone(), |_| Ok::<_, Infallible>(()), announcer).unwrap();
-        assert!(approvals.answer(&row.id, &approver("alice"), Surface::Http, allow()).is_ok());
+        assert!(approvals.answer(&row.id, &approver("alice"), allow()).is_ok());
     }
 }

@@ -171,6 +171,7 @@ impl Engine {
         engine.0.runs.spawn(run_maintenance(engine.clone()));
         engine.0.runs.spawn(run_sweeper(engine.0.sessions.clone()));
         engine.0.runs.spawn(run_journal_writer(engine.clone(), journal));
+        engine.audit_remembered_allowances();
         engine.hooks().start().await;
         engine.hooks().notify(HookTrigger::for_daemon(HookEvent::Start));
         engine.0.runs.spawn(run_audit_writer(engine.clone()));

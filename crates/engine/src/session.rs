@@ -240,6 +240,7 @@ impl Sessions {
         state.news.remove(key);
         drop(state);
         self.0.runs.services().background.forget_session(key);
+        self.0.runs.services().approvals.forget_session(key);
         self.0.runs.services().mcp.close_session(key);
     }
 

@@ -159,6 +159,7 @@ mod tests {
             call_id: CallId::parse("c").expect("a call"),
             tool: "shell".to_owned(),
             arguments: serde_json::Value::Null,
+            escalation: None,
             requested_at: String::new(),
             expires_at: String::new(),
             own_model,

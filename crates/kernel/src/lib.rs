@@ -6,8 +6,10 @@
 pub mod admission;
 pub mod agent_tree;
 pub mod approval;
+pub mod approval_rules;
 pub mod channel;
 pub mod daily_spend;
+pub mod escalation;
 pub mod expiry;
 pub mod image;
 pub mod journal;

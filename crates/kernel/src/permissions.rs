@@ -41,6 +41,8 @@ pub struct SandboxRights {
     pub limits: ResourceLimits,
     /// Whether commands are refused where a layer of the sandbox is missing.
     pub is_required: bool,
+    /// Whether calls may ask a person to run outside of the sandbox.
+    pub may_escalate: bool,
 }
 
 impl SandboxRights {
@@ -49,7 +51,15 @@ impl SandboxRights {
     pub fn new(mode: SandboxMode) -> Self {
         let (writable, readable, hidden) = (Vec::new(), Vec::new(), Vec::new());
         let (network, limits) = (NetworkAccess::On, ResourceLimits::default());
-        Self { mode, writable, readable, hidden, network, nested_namespaces: false, limits, is_required: false }
+        let (nested_namespaces, is_required, may_escalate) = (false, false, true);
+        Self { mode, writable, readable, hidden, network, nested_namespaces, limits, is_required, may_escalate }
+    }
+
+    /// Whether there is a sandbox whose calls may ask to run outside.
+    #[must_use]
+    pub fn may_leave(&self) -> bool {
+        let is_closed = self.mode != SandboxMode::Off || self.network != NetworkAccess::On;
+        is_closed && self.may_escalate
     }
 
     /// Restricts these rights by those of the parent run. The workdir is not part of them: a sub-run keeps its own.
@@ -70,6 +80,7 @@ impl SandboxRights {
             nested_namespaces: self.nested_namespaces && ceiling.nested_namespaces,
             limits: self.limits.restricted_by(ceiling.limits),
             is_required: self.is_required || ceiling.is_required,
+            may_escalate: self.may_escalate && ceiling.may_escalate,
         }
     }
 }
@@ -187,16 +198,20 @@ mod tests {
         let mode = select(SandboxMode::ALL.as_slice());
         let limits = (option::of(1_u32..9), option::of(1_u64..9))
             .prop_map(|(processes, memory_bytes)| ResourceLimits { processes, memory_bytes });
-        (mode, places(), places(), places(), network(), any::<bool>(), limits, any::<bool>()).prop_map(
-            |(mode, writable, readable, hidden, network, nested_namespaces, limits, is_required)| SandboxRights {
-                mode,
-                writable,
-                readable,
-                hidden,
-                network,
-                nested_namespaces,
-                limits,
-                is_required,
+        let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+        (mode, places(), places(), places(), network(), limits, flags).prop_map(
+            |(mode, writable, readable, hidden, network, limits, (nested_namespaces, is_required, may_escalate))| {
+                SandboxRights {
+                    mode,
+                    writable,
+                    readable,
+                    hidden,
+                    network,
+                    nested_namespaces,
+                    limits,
+                    is_required,
+                    may_escalate,
+                }
             },
         )
     }
@@ -261,6 +276,7 @@ mod tests {
             prop_assert_eq!(last.sandbox.limits.memory_bytes, least(|limits| limits.memory_bytes));
             prop_assert_eq!(last.sandbox.limits.processes.map(u64::from), least(|limits| limits.processes.map(u64::from)));
             prop_assert_eq!(last.sandbox.is_required, chain.iter().any(|link| link.sandbox.is_required));
+            prop_assert_eq!(last.sandbox.may_escalate, chain.iter().all(|link| link.sandbox.may_escalate));
             for server in SERVERS {
                 prop_assert_eq!(last.allows_server(server), chain.iter().all(|link| link.allows_server(server)), "{}", server);
             }

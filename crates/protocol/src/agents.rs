@@ -74,6 +74,8 @@ pub struct NewAgent {
     pub max_memory_mb: Option<u64>,
     /// True if commands are refused where a layer of the sandbox is missing.
     pub sandbox_require: Option<bool>,
+    /// True if calls may ask a person to run outside of the sandbox; true if absent.
+    pub escalate: Option<bool>,
     /// Time limit in seconds of a foreground command whose call sets none.
     pub shell_timeout_s: Option<u64>,
     /// Seconds without use after which a session of this agent expires.
@@ -169,6 +171,7 @@ impl NewAgent {
             max_processes: None,
             max_memory_mb: None,
             sandbox_require: None,
+            escalate: None,
             shell_timeout_s: None,
             idle_s: None,
             daily_tokens: None,

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{AgentId, CallId, Principal, RunId, SessionKey};
+use crate::sandbox::SandboxMode;
 use crate::verdict::Requester;
+use crate::word_enum::word_enum;
 
 /// State of an approval. Once it is not pending it never changes again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -58,9 +60,12 @@ pub struct ApprovalRow {
     pub principal: Principal,
     pub call_id: CallId,
     pub tool: String,
-    /// The arguments as the model gave them.
+    /// The arguments as the model gave them, without `escalate`.
     #[schema(value_type = Object)]
     pub arguments: serde_json::Value,
+    /// Present if the call asks to run outside of the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escalation: Option<Escalation>,
     /// Time of the request, RFC 3339.
     pub requested_at: String,
     /// Time after which the call is denied if nobody has answered, RFC 3339.
@@ -77,6 +82,19 @@ pub struct ApprovalRow {
     pub allowed_by: Vec<Requester>,
     #[serde(flatten)]
     pub state: ApprovalState,
+}
+
+/// What a call gets that asks to run outside of its agent's sandbox, if people allow it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Escalation {
+    /// Why the call needs it, in the words of the model.
+    pub reason: String,
+    /// The mode of the sandbox that holds the call back.
+    pub mode: SandboxMode,
+    /// What that sandbox permits, for people.
+    pub rule: String,
+    /// What the call could reach instead, for people.
+    pub opens: String,
 }
 
 /// The quorum of an approval that names none.
@@ -101,11 +119,32 @@ pub enum Decision {
     Deny,
 }
 
+word_enum! {
+    /// The calls that an allowance covers.
+    AllowanceScope {
+        /// The call that waits.
+        Once "once",
+        /// Also later calls of the same tool in the same session.
+        Session "session",
+        /// Also later calls of the same tool by the same agent and principal whose command or path matches a pattern.
+        Pattern "pattern",
+    }
+}
+
 /// Body of `POST /api/approvals/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApprovalAnswer {
     pub decision: Decision,
+    /// What an allowance covers; `once` if absent. An allowance is remembered for calls of the same kind: one inside of
+    /// the sandbox never covers a call that asks to run outside, nor the reverse.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<AllowanceScope>,
+    /// The pattern of `scope: pattern`: the command of `shell`, or the path of a file tool. A `*` stands for any
+    /// characters but those by which a shell starts or joins other commands, and for no `..`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 1000)]
+    pub pattern: Option<String>,
     /// Why, with a denial: the model is told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 2000)]
@@ -115,9 +154,46 @@ pub struct ApprovalAnswer {
 impl From<Decision> for ApprovalAnswer {
     /// The answer without a reason.
     fn from(decision: Decision) -> Self {
-        Self { decision, reason: None }
+        Self { decision, scope: None, pattern: None, reason: None }
     }
 }
+
+impl ApprovalAnswer {
+    /// A denial; the model is told the reason.
+    #[must_use]
+    pub fn denial(reason: Option<String>) -> Self {
+        Self { reason, ..Decision::Deny.into() }
+    }
+}
+
+/// An allowance that is remembered until somebody deletes it or the daemon ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalRule {
+    pub id: String,
+    pub agent: AgentId,
+    /// The principal of the runs whose calls it covers.
+    pub principal: Principal,
+    pub tool: String,
+    /// True if it covers calls that ask to run outside of the sandbox, and only those.
+    pub escalated: bool,
+    /// The session whose calls it covers; absent if a pattern says which calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_key: Option<SessionKey>,
+    /// The pattern of the commands or paths that it covers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// True if it covers the calls of a model that the session configured, and only those.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_model: bool,
+    /// Who gave it.
+    pub allowed_by: Requester,
+    /// Time of the answer, RFC 3339.
+    pub allowed_at: String,
+}
+
+/// Maximum number of characters in a pattern.
+pub const MAX_PATTERN_CHARS: usize = 1000;
 
 /// Maximum number of characters in the reason of a denial.
 pub const MAX_REASON_CHARS: usize = 2000;

@@ -17,6 +17,8 @@ word_enum! {
         LiftHold "lift_hold",
         Approve "approve",
         Deny "deny",
+        /// A remembered allowance was deleted.
+        ForgetApprovalRule "forget_approval_rule",
         /// The history of a session was emptied.
         ResetSession "reset_session",
         /// A session was deleted with all its data.

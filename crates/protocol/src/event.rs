@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::approval::default_quorum;
+use crate::approval::{Escalation, default_quorum};
 use crate::ids::{AgentId, CallId, RunId, SessionKey};
 use crate::receipt::{Receipt, Usage};
 use crate::verdict::{Requester, Verdict};
@@ -90,9 +90,12 @@ pub enum EventKind {
         id: String,
         call_id: CallId,
         tool: String,
-        /// The arguments as the model gave them.
+        /// The arguments as the model gave them, without `escalate`.
         #[schema(value_type = Object)]
         arguments: serde_json::Value,
+        /// Present if the call asks to run outside of the sandbox.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        escalation: Option<Box<Escalation>>,
         /// Time after which the call is denied if nobody has answered, RFC 3339.
         expires_at: String,
         /// Number of different principals that must allow the call.

@@ -6,11 +6,26 @@ use crate::api::{AccessLevel, TokenScope};
 use crate::ids::{AgentId, Principal};
 use crate::session::Secret;
 
-/// Body of `POST /api/sign-in`.
+/// Body of `POST /api/sign-in`: either a token, or the code of a one-time link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignInRequest {
-    pub token: Secret,
+    #[serde(default)]
+    pub token: Option<Secret>,
+    /// The code of a link, from the fragment that the link leads to: `/#sign-in=CODE`.
+    #[serde(default)]
+    pub code: Option<Secret>,
+}
+
+/// A browser that was signed in. Its cookie is in a header of the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SignedIn {
+    #[serde(flatten)]
+    pub caller: CallerView,
+    /// The secret that the page keeps in the storage of its origin, and sends in the header `X-Quell-Page` beside the
+    /// cookie. The cookie is worth nothing without it.
+    pub page_secret: Secret,
 }
 
 /// The caller of a request.

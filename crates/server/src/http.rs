@@ -75,6 +75,8 @@ pub(crate) fn api_routes() -> Router<ServerState> {
         .route("/api/runs/{id}/stop", post(stop::stop_run))
         .route("/api/approvals", get(approvals::list))
         .route("/api/approvals/{id}", post(approvals::answer))
+        .route("/api/approval-rules", get(approvals::list_rules))
+        .route("/api/approval-rules/{id}", delete(approvals::forget_rule))
         .route("/api/stop", post(stop::stop_everything))
         .route("/api/hold", get(stop::show_hold).put(stop::set_hold).delete(stop::lift_hold))
         .route("/api/channels", get(channels::list))
@@ -86,10 +88,10 @@ pub(crate) fn api_routes() -> Router<ServerState> {
         .route("/api/tokens", get(tokens::list).post(tokens::create))
         .route("/api/tokens/{name}", delete(tokens::revoke))
         .route("/api/me", get(sign_in::me))
-        .route("/api/sign-in", post(sign_in::sign_in_by_token))
+        .route("/api/sign-in", post(sign_in::sign_in))
         .route("/api/sign-in-link", post(sign_in::create_link))
         .route("/api/sign-out", post(sign_in::sign_out))
-        .route("/sign-in/{code}", get(sign_in::sign_in_by_link))
+        .route("/sign-in/{code}", get(sign_in::open_link))
 }
 
 /// Adds what all routes share: answers for unknown routes and methods, body limits, the host check, and headers.

@@ -23,7 +23,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use quell_engine::access::{Credential, RequestOrigin};
+use quell_engine::access::RequestOrigin;
 use quell_protocol::ErrorCode;
 
 use crate::http::{check_origin, is_unix_peer, login_cookie, peer_ip, problem_response, request_origin};
@@ -84,7 +84,7 @@ pub(crate) async fn upgrade(State(server): State<ServerState>, request: Request)
     let upgrade_info = UpgradeInfo {
         origin: request_origin(request.extensions(), request.headers()),
         peer: peer_ip(request.extensions()),
-        browser_credential: browser_credential(&request, &server),
+        browser_cookie: browser_cookie(&request, &server),
         is_unix_peer: is_unix_peer(request.extensions()),
         connection: request.extensions().get::<ConnectionHandle>().cloned(),
     };
@@ -101,8 +101,8 @@ pub(crate) async fn upgrade(State(server): State<ServerState>, request: Request)
 struct UpgradeInfo {
     origin: RequestOrigin,
     peer: Option<std::net::IpAddr>,
-    /// The page's cookie, if it is valid.
-    browser_credential: Option<Credential>,
+    /// The page's cookie. It is checked with the secret that the first request brings.
+    browser_cookie: Option<String>,
     /// The client is a local process that the daemon has not started.
     is_unix_peer: bool,
     /// The connection, which may be evicted until it has shown a valid token.
@@ -110,8 +110,7 @@ struct UpgradeInfo {
 }
 
 /// A cookie is accepted only with an Origin header, which every browser sends and [`check_origin`] has checked.
-fn browser_credential(request: &Request, server: &ServerState) -> Option<Credential> {
+fn browser_cookie(request: &Request, server: &ServerState) -> Option<String> {
     request.headers().get(header::ORIGIN)?;
-    let credential = Credential::cookie(login_cookie(request.headers(), server)?);
-    server.engine().access().resolve_credential(&credential).map(|_| credential)
+    login_cookie(request.headers(), server).map(str::to_owned)
 }

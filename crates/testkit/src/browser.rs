@@ -93,6 +93,13 @@ impl Browser {
         self.driver().goto(url).await.or_fail(format_args!("{url} cannot be opened"));
     }
 
+    /// Opens an address in a further tab, which is used from now on.
+    pub async fn open_tab(&self, url: &str) {
+        let tab = self.driver().new_tab().await.or_fail("there is no further tab");
+        self.driver().switch_to_window(tab).await.or_fail("the tab cannot be used");
+        self.open(url).await;
+    }
+
     pub async fn reload(&self) {
         self.driver().refresh().await.or_fail("the page cannot be loaded again");
     }

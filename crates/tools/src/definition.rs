@@ -4,12 +4,14 @@
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use quell_kernel::ToolSpec;
+use quell_kernel::escalation::ESCALATE_ARGUMENT;
 use quell_protocol::sandbox::SandboxMode;
 use quell_protocol::{AgentId, ResourceKind};
 
+use crate::sandbox_note;
 use crate::text::quoted;
 
 /// The arguments of a tool. The doc comments of their fields are part of the schema that models read.
@@ -21,6 +23,8 @@ pub trait ToolArguments: DeserializeOwned + JsonSchema + Send + 'static {
     const EXAMPLE: &'static str;
     /// The kind of resource that a call holds. Receipts show it for a call that ended with the daemon.
     const RESOURCE_KIND: ResourceKind = ResourceKind::Task;
+    /// Whether the mode of the agent's sandbox holds its calls back, so that a call may ask to run outside.
+    const IS_SANDBOXED: bool = false;
 
     /// The description for the model of this agent; `None` if the agent is not offered the tool.
     fn spec_for(_: &AgentFacts<'_>) -> Option<ToolSpec> {
@@ -35,6 +39,8 @@ pub struct AgentFacts<'a> {
     pub shell_timeout_s: u64,
     /// The sandbox of its commands, if it is known.
     pub sandbox: Option<SandboxMode>,
+    /// Whether its calls may ask to run outside of the sandbox.
+    pub may_escalate: bool,
     /// The agents to which it may delegate work.
     pub delegates: &'a [Delegate<'a>],
 }
@@ -52,14 +58,35 @@ pub struct ToolDefinition<'t> {
     pub name: &'t str,
     /// The kind of resource that a call holds.
     pub resource_kind: ResourceKind,
+    /// Whether a call may ask to run outside of the sandbox.
+    pub is_sandboxed: bool,
     /// The description for the model of an agent; `None` if the agent is not offered the tool.
     pub spec_for: fn(&AgentFacts<'_>) -> Option<ToolSpec>,
 }
 
 impl ToolDefinition<'static> {
     pub const fn of<T: ToolArguments>() -> Self {
-        Self { name: T::NAME, resource_kind: T::RESOURCE_KIND, spec_for: T::spec_for }
+        let (resource_kind, is_sandboxed) = (T::RESOURCE_KIND, T::IS_SANDBOXED);
+        Self { name: T::NAME, resource_kind, is_sandboxed, spec_for: T::spec_for }
     }
+
+    /// The description for the model of an agent, with the argument by which a call asks to run outside of the sandbox
+    /// if the agent may ask.
+    pub fn offered_spec(&self, agent: &AgentFacts<'_>) -> Option<ToolSpec> {
+        let spec = (self.spec_for)(agent)?;
+        Some(if self.is_sandboxed && agent.may_escalate { with_escalation(spec) } else { spec })
+    }
+}
+
+/// Adds the argument by which a call asks to run outside of the sandbox. The engine takes it out of a call before the
+/// tool sees it.
+fn with_escalation(spec: ToolSpec) -> ToolSpec {
+    let mut parameters = Value::clone(&spec.parameters);
+    if let Some(properties) = parameters.get_mut("properties").and_then(Value::as_object_mut) {
+        let property = json!({"type": "string", "description": sandbox_note::ESCALATE_DESCRIPTION});
+        properties.insert(ESCALATE_ARGUMENT.to_owned(), property);
+    }
+    ToolSpec { parameters: parameters.into(), ..spec }
 }
 
 /// The description of a tool that is the same for all agents.

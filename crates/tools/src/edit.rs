@@ -41,6 +41,7 @@ impl ToolArguments for EditFile {
     const NAME: &'static str = "edit_file";
     const ABOUT: &'static str = "Replaces a piece of text in a file. The old text must match exactly and stand there only once, unless all is true.";
     const EXAMPLE: &'static str = r#"{"path": "src/main.rs", "old": "let a = 1;", "new": "let a = 2;"}"#;
+    const IS_SANDBOXED: bool = true;
 }
 
 impl FileTool for EditFile {

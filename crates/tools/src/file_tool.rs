@@ -10,6 +10,7 @@ use quell_scope::{Cancelled, Interrupted, Point};
 
 use crate::definition::ToolArguments;
 use crate::protected_paths::ProtectedPaths;
+use crate::sandbox_note;
 use crate::text::quoted;
 use crate::tool::{ContextTool, ToolContext, ToolOutput};
 
@@ -77,7 +78,11 @@ impl<T: FileTool> ContextTool for T {
         let execute = move |flag: &AtomicBool| self.execute(&context, &StopFlag(flag));
         match cx.scope.blocking(Point::Blocking, &label, execute).await? {
             Ok(text) => Ok(ToolOutput::ok(text)),
-            Err(error) => Ok(ToolOutput::error(error.into_failure()?)),
+            Err(error) => {
+                let text = error.into_failure()?;
+                let text = if cx.may_escalate { sandbox_note::with_escalation_advice(text) } else { text };
+                Ok(ToolOutput::error(text))
+            }
         }
     }
 }

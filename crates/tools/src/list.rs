@@ -35,6 +35,7 @@ impl ToolArguments for ListFiles {
     const ABOUT: &'static str =
         "Lists files and directories (these end in /), sorted, one path per line. What .gitignore hides is left out.";
     const EXAMPLE: &'static str = r#"{"path": "src", "pattern": "*.rs", "depth": 3}"#;
+    const IS_SANDBOXED: bool = true;
 }
 
 impl FileTool for ListFiles {

@@ -34,6 +34,7 @@ impl ToolArguments for ReadFile {
     const ABOUT: &'static str = "Reads a text file and returns its lines exactly as they are, without line numbers. Long files are cut, and a note says \
                                  with which offset to go on.";
     const EXAMPLE: &'static str = r#"{"path": "src/main.rs", "offset": 1, "limit": 200}"#;
+    const IS_SANDBOXED: bool = true;
 }
 
 impl FileTool for ReadFile {

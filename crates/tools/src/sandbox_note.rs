@@ -27,6 +27,27 @@ enum Advice {
     Network,
 }
 
+/// The description of the argument by which a call asks to run outside of the sandbox.
+pub(crate) const ESCALATE_DESCRIPTION: &str = "Asks a person to let this call run outside of the sandbox: the reason, in one or two sentences. Only for a call that \
+                                               the sandbox refused, or certainly will.";
+
+/// The sentence for the description of the `shell` tool, if a call may ask to run outside.
+pub(crate) const MAY_ESCALATE: &str =
+    " A call that needs more may ask with `escalate` to run outside of the sandbox; a person decides.";
+
+/// What a refused call is told, if it may ask to run outside.
+pub(crate) const ESCALATION_ADVICE: &str =
+    " Or repeat the call with `escalate` and the reason: a person then decides whether it runs outside of the sandbox.";
+
+/// What the file tools print when the mode of the sandbox refuses something.
+const FILE_REFUSALS: [&str; 2] = ["leads outside the working directory", "the sandbox of this agent is read-only"];
+
+/// Adds to an error of a file tool that the call may ask to run outside, if the sandbox is the reason.
+pub(crate) fn with_escalation_advice(error: String) -> String {
+    let is_refusal = FILE_REFUSALS.iter().any(|words| error.contains(words));
+    if is_refusal { format!("{error}.{ESCALATION_ADVICE}") } else { error }
+}
+
 /// A sentence about the sandbox for the description of the `shell` tool; empty if commands are free.
 pub(crate) fn description(mode: SandboxMode) -> &'static str {
     match mode {
@@ -74,8 +95,8 @@ pub(crate) fn refusal_note(sandbox: &SandboxSpec, workdir: &Path, output: &str) 
         },
     };
     Some(format!(
-        "[The sandbox of this agent, `{}`, may be the reason: it {rule}. If the command needs more, say so: a person can permit \
-         it with {remedy} in the agent's configuration.]",
+        "The sandbox of this agent, `{}`, may be the reason: it {rule}. If the command needs more, say so: a person can permit \
+         it with {remedy} in the agent's configuration.",
         mode.as_str()
     ))
 }

@@ -58,6 +58,7 @@ impl ToolArguments for SearchFiles {
     const ABOUT: &'static str = "Searches the content of files for a pattern and returns matching lines as path:line:text, sorted by path. Binary files \
                                  and what .gitignore hides are left out.";
     const EXAMPLE: &'static str = r#"{"pattern": "fn main\\(", "path": "src", "glob": "*.rs", "context": 2}"#;
+    const IS_SANDBOXED: bool = true;
 }
 
 impl FileTool for SearchFiles {

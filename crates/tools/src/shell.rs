@@ -78,13 +78,15 @@ impl ToolArguments for ShellArgs {
     const ABOUT: &'static str = "Runs a command with `sh -c` in the working directory and returns what it printed and how it ended. Whatever it \
                                  leaves running is ended when it returns.";
     const EXAMPLE: &'static str = r#"{"command": "ls -la", "timeout_s": 60}"#;
+    const IS_SANDBOXED: bool = true;
     const RESOURCE_KIND: ResourceKind = ResourceKind::Process;
 
     fn spec_for(agent: &AgentFacts<'_>) -> Option<ToolSpec> {
         let (mut spec, seconds) = (tool_spec::<Self>(), agent.shell_timeout_s);
         let sandbox = agent.sandbox.map_or("", sandbox_note::description);
+        let escalation = if agent.may_escalate { sandbox_note::MAY_ESCALATE } else { "" };
         spec.description = format!(
-            "{} A command that takes longer than {seconds} s is ended: {TIMEOUT_ADVICE}.{sandbox}",
+            "{} A command that takes longer than {seconds} s is ended: {TIMEOUT_ADVICE}.{sandbox}{escalation}",
             spec.description
         );
         Some(spec)
@@ -187,12 +189,14 @@ fn resolve_cwd(workdir: &Path, cwd: Option<&Path>) -> Result<PathBuf, String> {
 fn refusal_note_of(end: &ProcessEnd, cx: &ToolContext<'_>, network: Option<&ListedNetwork>) -> String {
     let refusals: Vec<String> = network.map(ListedNetwork::refusals).unwrap_or_default();
     if !refusals.is_empty() {
-        return format!("\n[The network list of this agent refused: {}]", refusals.join("; "));
+        let advice = if cx.may_escalate { sandbox_note::ESCALATION_ADVICE } else { "" };
+        return format!("\n[The network list of this agent refused: {}.{advice}]", refusals.join("; "));
     }
     let has_failed = end.reason == ProcessEndReason::ByItself && end.code != Some(0);
     let sandbox = cx.sandbox.as_ref().filter(|_| has_failed);
     let note = sandbox.and_then(|sandbox| sandbox_note::refusal_note(sandbox, cx.workdir, &end.output.text()));
-    note.map_or_else(String::new, |note| format!("\n{note}"))
+    let advice = if cx.may_escalate { sandbox_note::ESCALATION_ADVICE } else { "" };
+    note.map_or_else(String::new, |note| format!("\n[{note}{advice}]"))
 }
 
 fn call_end(end: &ProcessEnd) -> CallEnd {

@@ -116,6 +116,8 @@ pub struct ToolContext<'a> {
     pub isolate: Isolate,
     /// What commands and file tools may reach; commands have no sandbox if `None`.
     pub sandbox: Option<Arc<SandboxSpec>>,
+    /// Whether a call may ask to run outside of the sandbox, which a refused one is told.
+    pub may_escalate: bool,
     /// The servers that commands and `fetch_url` may reach.
     pub network: &'a NetworkAccess,
     /// Receives the output of a command while it runs.

@@ -22,6 +22,7 @@ impl ToolArguments for WriteFile {
     const ABOUT: &'static str =
         "Writes a file: creates it, or replaces all of it. To change a part of a file, use edit_file.";
     const EXAMPLE: &'static str = r#"{"path": "notes/today.md", "content": "A line\n"}"#;
+    const IS_SANDBOXED: bool = true;
 }
 
 impl FileTool for WriteFile {

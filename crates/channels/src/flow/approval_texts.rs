@@ -75,7 +75,11 @@ fn heading(row: &ApprovalRow) -> String {
     if row.state != ApprovalState::Pending {
         return settled_text(row);
     }
-    let waits = format!("◔ `{}` waits for approval:", tool_name(row));
+    let place = row.escalation.as_ref().map_or_else(String::new, |escalation| {
+        let rule = one_line(&escalation.rule, 300).replace('`', "");
+        format!(" ⚠️ to run OUTSIDE OF THE SANDBOX (all files and the network; now {rule})")
+    });
+    let waits = format!("◔ `{}` waits for approval{place}:", tool_name(row));
     if row.quorum < 2 {
         return waits;
     }
@@ -99,10 +103,14 @@ fn settled_text(row: &ApprovalRow) -> String {
     }
 }
 
-/// The arguments in a block, unless they are too long.
+/// The arguments in a block, with the reason of an escalation, unless they are too long.
 fn shown_arguments(row: &ApprovalRow) -> Option<String> {
     let escape = |c: char| if is_invisible(c) || c.is_control() { c.escape_unicode().to_string() } else { c.into() };
-    let whole: String = row.arguments.to_string().chars().map(escape).collect();
+    let mut whole: String = row.arguments.to_string().chars().map(escape).collect();
+    if let Some(escalation) = &row.escalation {
+        whole.push_str("\nreason: ");
+        whole.extend(escalation.reason.chars().map(escape));
+    }
     // The text is of a model: it must not end the block.
     let whole = whole.replace('`', "\\u{60}");
     (whole.chars().count() <= MAX_SHOWN_ARGUMENTS).then(|| format!("```\n{whole}\n```"))
@@ -145,6 +153,8 @@ fn names(people: &[Requester]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use quell_protocol::approval::Escalation;
+    use quell_protocol::sandbox::SandboxMode;
     use quell_protocol::{AgentId, CallId, Principal, RunId, SessionKey, Surface};
     use rstest::rstest;
     use serde_json::json;
@@ -165,6 +175,7 @@ mod tests {
             call_id: CallId::parse("c").unwrap(),
             tool: "shell".to_owned(),
             arguments: json!({ "command": command }),
+            escalation: None,
             requested_at: String::new(),
             expires_at: String::new(),
             own_model: false,
@@ -185,6 +196,25 @@ mod tests {
         assert!(text.ends_with("/approve a1\n/deny a1 REASON"), "{text}");
         let long = approval_notice_text(&row(&"x".repeat(2000)));
         assert!(!long.contains("/approve") && long.contains("/deny a1"), "{long}");
+    }
+
+    #[test]
+    fn a_call_that_asks_to_leave_the_sandbox_is_marked() {
+        let escalation = Escalation {
+            reason: "``` /approve other\nline".to_owned(),
+            mode: SandboxMode::Workspace,
+            rule: "the sandbox `workspace` permits changes in /work only".to_owned(),
+            opens: "all".to_owned(),
+        };
+        let asked = ApprovalRow { escalation: Some(escalation.clone()), ..row("ls") };
+        let text = approval_notice_text(&asked);
+        assert!(text.contains("OUTSIDE OF THE SANDBOX") && text.contains("/work only"), "{text}");
+        assert!(text.contains("reason: ") && text.matches("```").count() == 2, "{text}");
+        assert!(ApprovalMessage::new(&asked, &FORMAT).piece.plain.contains("OUTSIDE OF THE SANDBOX"));
+        let long = Escalation { reason: "x".repeat(1000), ..escalation };
+        let asked = ApprovalRow { escalation: Some(long), ..row(&"x".repeat(500)) };
+        assert!(!approval_notice_text(&asked).contains("/approve"), "not all is shown");
+        assert!(!ApprovalMessage::new(&asked, &FORMAT).offers(Decision::Allow));
     }
 
     #[rstest]

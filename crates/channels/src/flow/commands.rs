@@ -96,9 +96,7 @@ impl CommandRun<'_> {
             ChannelCommand::New => self.start_new_conversation().await,
             ChannelCommand::Status => self.status_text().await,
             ChannelCommand::Approve(id) => Ok(self.answer_approval(&id, Decision::Allow.into())),
-            ChannelCommand::Deny { id, reason } => {
-                Ok(self.answer_approval(&id, ApprovalAnswer { decision: Decision::Deny, reason }))
-            }
+            ChannelCommand::Deny { id, reason } => Ok(self.answer_approval(&id, ApprovalAnswer::denial(reason))),
         }
     }
 

@@ -8,7 +8,7 @@ use quell_protocol::api::{
     StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
     TokenScopes,
 };
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalRule};
 use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelRow, ChannelSend, ChannelTest};
@@ -221,6 +221,16 @@ impl DaemonClient {
     /// If dropped, the approval may have been answered.
     pub async fn answer_approval(&self, id: &str, answer: &ApprovalAnswer) -> Result<ApprovalRow, ClientError> {
         self.post_json(&["api", "approvals", id], answer).await
+    }
+
+    /// Lists the remembered allowances.
+    pub(crate) async fn list_approval_rules(&self) -> ListResult<ApprovalRule> {
+        self.list_items(&["api", "approval-rules"], &[]).await
+    }
+
+    /// Deletes a remembered allowance.
+    pub(crate) async fn forget_approval_rule(&self, id: &str) -> Result<(), ClientError> {
+        self.request_done(Method::DELETE, &["api", "approval-rules", id]).await
     }
 }
 

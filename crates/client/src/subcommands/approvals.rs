@@ -1,15 +1,16 @@
 //! `quell approvals`: list pending approvals, allow or deny one.
 
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalState, Decision};
+use quell_protocol::approval::{AllowanceScope, ApprovalAnswer, ApprovalRow, ApprovalRule, ApprovalState, Decision};
 
 use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
-use crate::text_format::{one_line, relative_age, time_left, tool_call_lines};
+use crate::text_format::{escalation_lines, one_line, relative_age, time_left, tool_call_lines};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "An agent asks where its configuration says so: approvals.shell = \"ask\".\n\n\
-    Examples:\n  quell approvals\n  quell approvals allow 0198a3c2-...\n  quell approvals deny 0198a3c2-... use the staging server")]
+    Or a call asks to run outside of the sandbox; that always waits for a person.\n\n\
+    Examples:\n  quell approvals\n  quell approvals allow 0198a3c2-...\n  quell approvals allow --session 0198a3c2-...\n  quell approvals deny 0198a3c2-... use the staging server")]
 pub struct ApprovalsArgs {
     #[command(subcommand)]
     what: Option<ApprovalsSubcommand>,
@@ -27,6 +28,20 @@ enum ApprovalsSubcommand {
         /// The approval's id
         #[arg(value_name = "ID")]
         id: String,
+        /// Also allow later calls of this tool in the same session
+        #[arg(long, conflicts_with = "pattern")]
+        session: bool,
+        /// Also allow later calls whose command or path matches, such as 'git push *'
+        #[arg(long, value_name = "PATTERN")]
+        pattern: Option<String>,
+    },
+    /// List the allowances that are remembered
+    Rules,
+    /// Delete a remembered allowance; its calls ask again
+    Forget {
+        /// The id of the allowance
+        #[arg(value_name = "ID")]
+        id: String,
     },
     /// Deny a call; the model is told
     Deny {
@@ -42,10 +57,23 @@ enum ApprovalsSubcommand {
 pub(super) async fn run(client: &DaemonClient, args: ApprovalsArgs, io: &mut CommandIo) -> SubcommandResult {
     let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
-        Some(ApprovalsSubcommand::Allow { id }) => decide_approval(cx, &id, Decision::Allow.into()).await,
+        Some(ApprovalsSubcommand::Allow { id, session, pattern }) => {
+            let scope = match (session, &pattern) {
+                (true, _) => Some(AllowanceScope::Session),
+                (false, Some(_)) => Some(AllowanceScope::Pattern),
+                (false, None) => None,
+            };
+            decide_approval(cx, &id, ApprovalAnswer { scope, pattern, ..Decision::Allow.into() }).await
+        }
+        Some(ApprovalsSubcommand::Rules) => print_rules(cx).await,
+        Some(ApprovalsSubcommand::Forget { id }) => {
+            cx.client.forget_approval_rule(&id).await?;
+            cx.print_styled(OutputStyle::Done, "forgotten; its calls ask again")?;
+            Ok(Exit::Done)
+        }
         Some(ApprovalsSubcommand::Deny { id, reason }) => {
             let reason = Some(reason.join(" ")).filter(|reason| !reason.is_empty());
-            decide_approval(cx, &id, ApprovalAnswer { decision: Decision::Deny, reason }).await
+            decide_approval(cx, &id, ApprovalAnswer::denial(reason)).await
         }
         Some(ApprovalsSubcommand::List) | None => print_approvals(cx).await,
     }
@@ -98,7 +126,12 @@ fn print_approval(cx: &mut SubcommandContext<'_>, row: &ApprovalRow) -> Subcomma
     cx.io
         .output
         .print_line(&format!("  asked {asked} · denied in {left} unless somebody answers · run {}", row.run_id))?;
-    for line in tool_call_lines(&row.arguments) {
+    if row.escalation.is_some() {
+        let mark = cx.io.output.stdout().apply_style(OutputStyle::Waiting, "asks to run OUTSIDE OF THE SANDBOX");
+        cx.io.output.print_line(&format!("  {mark}"))?;
+    }
+    let escalation = row.escalation.iter().flat_map(escalation_lines);
+    for line in tool_call_lines(&row.arguments).into_iter().chain(escalation) {
         cx.io.output.print_line(&format!("  {line}"))?;
     }
     if row.quorum > 1 {
@@ -106,6 +139,31 @@ fn print_approval(cx: &mut SubcommandContext<'_>, row: &ApprovalRow) -> Subcomma
     }
     cx.io.output.print_line(&format!("  quell approvals allow {}", row.id))?;
     Ok(())
+}
+
+async fn print_rules(cx: &mut SubcommandContext<'_>) -> SubcommandResult {
+    let rules = cx.client.list_approval_rules().await?;
+    if cx.print_json(&rules)? {
+        return Ok(Exit::Done);
+    }
+    if rules.is_empty() {
+        cx.io.output.eprint_line("no allowance is remembered")?;
+    }
+    for rule in &rules {
+        cx.io.output.print_line(&rule_text(rule))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn rule_text(rule: &ApprovalRule) -> String {
+    let place = if rule.escalated { " outside of the sandbox" } else { "" };
+    let calls = match (&rule.session_key, &rule.pattern) {
+        (Some(session), _) => format!("in session {session}"),
+        (None, pattern) => one_line(pattern.as_deref().unwrap_or_default(), 200),
+    };
+    let ApprovalRule { id, tool, agent, principal, allowed_by, .. } = rule;
+    let tool = one_line(tool, 60);
+    format!("{id}  {tool}{place}: {calls} · agent {agent} · for {principal} · allowed by {}", allowed_by.principal)
 }
 
 /// How many have allowed the call, and who.

@@ -1,4 +1,4 @@
-//! One-time codes and cookies that sign browsers in, in memory and as hashes only.
+//! One-time codes, and the cookies and page secrets of signed-in browsers, in memory and as hashes only.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,6 +31,27 @@ pub(super) struct SignInFacts {
     pub(super) token: SecretDigest,
     /// It used a link that only a person had.
     pub(super) verified_person: bool,
+}
+
+/// What a browser presents: its cookie, which it sends to every port of the host, and the secret that the page keeps
+/// for its origin, which belongs to one port.
+#[derive(Clone, Copy)]
+pub struct BrowserSecrets<'a> {
+    pub cookie: &'a str,
+    pub page_secret: &'a str,
+}
+
+impl BrowserSecrets<'_> {
+    /// The hash of both. Only this one is stored, so nothing can be looked up by the cookie alone.
+    pub(super) fn digest(&self) -> SecretDigest {
+        SecretDigest::of(&format!("{}.{}", self.cookie, self.page_secret))
+    }
+}
+
+impl std::fmt::Debug for BrowserSecrets<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BrowserSecrets")
+    }
 }
 
 /// Who gets a sign-in link.

@@ -1,5 +1,5 @@
-//! Sign-in of browsers: one-time links, and cookies that survive a restart. A cookie is valid only as long as the token
-//! of its sign-in.
+//! Sign-in of browsers: one-time links, and cookies that survive a restart. A cookie is valid only together with the
+//! secret of its page, and only as long as the token of its sign-in.
 
 use std::time::Duration;
 
@@ -9,7 +9,9 @@ use quell_scope::clock::Clock;
 use quell_store::StoredCookie;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::browser_logins::{COOKIE_LIFETIME, LinkIssuer, MAX_COOKIES_PER_TOKEN, MAX_ENTRIES, SignInFacts};
+use super::browser_logins::{
+    BrowserSecrets, COOKIE_LIFETIME, LinkIssuer, MAX_COOKIES_PER_TOKEN, MAX_ENTRIES, SignInFacts,
+};
 use super::secret::{self, SecretDigest};
 use super::{AccessControl, AccessError};
 
@@ -20,6 +22,16 @@ pub struct BrowserSignIn {
     pub scope: AccessLevel,
     /// The value of its cookie, which is not stored.
     pub cookie: SecretString,
+    /// The secret that the page keeps in the storage of its origin and sends with each request. It is not stored
+    /// either, and the cookie is worth nothing without it.
+    pub page_secret: SecretString,
+}
+
+impl BrowserSignIn {
+    /// What the browser presents from now on.
+    pub fn secrets(&self) -> BrowserSecrets<'_> {
+        BrowserSecrets { cookie: self.cookie.expose_secret(), page_secret: self.page_secret.expose_secret() }
+    }
 }
 
 impl AccessControl {
@@ -57,21 +69,22 @@ impl AccessControl {
         &self.cookie_name
     }
 
-    /// Principal and access level of a cookie: those that its token has now.
+    /// Principal and access level of a signed-in browser: those that its token has now. The key is a hash of both
+    /// secrets, so the duration of the lookup reveals nothing about them.
     pub(super) fn cookie_owner(&self, value: &SecretDigest) -> Option<(Principal, AccessLevel)> {
         let facts = self.lock_browser_logins().sign_in_facts(value, self.clock.now())?;
         self.token_owner(&facts.token)
     }
 
-    /// Invalidates a cookie, at once and for good.
+    /// Invalidates the cookie of a browser, at once and for good.
     ///
     /// # Errors
     /// If the write fails, the cookie has stopped working, but works again after a restart.
     ///
     /// # Cancel safety
     /// The cookie has stopped working. If dropped, it may work again after a restart.
-    pub async fn sign_out(&self, value: &str) -> Result<(), AccessError> {
-        let digest = SecretDigest::of(value);
+    pub async fn sign_out(&self, secrets: BrowserSecrets<'_>) -> Result<(), AccessError> {
+        let digest = secrets.digest();
         self.lock_browser_logins().remove_cookie(&digest);
         self.revocations.send_replace(());
         Ok(self.store.access().delete_cookie(digest.hex()).await?)
@@ -85,8 +98,9 @@ impl AccessControl {
         scope: AccessLevel,
         facts: SignInFacts,
     ) -> Result<BrowserSignIn, AccessError> {
-        let cookie = secret::new_secret()?;
-        let digest = SecretDigest::of(cookie.expose_secret());
+        let signed_in =
+            BrowserSignIn { principal, scope, cookie: secret::new_secret()?, page_secret: secret::new_secret()? };
+        let digest = signed_in.secrets().digest();
         let now = self.clock.now();
         self.lock_browser_logins().add_cookie(digest, facts, now, now.plus(COOKIE_LIFETIME));
         let lifetime_s = i64::try_from(COOKIE_LIFETIME.as_secs()).unwrap_or(i64::MAX);
@@ -98,9 +112,9 @@ impl AccessControl {
             verified_person: facts.verified_person,
         };
         if let Err(error) = self.store.access().save_cookie(stored, MAX_COOKIES_PER_TOKEN).await {
-            tracing::warn!(%error, %principal, "a browser is signed in until the next restart only");
+            tracing::warn!(%error, principal = %signed_in.principal, "a browser is signed in until the next restart only");
         }
-        Ok(BrowserSignIn { principal, scope, cookie })
+        Ok(signed_in)
     }
 
     /// Restores the cookies from before a restart whose tokens are still valid.

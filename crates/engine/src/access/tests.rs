@@ -43,13 +43,17 @@ impl AccessFixture {
         self.access.sign_in_with_code(code).await.unwrap()
     }
 
-    fn cookie_owner(&self, value: &str) -> Option<(Principal, AccessLevel)> {
-        self.access.resolve_credential(&Credential::cookie(value))
+    fn owner_of(&self, browser: &BrowserSignIn) -> Option<(Principal, AccessLevel)> {
+        self.access.resolve_credential(&Credential::browser(browser.secrets()))
     }
 
-    /// Signs a browser in with this token and returns its cookie.
-    async fn sign_in_cookie(&self, token: &str) -> String {
-        self.access.sign_in_with_token(token).await.unwrap().unwrap().cookie.expose_secret().to_owned()
+    /// Signs a browser in with this token.
+    async fn sign_in(&self, token: &str) -> BrowserSignIn {
+        self.access.sign_in_with_token(token).await.unwrap().unwrap()
+    }
+
+    async fn sign_out(&self, browser: &BrowserSignIn) {
+        self.access.sign_out(browser.secrets()).await.unwrap();
     }
 }
 
@@ -133,10 +137,10 @@ async fn a_revoked_token_stops_working_at_once_and_for_good() {
     let fixture = AccessFixture::new().await;
     let kept = fixture.access.create_token("kept", AccessLevel::Read).await.unwrap();
     let revoked = fixture.access.create_token("bot", AccessLevel::Read).await.unwrap();
-    let cookie = fixture.sign_in_cookie(revoked.expose_secret()).await;
+    let cookie = fixture.sign_in(revoked.expose_secret()).await;
     assert_eq!(fixture.access.revoke_token("bot").await, Ok(true));
     assert_eq!(fixture.access.authenticate(revoked.expose_secret()), None);
-    assert_eq!(fixture.cookie_owner(&cookie), None);
+    assert_eq!(fixture.owner_of(&cookie), None);
     assert_eq!(fixture.access.revoke_token("bot").await, Ok(false));
     let again = fixture.access.create_token("bot", AccessLevel::Write).await.unwrap();
     assert_eq!(fixture.access.authenticate(revoked.expose_secret()), None);
@@ -179,9 +183,9 @@ async fn names_that_could_be_taken_for_somebody_else_are_refused() {
 #[tokio::test]
 async fn trying_to_revoke_the_admin_signs_nobody_out() {
     let fixture = AccessFixture::new().await;
-    let cookie = fixture.sign_in_cookie(&fixture.admin_token()).await;
+    let cookie = fixture.sign_in(&fixture.admin_token()).await;
     assert_eq!(fixture.access.revoke_token("admin").await, Ok(false));
-    assert_eq!(fixture.cookie_owner(&cookie), identity("admin", AccessLevel::Admin));
+    assert_eq!(fixture.owner_of(&cookie), identity("admin", AccessLevel::Admin));
 }
 
 #[tokio::test]
@@ -192,8 +196,8 @@ async fn a_sign_in_code_works_once_and_for_ten_minutes() {
     assert!(fixture.sign_in_with_code("guess").await.is_none());
     tokio::time::advance(Duration::from_secs(600)).await;
     let signed_in = fixture.sign_in_with_code(code.expose_secret()).await.unwrap();
-    assert_eq!(Some((signed_in.principal, signed_in.scope)), identity("admin", AccessLevel::Admin));
-    assert_eq!(fixture.cookie_owner(signed_in.cookie.expose_secret()), identity("admin", AccessLevel::Admin));
+    assert_eq!(Some((signed_in.principal.clone(), signed_in.scope)), identity("admin", AccessLevel::Admin));
+    assert_eq!(fixture.owner_of(&signed_in), identity("admin", AccessLevel::Admin));
     assert!(fixture.sign_in_with_code(code.expose_secret()).await.is_none());
     let late = fixture.access.issue_login_code(LinkIssuer::Person).unwrap();
     tokio::time::advance(Duration::from_secs(601)).await;
@@ -201,7 +205,8 @@ async fn a_sign_in_code_works_once_and_for_ten_minutes() {
     // A code is neither a token nor a cookie.
     let code = fixture.access.issue_login_code(LinkIssuer::Person).unwrap();
     assert_eq!(fixture.access.authenticate(code.expose_secret()), None);
-    assert_eq!(fixture.cookie_owner(code.expose_secret()), None);
+    let as_cookie = BrowserSecrets { cookie: code.expose_secret(), page_secret: "" };
+    assert_eq!(fixture.access.resolve_credential(&Credential::browser(as_cookie)), None);
     assert!(fixture.access.sign_in_with_token(code.expose_secret()).await.unwrap().is_none());
 }
 
@@ -210,15 +215,15 @@ async fn a_cookie_works_until_it_is_signed_out_or_old() {
     let fixture = AccessFixture::new().await;
     let token = fixture.access.create_token("anna", AccessLevel::Write).await.unwrap();
     tokio::time::pause();
-    let cookie = fixture.sign_in_cookie(token.expose_secret()).await;
-    let other = fixture.sign_in_cookie(token.expose_secret()).await;
-    assert_eq!(fixture.cookie_owner(&cookie), identity("anna", AccessLevel::Write));
-    fixture.access.sign_out(&cookie).await.unwrap();
-    assert_eq!(fixture.cookie_owner(&cookie), None);
+    let cookie = fixture.sign_in(token.expose_secret()).await;
+    let other = fixture.sign_in(token.expose_secret()).await;
+    assert_eq!(fixture.owner_of(&cookie), identity("anna", AccessLevel::Write));
+    fixture.sign_out(&cookie).await;
+    assert_eq!(fixture.owner_of(&cookie), None);
     tokio::time::advance(Duration::from_secs(30 * 86400)).await;
-    assert_eq!(fixture.cookie_owner(&other), identity("anna", AccessLevel::Write));
+    assert_eq!(fixture.owner_of(&other), identity("anna", AccessLevel::Write));
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!(fixture.cookie_owner(&other), None);
+    assert_eq!(fixture.owner_of(&other), None);
 }
 
 #[tokio::test]
@@ -226,51 +231,60 @@ async fn a_restart_signs_nobody_out_who_was_not_signed_out() {
     let fixture = AccessFixture::new().await;
     let anna = fixture.access.create_token("anna", AccessLevel::Write).await.unwrap();
     let bot = fixture.access.create_token("bot", AccessLevel::Read).await.unwrap();
-    let kept = fixture.sign_in_cookie(anna.expose_secret()).await;
-    let left = fixture.sign_in_cookie(anna.expose_secret()).await;
-    let revoked = fixture.sign_in_cookie(bot.expose_secret()).await;
-    let admin = fixture.sign_in_cookie(&fixture.admin_token()).await;
-    fixture.access.sign_out(&left).await.unwrap();
+    let kept = fixture.sign_in(anna.expose_secret()).await;
+    let left = fixture.sign_in(anna.expose_secret()).await;
+    let revoked = fixture.sign_in(bot.expose_secret()).await;
+    let admin = fixture.sign_in(&fixture.admin_token()).await;
+    fixture.sign_out(&left).await;
     fixture.access.revoke_token("bot").await.unwrap();
     let fixture = fixture.restarted().await;
-    assert_eq!(fixture.cookie_owner(&kept), identity("anna", AccessLevel::Write));
-    assert_eq!(fixture.cookie_owner(&admin), identity("admin", AccessLevel::Admin));
-    assert_eq!(fixture.cookie_owner(&left), None);
-    assert_eq!(fixture.cookie_owner(&revoked), None);
+    assert_eq!(fixture.owner_of(&kept), identity("anna", AccessLevel::Write));
+    assert_eq!(fixture.owner_of(&admin), identity("admin", AccessLevel::Admin));
+    assert_eq!(fixture.owner_of(&left), None);
+    assert_eq!(fixture.owner_of(&revoked), None);
     // A new admin token invalidates the cookies of the old one.
     fs::remove_file(fixture.token_file()).unwrap();
     let fixture = fixture.restarted().await;
-    assert_eq!(fixture.cookie_owner(&admin), None);
-    assert_eq!(fixture.cookie_owner(&kept), identity("anna", AccessLevel::Write));
+    assert_eq!(fixture.owner_of(&admin), None);
+    assert_eq!(fixture.owner_of(&kept), identity("anna", AccessLevel::Write));
 }
 
 #[tokio::test]
 async fn no_token_signs_the_browsers_of_another_out() {
     let fixture = AccessFixture::new().await;
-    let admin = fixture.sign_in_cookie(&fixture.admin_token()).await;
+    let admin = fixture.sign_in(&fixture.admin_token()).await;
     let reader = fixture.access.create_token("reader", AccessLevel::Read).await.unwrap();
-    let mut last = String::new();
-    for _ in 0..40 {
-        last = fixture.sign_in_cookie(reader.expose_secret()).await;
+    let mut last = fixture.sign_in(reader.expose_secret()).await;
+    for _ in 1..40 {
+        last = fixture.sign_in(reader.expose_secret()).await;
     }
-    assert_eq!(fixture.cookie_owner(&admin), identity("admin", AccessLevel::Admin));
-    assert_eq!(fixture.cookie_owner(&last), identity("reader", AccessLevel::Read));
+    assert_eq!(fixture.owner_of(&admin), identity("admin", AccessLevel::Admin));
+    assert_eq!(fixture.owner_of(&last), identity("reader", AccessLevel::Read));
     assert_eq!(fixture.store.access().list_valid_cookies(0, 1000).await.unwrap().len(), 33);
     let fixture = fixture.restarted().await;
-    assert_eq!(fixture.cookie_owner(&admin), identity("admin", AccessLevel::Admin));
+    assert_eq!(fixture.owner_of(&admin), identity("admin", AccessLevel::Admin));
 }
 
 #[tokio::test]
 async fn credentials_are_checked_again_and_revocations_announced() {
     let fixture = AccessFixture::new().await;
     let token = fixture.access.create_token("anna", AccessLevel::Write).await.unwrap();
-    let cookie = fixture.sign_in_cookie(token.expose_secret()).await;
-    let (by_token, by_cookie) = (Credential::token(token.expose_secret()), Credential::cookie(&cookie));
+    let cookie = fixture.sign_in(token.expose_secret()).await;
+    let (by_token, by_cookie) = (Credential::token(token.expose_secret()), Credential::browser(cookie.secrets()));
     assert_eq!(fixture.access.resolve_credential(&by_token), identity("anna", AccessLevel::Write));
     assert_eq!(fixture.access.resolve_credential(&by_cookie), identity("anna", AccessLevel::Write));
-    assert_eq!(fixture.access.resolve_credential(&Credential::token(&cookie)), None, "a cookie is no token");
+    let secrets = cookie.secrets();
+    for no_token in [secrets.cookie, secrets.page_secret] {
+        assert_eq!(fixture.access.resolve_credential(&Credential::token(no_token)), None, "a cookie is no token");
+    }
+    let other = fixture.sign_in(token.expose_secret()).await;
+    for page_secret in ["", "wrong", other.secrets().page_secret] {
+        let stolen = Credential::browser(BrowserSecrets { page_secret, ..secrets });
+        assert_eq!(fixture.access.resolve_credential(&stolen), None, "a cookie without the secret of its page");
+        assert!(!fixture.access.is_verified_person(&stolen));
+    }
     let mut revocations = fixture.access.subscribe_revocations();
-    fixture.access.sign_out(&cookie).await.unwrap();
+    fixture.sign_out(&cookie).await;
     revocations.changed().await.unwrap();
     assert_eq!(
         (fixture.access.resolve_credential(&by_cookie), fixture.access.resolve_credential(&by_token).is_some()),

@@ -2,31 +2,41 @@
 
 use std::time::Duration;
 
-use quell_kernel::approval::ApprovalPolicy;
+use quell_kernel::escalation::{CallGate, CallPlace, gate_call};
 use quell_kernel::turn::{CallResult, ToolCall};
-use quell_protocol::approval::{ApprovalRow, ApprovalState, default_quorum};
+use quell_protocol::approval::{ApprovalRow, ApprovalState, Escalation, default_quorum};
 use quell_protocol::{CallEnd, ResourceKind};
 use quell_scope::{Cancelled, Point, Release, Scope};
 
+use super::escalation::PlannedCall;
 use super::{Agent, AgentLoop, Services};
 use crate::approvals::{ApprovalAnnouncer, Approvals};
 use crate::live_run::RunWriter;
 
 const DENIED_BY_TIMEOUT: &str =
     "[Nobody allowed the call in time, which counts as a denial. It did not run and did nothing.]";
+const ESCALATION_FORBIDDEN: &str = "[Calls of this run may not ask to run outside of the sandbox: the configuration of this agent, or of an agent above \
+     it, says `escalate = false`. The call did not run and did nothing. Do without, or tell the user what is needed.]";
+const NOBODY_ANSWERS: &str = "[Nobody can allow this call to run outside of the sandbox: the time limit of approvals is 0 here. The call did not \
+     run and did nothing. Do without, or tell the user what is needed.]";
 const DENIED_BY_POLICY: &str = "[The configuration denies this tool. The call did not run and did nothing.]";
 
 impl AgentLoop<'_> {
     /// `None` if the call may start; otherwise the result that replaces its execution.
-    pub(super) async fn check_approval(&self, call: &ToolCall) -> Result<Option<CallResult>, Cancelled> {
-        let denial = match self.agent.config.approval_policy(&call.tool) {
-            ApprovalPolicy::Auto => return Ok(None),
-            ApprovalPolicy::Deny => DENIED_BY_POLICY.to_owned(),
-            // waits: raced in `request_approval`.
-            ApprovalPolicy::Ask => {
-                match request_approval(self.services, self.agent, self.scope, &self.writer, call).await? {
+    pub(super) async fn check_approval(&self, planned: &PlannedCall) -> Result<Option<CallResult>, Cancelled> {
+        let policy = self.agent.config.approval_policy(&planned.call.tool);
+        let right = self.agent.escalation_right(&self.services.limits);
+        let denial = match gate_call(policy, planned.place(), right) {
+            CallGate::Run => return Ok(None),
+            CallGate::DeniedByPolicy => DENIED_BY_POLICY.to_owned(),
+            CallGate::EscalationForbidden => ESCALATION_FORBIDDEN.to_owned(),
+            CallGate::NobodyAnswers => NOBODY_ANSWERS.to_owned(),
+            CallGate::Ask => {
+                let request = ApprovalRequest { call: &planned.call, escalation: planned.escalation.clone() };
+                // waits: raced in `request_approval`.
+                match request_approval(self.services, self.agent, self.scope, &self.writer, request).await? {
                     ApprovalState::Allowed { .. } => return Ok(None),
-                    ApprovalState::Denied { reason, .. } => denied_by_person(reason.as_deref()),
+                    ApprovalState::Denied { reason, .. } => denied_by_person(reason.as_deref(), planned.place()),
                     ApprovalState::TimedOut => DENIED_BY_TIMEOUT.to_owned(),
                     // Only a stop cancels an approval.
                     ApprovalState::Cancelled | ApprovalState::Pending => return Err(Cancelled),
@@ -37,12 +47,23 @@ impl AgentLoop<'_> {
     }
 }
 
-fn denied_by_person(reason: Option<&str>) -> String {
+fn denied_by_person(reason: Option<&str>, place: CallPlace) -> String {
     let reason = reason.map(|reason| format!(", who says: {reason}")).unwrap_or_default();
+    let request = match place {
+        CallPlace::Usual => "",
+        CallPlace::OutsideOfSandbox => " It may not run outside of the sandbox.",
+    };
     format!(
-        "[Denied by a person{reason}. The call did not run and did nothing. Do not try it again or in another way \
-         unless the user asks.]"
+        "[Denied by a person{reason}. The call did not run and did nothing.{request} Do not try it again or in another \
+         way unless the user asks.]"
     )
+}
+
+/// A call that waits for a person.
+pub struct ApprovalRequest<'a> {
+    pub call: &'a ToolCall,
+    /// Present if it asks to run outside of the sandbox.
+    pub escalation: Option<Escalation>,
 }
 
 /// The events of one approval in the stream of its run.
@@ -61,7 +82,8 @@ impl ApprovalAnnouncer for EventAnnouncer {
     }
 }
 
-/// Waits until a person answers for a call of a run, the time limit passes, or the run is stopped.
+/// Waits until a person answers for a call of a run, the time limit passes, or the run is stopped. A remembered
+/// allowance answers at once.
 ///
 /// # Cancel safety
 /// Safe: an approval whose waiter is dropped is settled as cancelled.
@@ -70,11 +92,15 @@ pub async fn request_approval(
     agent: &Agent,
     scope: &Scope,
     writer: &RunWriter,
-    call: &ToolCall,
+    request: ApprovalRequest<'_>,
 ) -> Result<ApprovalState, Cancelled> {
+    let ApprovalRequest { call, escalation } = request;
     let timeout = Duration::from_secs(services.limits.approval_timeout_s);
     let (own_model, quorum) = (agent.own_model, agent.config.approval_quorum);
-    let row = ApprovalRow { own_model, quorum, ..new_approval_row(writer, call, timeout) };
+    let row = ApprovalRow { own_model, quorum, escalation, ..new_approval_row(writer, call, timeout) };
+    if let Some(rule) = services.approvals.apply_rule(&row) {
+        return Ok(ApprovalState::Allowed { by: rule.allowed_by });
+    }
     let (id, approvals) = (row.id.clone(), services.approvals.clone());
     let announcer = EventAnnouncer { writer: writer.clone(), id: id.clone() };
     let mut waiter = approvals.open(row, |row| writer.emit_approval_requested(row), announcer)?;
@@ -97,6 +123,7 @@ fn new_approval_row(writer: &RunWriter, call: &ToolCall, timeout: Duration) -> A
         call_id: call.id.clone(),
         tool: call.tool.clone(),
         arguments: call.arguments.clone(),
+        escalation: None,
         requested_at: clock.rfc3339(now),
         expires_at: clock.rfc3339(now.plus(timeout)),
         own_model: false,

@@ -123,6 +123,9 @@ pub struct AgentConfig {
     /// Whether commands are refused where the system lacks a layer of the sandbox. Otherwise the log, `quell doctor` and
     /// the receipt name what is missing.
     pub sandbox_require: bool,
+    /// Whether calls may ask a person to run outside of the sandbox. Each such call waits for approval, whatever
+    /// `approvals` says, and Quell's own data, configuration and keys stay out of its reach.
+    pub escalate: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -284,6 +287,7 @@ impl Default for AgentConfig {
             max_processes: 4096,
             max_memory_mb: None,
             sandbox_require: false,
+            escalate: true,
         }
     }
 }

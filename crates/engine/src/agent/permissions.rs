@@ -2,7 +2,9 @@
 
 use quell_kernel::permissions::{Isolation, RunPermissions, contains_tool};
 use quell_process::Isolate;
+use quell_tools::AgentFacts;
 
+use super::tools::tool_specs;
 use super::{Agent, AgentConfig};
 
 impl AgentConfig {
@@ -37,7 +39,13 @@ impl Agent {
             Isolation::Preferred => Isolate::Auto,
             Isolation::Required => Isolate::Pid,
         };
-        let tool_specs = self.tool_specs.iter().filter(|spec| contains_tool(&tools, &spec.name)).cloned().collect();
+        let facts = AgentFacts {
+            shell_timeout_s: self.config.shell_timeout_s,
+            sandbox: Some(sandbox.mode),
+            may_escalate: sandbox.may_leave(),
+            ..AgentFacts::default()
+        };
+        let tool_specs = tool_specs(&tools, &facts).into();
         let config = AgentConfig { tools, mcp: servers, approvals, approval_quorum, isolate, ..self.config.clone() };
         Self { config, tool_specs, sandbox, own_model, ..self.clone() }
     }

@@ -15,8 +15,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use quell_kernel::ToolSpec;
+use quell_kernel::escalation::EscalationRight;
 use quell_kernel::permissions::contains_tool;
-use quell_kernel::turn::{CallResult, ToolCall};
+use quell_kernel::turn::CallResult;
 use quell_mcp::server_of_tool;
 use quell_process::OutputSink;
 use quell_protocol::{CallEnd, CallId, ResourceKind, ToolOutputStream};
@@ -28,6 +29,7 @@ use quell_tools::{
 };
 use serde_json::Value;
 
+use super::escalation::PlannedCall;
 use super::{Agent, AgentLoop, AgentSnapshot};
 use crate::live_run::RunWriter;
 pub use delegation::{SubRunRequest, SubRunSession, sub_run_report};
@@ -134,7 +136,12 @@ pub fn check_tool_names<'s>(allowed: &[String], servers: impl Iterator<Item = &'
 /// The descriptions of the allowed tools for the model of an agent, without those of MCP servers.
 pub(super) fn tool_specs(allowed: &[String], agent: &AgentFacts<'_>) -> Vec<ToolSpec> {
     let allowed = own_definitions().filter(|tool| contains_tool(allowed, tool.name));
-    allowed.filter_map(|tool| (tool.spec_for)(agent)).collect()
+    allowed.filter_map(|tool| tool.offered_spec(agent)).collect()
+}
+
+/// Whether the sandbox of the agent holds the calls of this tool back, so that one may ask to run outside.
+pub(super) fn is_sandboxed_tool(name: &str) -> bool {
+    BUILT_IN_TOOLS.iter().map(|tool| tool.definition()).any(|tool| tool.name == name && tool.is_sandboxed)
 }
 
 /// The descriptions of the delegation tools for the model of an agent; empty if it can delegate to no agent.
@@ -155,7 +162,8 @@ pub fn resource_kind_of_tool(name: &str) -> ResourceKind {
 
 impl AgentLoop<'_> {
     /// Calls the tool that a call names. Every call of a run comes through here.
-    pub(super) async fn call_tool(&self, call: &ToolCall) -> Result<CallResult, Cancelled> {
+    pub(super) async fn call_tool(&self, planned: &PlannedCall) -> Result<CallResult, Cancelled> {
+        let call = &planned.call;
         let Some(tool) = self.find_tool(&call.tool) else {
             let names: Vec<&str> = self.own_tools().map(|tool| tool.name.as_str()).collect();
             let output = format!("there is no tool named {:?}; the tools are: {}", call.tool, names.join(", "));
@@ -174,8 +182,10 @@ impl AgentLoop<'_> {
             output_limit: self.services.limits.tool_output_bytes,
             shell_timeout_s: self.agent.config.shell_timeout_s,
             isolate: self.agent.config.isolate,
-            network: &self.agent.sandbox.network,
-            sandbox: Some(Arc::clone(self.sandbox.get_or_init(|| self.services.sandbox(self.agent, &run.session)))),
+            network: self.network_of(planned),
+            sandbox: Some(self.sandbox_of(planned)),
+            may_escalate: planned.escalation.is_none()
+                && self.agent.escalation_right(&self.services.limits) == EscalationRight::MayAsk,
             sink: &mut ToolCallSink { writer: &self.writer, call: &call.id },
         };
         // waits: raced in the tool, with the scope in `context`.

@@ -9,7 +9,7 @@ use quell_kernel::StopLevel;
 use quell_kernel::registry::{StopRequest, StopScope};
 use quell_protocol::api::Page;
 use quell_protocol::audit::{Action, AuditRow};
-use quell_protocol::{AgentId, RunId};
+use quell_protocol::{AgentId, Requester, RunId};
 use quell_store::{AuditEntry, Store, StoreError};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -113,6 +113,14 @@ impl Engine {
         let AuditAction { action, target, detail } = audit_action;
         let from = caller.origin.as_str().map(str::to_owned);
         let (principal, surface) = (caller.principal.clone(), caller.surface);
+        let at = self.inner().clock.rfc3339(self.inner().clock.now());
+        self.inner().audit_queue.push(AuditEntry { at, principal, surface, from, action, target, detail });
+    }
+
+    /// Records an effect of something that this person said earlier.
+    pub(super) fn audit_requester(&self, by: &Requester, audit_action: AuditAction) {
+        let AuditAction { action, target, detail } = audit_action;
+        let (principal, surface, from) = (by.principal.clone(), by.surface, None);
         let at = self.inner().clock.rfc3339(self.inner().clock.now());
         self.inner().audit_queue.push(AuditEntry { at, principal, surface, from, action, target, detail });
     }

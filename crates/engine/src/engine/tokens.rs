@@ -1,5 +1,6 @@
 //! Create and revoke API tokens, with audit entries.
 
+use quell_protocol::Principal;
 use quell_protocol::api::TokenScopes;
 use quell_protocol::audit::Action;
 use quell_store::StoreError;
@@ -41,6 +42,10 @@ impl Engine {
         let revoked_token = self.run_detached(async move {
             let revoked = engine.access().revoke_token(&name).await?;
             if revoked {
+                // The name of a token is its principal.
+                if let Ok(principal) = Principal::parse(name.as_str()) {
+                    engine.inner().services.approvals.forget_rules_by(&principal);
+                }
                 engine.audit(&requester, AuditAction::on_target(Action::RevokeToken, "token", &name));
             }
             Ok(revoked)

@@ -78,6 +78,7 @@ fn approval(call: &CallId, arguments: &serde_json::Value) -> ApprovalRow {
         call_id: call.clone(),
         tool: "shell".to_owned(),
         arguments: arguments.clone(),
+        escalation: None,
         requested_at: String::new(),
         expires_at: String::new(),
         own_model: false,

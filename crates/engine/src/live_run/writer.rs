@@ -212,8 +212,9 @@ impl RunWriter {
         self.write_if_open(|live_run, state| {
             let (id, call_id, tool) = (row.id.clone(), row.call_id.clone(), row.tool.clone());
             let (arguments, expires_at, quorum) = (row.arguments.clone(), row.expires_at.clone(), row.quorum);
-            live_run
-                .emit_event(state, EventKind::ApprovalRequested { id, call_id, tool, arguments, expires_at, quorum });
+            let escalation = row.escalation.clone().map(Box::new);
+            let event = EventKind::ApprovalRequested { id, call_id, tool, arguments, escalation, expires_at, quorum };
+            live_run.emit_event(state, event);
         })
     }
 

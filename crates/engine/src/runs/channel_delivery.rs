@@ -14,7 +14,7 @@ use quell_scope::{Cancelled, Point, Release};
 use serde_json::json;
 
 use super::{RunTable, run_hook_trigger};
-use crate::agent::{Agent, SEND_FILE, request_approval};
+use crate::agent::{Agent, ApprovalRequest, SEND_FILE, request_approval};
 use crate::channel_origin::{ChannelOrigin, DeliveryContext};
 use crate::hooks::{HookTrigger, MessageAnswer};
 use crate::live_run::LiveRun;
@@ -172,8 +172,9 @@ impl RunTable {
         for (number, path) in files.into_iter().enumerate() {
             let Ok(id) = CallId::parse(format!("{SEND_FILE}-{}", number + 1)) else { continue };
             let call = ToolCall { id, tool: SEND_FILE.to_owned(), arguments: json!({ "path": path }) };
+            let request = ApprovalRequest { call: &call, escalation: None };
             // waits: raced in `request_approval`.
-            match request_approval(self.services(), agent, &live_run.scope, &live_run.writer(), &call).await? {
+            match request_approval(self.services(), agent, &live_run.scope, &live_run.writer(), request).await? {
                 ApprovalState::Allowed { .. } => allowed.push(path),
                 ApprovalState::Denied { .. } | ApprovalState::TimedOut => {}
                 // Only a stop cancels an approval.

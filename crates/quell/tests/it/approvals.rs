@@ -71,7 +71,7 @@ async fn a_denied_call_does_not_run_and_the_model_is_told() {
     test.script_marker("go", [shell_call(commands::setsid_child(&marker))]);
     let run = test.send(submission("s", "go marker:go")).await;
     let row = wait_approval(&test).await;
-    let because = ApprovalAnswer { decision: Decision::Deny, reason: Some("use the staging server".to_owned()) };
+    let because = ApprovalAnswer::denial(Some("use the staging server".to_owned()));
     test.engine.answer_approval(&alice(), &row.id, because).unwrap();
     let view = test.wait_ended(&run).await;
     assert_eq!(watcher.call_ends(&run).remove(0).0, CallEnd::Denied);

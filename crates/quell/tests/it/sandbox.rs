@@ -1,6 +1,7 @@
 //! A malicious model on the real binary: what the sandbox of its commands holds back, in every mode, as root and as an
 //! ordinary user, with namespaces and with Landlock alone.
 
+mod escalation;
 mod escapes;
 mod network;
 mod usability;
@@ -78,6 +79,12 @@ impl SandboxDaemon {
             give_to_user(&other, ORDINARY_USER);
         }
         Some(Self { model, daemon, quell, _process_lock: process_lock })
+    }
+
+    /// The admin token.
+    fn token(&self) -> String {
+        let token = std::fs::read_to_string(self.daemon.home().data_dir().join("token")).unwrap();
+        token.trim().to_owned()
     }
 
     /// The lines that set the variables of the scripts.

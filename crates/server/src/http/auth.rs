@@ -6,7 +6,7 @@ use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, header};
 use quell_engine::Engine;
-use quell_engine::access::{Caller, Credential, ForwardedHeaders, RequestOrigin};
+use quell_engine::access::{BrowserSecrets, Caller, Credential, ForwardedHeaders, RequestOrigin};
 use quell_protocol::api::{AccessLevel, Grants, RunView};
 use quell_protocol::{ErrorCode, Principal, RunId, SessionKey, Surface};
 
@@ -19,6 +19,13 @@ use crate::state::ServerState;
 
 /// Header by which Quell's own clients name themselves, so that receipts say where a stop came from.
 const SURFACE_HEADER: &str = "x-quell-surface";
+
+/// Header with the secret that the page keeps for its origin. Browsers send the cookie of a host to all of its ports,
+/// so the cookie counts only together with this header.
+const PAGE_SECRET_HEADER: &str = "x-quell-page";
+
+/// Begins the name of a cookie that travels over TLS only and that no other host can set.
+const HOST_COOKIE_PREFIX: &str = "__Host-";
 
 /// A caller that may request a stop: one with a token, or a process of the same user at the Unix socket.
 #[derive(Debug, Clone)]
@@ -207,13 +214,30 @@ pub(crate) fn login_cookie<'h>(headers: &'h HeaderMap, server: &ServerState) -> 
     let wanted = server.engine().access().cookie_name();
     let all = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let mut pairs = all.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == wanted).map(|(_, value)| value)
+    let name = login_cookie_name(headers, wanted);
+    pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
+}
+
+/// True behind a proxy with TLS.
+pub(super) fn is_over_tls(headers: &HeaderMap) -> bool {
+    headers.get("x-forwarded-proto").is_some_and(|scheme| scheme.as_bytes() == b"https")
+}
+
+/// The name of the cookie on the way of this request.
+pub(super) fn login_cookie_name(headers: &HeaderMap, name: &str) -> String {
+    if is_over_tls(headers) { format!("{HOST_COOKIE_PREFIX}{name}") } else { name.to_owned() }
+}
+
+/// Both secrets of a signed-in browser; `None` if one is missing.
+pub(super) fn browser_secrets<'h>(headers: &'h HeaderMap, server: &ServerState) -> Option<BrowserSecrets<'h>> {
+    let page_secret = headers.get(PAGE_SECRET_HEADER)?.to_str().ok()?;
+    Some(BrowserSecrets { cookie: login_cookie(headers, server)?, page_secret })
 }
 
 /// The credential of a request, for streams that outlive the authentication.
 pub(super) fn request_credential(headers: &HeaderMap, server: &ServerState) -> Option<Credential> {
-    let of_cookie = || login_cookie(headers, server).map(Credential::cookie);
-    bearer_token(headers).map(Credential::token).or_else(of_cookie)
+    let of_browser = || browser_secrets(headers, server).map(Credential::browser);
+    bearer_token(headers).map(Credential::token).or_else(of_browser)
 }
 
 fn request_surface(headers: &HeaderMap) -> Surface {

@@ -9,13 +9,13 @@ use quell_protocol::api::{
     SharingRequest, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
     TokenRequest, TokenRow,
 };
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalRule};
 use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
-use quell_protocol::web_ui::{CallerView, ModelRow, SessionPatch, SignInLink, SignInRequest};
+use quell_protocol::web_ui::{CallerView, ModelRow, SessionPatch, SignInLink, SignInRequest, SignedIn};
 use quell_protocol::{ErrorCode, Problem, RunEvent};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
@@ -32,6 +32,7 @@ use super::ApiCall;
     AgentsDeleted,
     ApprovalAnswer,
     ApprovalRow,
+    ApprovalRule,
     AuditRow,
     ChannelDelivery,
     ChannelHealth,
@@ -63,6 +64,7 @@ use super::ApiCall;
     SharingRequest,
     SignInLink,
     SignInRequest,
+    SignedIn,
     StopAllAnswer,
     StopAllRequest,
     StopAnswer,
@@ -91,7 +93,8 @@ fn build_document(cookie: &str) -> Value {
     });
     document["components"]["securitySchemes"] = json!({
         "token": {"type": "http", "scheme": "bearer"},
-        "page": {"type": "apiKey", "in": "cookie", "name": cookie, "description": "the page's cookie, which /api/sign-in sets"},
+        "page": {"type": "apiKey", "in": "cookie", "name": cookie, "description": "the page's cookie, which /api/sign-in sets; only together with pageSecret"},
+        "pageSecret": {"type": "apiKey", "in": "header", "name": "X-Quell-Page", "description": "the secret that the answer of /api/sign-in gives the page"},
     });
     let mut paths = Map::new();
     for route in ROUTES {

@@ -1,71 +1,65 @@
 //! Sign a browser in by token or one-time link, and out again.
 
 use axum::Json;
-use axum::extract::{Path, Request, State};
-use axum::http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::extract::{Path, State};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use quell_engine::access::{BrowserSignIn, LinkIssuer};
+use quell_engine::access::{BrowserSignIn, Credential, LinkIssuer};
 use quell_protocol::api::{AccessLevel, Grants};
-use quell_protocol::web_ui::{CallerView, SignInLink, SignInRequest};
+use quell_protocol::session::Secret;
+use quell_protocol::web_ui::{CallerView, SignInLink, SignInRequest, SignedIn};
 use quell_protocol::{ErrorCode, Principal};
 use secrecy::ExposeSecret;
 
-use super::auth::{count_bad_token, login_cookie};
+use super::auth::{browser_secrets, count_bad_token, is_over_tls, login_cookie_name};
 use super::extractors::UnauthenticatedJsonBody;
 use super::{ApiCall, ApiResult, ProblemResponse, check_origin, problem_response};
 use crate::state::ServerState;
 
 /// Thirty days in seconds, as long as the daemon accepts a cookie.
 const COOKIE_MAX_AGE_S: u64 = 30 * 24 * 60 * 60;
+const NO_TOKEN: &str = "this is no token of this daemon; the first one is in the file `token` of its data directory";
+const NO_CODE: &str = "this link was used before, or is older than ten minutes; `quell page` prints another";
+
 /// Page address that tells that a link is not valid.
 const SIGN_IN_FAILED_URL: &str = "/#sign-in-failed";
 
-/// Signs in by the one-time link. Only GET uses the link up, so that a preview by HEAD does not.
-pub(super) async fn sign_in_by_link(
-    State(server): State<ServerState>,
-    Path(code): Path<String>,
-    method: Method,
-    request: Request,
-) -> Result<Response, ProblemResponse> {
-    let headers = request.headers();
-    if method != Method::GET {
-        return Ok(Redirect::to("/").into_response());
-    }
-    Ok(match server.engine().access().sign_in_with_code(&code).await? {
-        Some(signed_in) => {
-            tracing::info!(principal = %signed_in.principal, "a browser signed in by its link");
-            with_cookie(
-                Redirect::to("/"),
-                &cookie_header(&server, headers, signed_in.cookie.expose_secret(), COOKIE_MAX_AGE_S),
-            )
-        }
-        None => {
-            count_bad_token(&server, request.extensions())?;
-            Redirect::to(SIGN_IN_FAILED_URL).into_response()
-        }
-    })
+/// Leads the one-time link to the page, which signs in with its code. The answer to that request gives the page the
+/// secret of its origin, which a redirect could not do. So a preview of the link does not use it up.
+pub(super) async fn open_link(Path(code): Path<String>) -> Redirect {
+    // The code goes into a header.
+    let is_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if is_code { Redirect::to(&format!("/#sign-in={code}")) } else { Redirect::to(SIGN_IN_FAILED_URL) }
 }
 
-pub(super) async fn sign_in_by_token(
+pub(super) async fn sign_in(
     State(server): State<ServerState>,
     extensions: Extensions,
     headers: HeaderMap,
     UnauthenticatedJsonBody(request): UnauthenticatedJsonBody<SignInRequest>,
 ) -> Result<Response, ProblemResponse> {
     check_origin(&headers, &server)?;
-    let Some(signed_in) = server.engine().access().sign_in_with_token(request.token.expose().trim()).await? else {
-        count_bad_token(&server, &extensions)?;
-        return Err(problem_response(
-            ErrorCode::Unauthorized,
-            "this is no token of this daemon; the first one is in the file `token` of its data directory",
-        ));
+    let access = server.engine().access();
+    let (signed_in, refusal) = match (&request.token, &request.code) {
+        (Some(token), None) => (access.sign_in_with_token(token.expose().trim()).await?, NO_TOKEN),
+        (None, Some(code)) => (access.sign_in_with_code(code.expose()).await?, NO_CODE),
+        (Some(_), Some(_)) | (None, None) => {
+            return Err(problem_response(ErrorCode::InvalidRequest, "send either `token` or `code`"));
+        }
     };
-    let BrowserSignIn { principal, scope, cookie } = signed_in;
-    tracing::info!(%principal, "a browser signed in with a token");
-    let grants = server.engine().access().grants_of(&principal, scope);
-    let answers_own_calls = server.engine().approval_settings().by_own_principal;
+    let Some(signed_in) = signed_in else {
+        count_bad_token(&server, &extensions)?;
+        return Err(problem_response(ErrorCode::Unauthorized, refusal));
+    };
+    let verified_person = access.is_verified_person(&Credential::browser(signed_in.secrets()));
+    let BrowserSignIn { principal, scope, cookie, page_secret } = signed_in;
+    let by_link = request.code.is_some();
+    tracing::info!(%principal, by_link, "a browser signed in");
+    let grants = access.grants_of(&principal, scope);
+    let answers_own_calls = verified_person || server.engine().approval_settings().by_own_principal;
+    let caller = CallerView { answers_own_calls, ..caller_view(principal, scope, grants) };
     Ok(with_cookie(
-        Json(CallerView { answers_own_calls, ..caller_view(principal, scope, grants) }),
+        Json(SignedIn { caller, page_secret: Secret::new(page_secret.expose_secret().to_owned()) }),
         &cookie_header(&server, &headers, cookie.expose_secret(), COOKIE_MAX_AGE_S),
     ))
 }
@@ -75,8 +69,8 @@ pub(super) async fn sign_out(
     headers: HeaderMap,
 ) -> Result<Response, ProblemResponse> {
     check_origin(&headers, &server)?;
-    if let Some(value) = login_cookie(&headers, &server) {
-        server.engine().access().sign_out(value).await?;
+    if let Some(secrets) = browser_secrets(&headers, &server) {
+        server.engine().access().sign_out(secrets).await?;
     }
     Ok(with_cookie(StatusCode::NO_CONTENT, &cookie_header(&server, &headers, "", 0)))
 }
@@ -108,9 +102,8 @@ fn caller_view(principal: Principal, scope: AccessLevel, grants: Grants) -> Call
 /// The `Set-Cookie` value. Scripts cannot read the cookie, and requests from other sites do not carry it.
 fn cookie_header(server: &ServerState, headers: &HeaderMap, value: &str, max_age_s: u64) -> String {
     // Behind a proxy with TLS, the cookie is sent over TLS only.
-    let https = headers.get("x-forwarded-proto").is_some_and(|scheme| scheme.as_bytes() == b"https");
-    let name = server.engine().access().cookie_name();
-    let secure = if https { "; Secure" } else { "" };
+    let name = login_cookie_name(headers, server.engine().access().cookie_name());
+    let secure = if is_over_tls(headers) { "; Secure" } else { "" };
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={max_age_s}{secure}")
 }
 

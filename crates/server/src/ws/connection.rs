@@ -246,7 +246,7 @@ fn parse_connect(
     }
     match handshake::accept_connect(
         deps.server,
-        deps.upgrade_info.browser_credential.as_ref(),
+        deps.upgrade_info.browser_cookie.as_deref(),
         request.params,
         connection,
     ) {

@@ -359,9 +359,9 @@ fn agent_event_data(kind: &EventKind) -> Option<(&'static str, Value, DropPolicy
         EventKind::Compacted { turns, summary } => {
             ("compaction", json!({"phase": "end", "turns": turns, "summary": summary}), must_deliver)
         }
-        EventKind::ApprovalRequested { id, call_id, tool, arguments, expires_at, quorum } => (
+        EventKind::ApprovalRequested { id, call_id, tool, arguments, escalation, expires_at, quorum } => (
             "approval",
-            json!({"phase": "requested", "id": id, "toolCallId": call_id, "name": tool, "args": arguments, "expiresAt": expires_at, "quorum": quorum}),
+            json!({"phase": "requested", "id": id, "toolCallId": call_id, "name": tool, "args": arguments, "escalation": escalation, "expiresAt": expires_at, "quorum": quorum}),
             must_deliver,
         ),
         EventKind::ApprovalUpdated { id, allowed_by, quorum } => {

@@ -1,6 +1,6 @@
 //! Handle `connect`: protocol version, token, scopes, `hello-ok`.
 
-use quell_engine::access::{Caller, Credential, RequestOrigin};
+use quell_engine::access::{BrowserSecrets, Caller, Credential, RequestOrigin};
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::json_object::optional_object;
 use quell_protocol::{Object, Principal, Surface};
@@ -48,6 +48,8 @@ struct ConnectAuth {
     token: Option<String>,
     password: Option<String>,
     device_token: Option<String>,
+    /// The secret of the page's origin, beside its cookie. A browser cannot send headers with a WebSocket.
+    page_secret: Option<String>,
 }
 
 impl ConnectAuth {
@@ -55,8 +57,14 @@ impl ConnectAuth {
         self.token.or(self.password).or(self.device_token).filter(|token| !token.is_empty())
     }
 
-    fn is_empty(&self) -> bool {
-        self.token.is_none() && self.password.is_none() && self.device_token.is_none()
+    /// The signed-in browser, if no token is presented.
+    fn browser(&self, server: &ServerState, cookie: Option<&str>) -> Option<Credential> {
+        if self.token.is_some() || self.password.is_some() || self.device_token.is_some() {
+            return None;
+        }
+        let secrets = BrowserSecrets { cookie: cookie?, page_secret: self.page_secret.as_deref()? };
+        let credential = Credential::browser(secrets);
+        server.engine().access().resolve_credential(&credential).map(|_| credential)
     }
 }
 
@@ -78,10 +86,10 @@ impl HandshakeError {
 
 /// Checks a `connect` and returns the peer with its `hello-ok`.
 ///
-/// `browser` is the page's cookie, which counts if no token is presented.
+/// `browser_cookie` is the page's cookie, which counts with the secret of the page if no token is presented.
 pub(super) fn accept_connect(
     server: &ServerState,
-    browser: Option<&Credential>,
+    browser_cookie: Option<&str>,
     params: Value,
     connection: &str,
 ) -> Result<(WsPeer, Value), HandshakeError> {
@@ -93,11 +101,9 @@ pub(super) fn accept_connect(
     })?;
     let protocol = negotiate_protocol(&connect)?;
     let auth = connect.auth.unwrap_or_default();
-    let is_page = browser.is_some() && auth.is_empty();
-    let presented = match browser.filter(|_| is_page) {
-        Some(cookie) => Some(*cookie),
-        None => auth.into_token().as_deref().map(Credential::token),
-    };
+    let browser = auth.browser(server, browser_cookie);
+    let is_page = browser.is_some();
+    let presented = browser.or_else(|| auth.into_token().as_deref().map(Credential::token));
     let (credential, principal, scope) = authenticate(server, presented)?;
     let granted = granted_scope(connect.scopes.as_deref(), scope);
     let token_grants = server.engine().access().grants_of(&principal, scope);

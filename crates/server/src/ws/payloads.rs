@@ -45,12 +45,15 @@ fn error_kind(code: &str) -> &'static str {
 
 /// A pending approval, in the form in which the gateway lists those of plugins.
 pub(super) fn approval_row(row: &ApprovalRow) -> Value {
+    let place = row.escalation.as_ref().map_or_else(String::new, |escalation| {
+        format!(" outside of the sandbox, because: {}. Now {}", escalation.reason, escalation.rule)
+    });
     json!({
         "id": row.id,
         "request": {
             "pluginId": "quell",
             "title": format!("{} wants to run {}", row.agent, row.tool),
-            "description": row.arguments.to_string(),
+            "description": format!("{}{place}", row.arguments),
             "severity": "warning",
             "toolName": row.tool,
             "toolCallId": row.call_id,

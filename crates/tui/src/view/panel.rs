@@ -1,6 +1,6 @@
 //! Rows of menus, completions, approvals and queued messages, shown between the transcript and the input.
 
-use quell_client::text_format::{time_left, tool_call_lines};
+use quell_client::text_format::{escalation_lines, time_left, tool_call_lines};
 use ratatui::text::{Line, Span};
 
 use super::single_line;
@@ -201,7 +201,12 @@ fn approval_rows(chat: &ChatState, asked: &ChatApproval, max_width: usize) -> Ve
         title = format!("{title} · {}", chat.texts.format("term.approval.more", &[("n", &more.to_string())]));
     }
     let mut rows = vec![Line::styled(single_line(&format!("◔ {title} · {expires}"), max_width), WAITING_STYLE)];
-    for line in tool_call_lines(&asked.row.arguments) {
+    if asked.row.escalation.is_some() {
+        let mark = chat.texts.get("term.approval.outside");
+        rows.push(Line::styled(single_line(&format!("  ⚠ {mark}"), max_width), WAITING_STYLE));
+    }
+    let escalation = asked.row.escalation.iter().flat_map(escalation_lines);
+    for line in tool_call_lines(&asked.row.arguments).into_iter().chain(escalation) {
         rows.extend(wrap_block(&line, PLAIN_STYLE, "  ", "    ", max_width));
     }
     rows

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use quell_protocol::api::RunResult;
+use quell_protocol::approval::Escalation;
 use quell_protocol::{CallEnd, CallId, EventKind, Receipt, RunEvent, RunId, SessionKey, Verdict};
 use serde::Serialize;
 use serde_json::Value;
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 use crate::receipt_line::receipt_line;
 use crate::subcommands::{CliOutputFormat, Exit, SubcommandResult};
 use crate::term::{CliOutput, CommandIo, OutputStyle};
-use crate::text_format::{format_millis, one_line, tool_call_label, tool_call_lines};
+use crate::text_format::{escalation_lines, format_millis, one_line, tool_call_label, tool_call_lines};
 
 const MAX_LABEL_CHARS: usize = 60;
 
@@ -103,8 +104,9 @@ impl RunPrinter {
                 self.track_call(call_id, tool, &arguments, output)?
             }
             EventKind::ToolEnded { call_id, end, ms, .. } => self.print_call_end(&call_id, end, ms, output)?,
-            EventKind::ApprovalRequested { id, tool, arguments, .. } => {
-                self.print_approval_request(&id, &tool, &arguments, output)?
+            EventKind::ApprovalRequested { id, tool, arguments, escalation, .. } => {
+                self.set_activity(PrintedActivity::Approval(one_line(&tool, MAX_LABEL_CHARS)));
+                print_approval_request(&id, &tool, &arguments, escalation.as_deref(), output)?
             }
             EventKind::ApprovalUpdated { allowed_by, quorum, .. } => {
                 output.eprint_line(&format!("  {} of {quorum} have allowed it", allowed_by.len()))?;
@@ -209,26 +211,6 @@ impl RunPrinter {
         output.eprint_line(&line)
     }
 
-    /// Prints the request and how to answer it, on a terminal and in a pipe: the run waits for the answer.
-    fn print_approval_request(
-        &mut self,
-        id: &str,
-        tool: &str,
-        arguments: &Value,
-        output: &mut CliOutput,
-    ) -> io::Result<()> {
-        self.set_activity(PrintedActivity::Approval(one_line(tool, MAX_LABEL_CHARS)));
-        let head = output.stderr().apply_style(
-            OutputStyle::Waiting,
-            &format!("◔ {} asks whether it may run:", one_line(tool, MAX_LABEL_CHARS)),
-        );
-        output.eprint_line(&head)?;
-        for line in tool_call_lines(arguments) {
-            output.eprint_line(&format!("  {line}"))?;
-        }
-        output.eprint_line(&format!("  quell approvals allow {id}\n  quell approvals deny {id}"))
-    }
-
     pub(super) fn show_status(&self, output: &mut CliOutput) -> io::Result<()> {
         let since = |since: Instant| format_millis(since.elapsed().as_secs_f64() * 1000.0);
         let time = since(self.activity_since);
@@ -308,4 +290,22 @@ fn print_failure(end: &PrintedRunEnd, io: &mut CommandIo) -> io::Result<()> {
         io.output.eprint_line(&format!("{head} {}", one_line(message, 1000)))?;
     }
     Ok(())
+}
+
+/// Prints the request and how to answer it, on a terminal and in a pipe: the run waits for the answer.
+fn print_approval_request(
+    id: &str,
+    tool: &str,
+    arguments: &Value,
+    escalation: Option<&Escalation>,
+    output: &mut CliOutput,
+) -> io::Result<()> {
+    let place = if escalation.is_some() { " OUTSIDE OF THE SANDBOX" } else { "" };
+    let head = format!("◔ {} asks whether it may run{place}:", one_line(tool, MAX_LABEL_CHARS));
+    let head = output.stderr().apply_style(OutputStyle::Waiting, &head);
+    output.eprint_line(&head)?;
+    for line in tool_call_lines(arguments).into_iter().chain(escalation.into_iter().flat_map(escalation_lines)) {
+        output.eprint_line(&format!("  {line}"))?;
+    }
+    output.eprint_line(&format!("  quell approvals allow {id}\n  quell approvals deny {id}"))
 }

@@ -81,7 +81,7 @@ impl AgentFactory {
         model: ModelHandle,
     ) -> Result<Arc<Agent>, AgentConfigError> {
         let tool_settings =
-            |config: &AgentConfig| (config.tools.clone(), config.shell_timeout_s, self.sandbox_mode(config));
+            |config: &AgentConfig| (config.tools.clone(), config.shell_timeout_s, self.tool_rights(config));
         let same = tool_settings(&config) == tool_settings(&base.config);
         let tools = if same { Arc::clone(&base.tool_specs) } else { self.tool_specs(&config) };
         let built = self.assemble_agent(&base.id, config, model, tools)?;
@@ -150,6 +150,12 @@ impl AgentFactory {
 }
 
 impl AgentFactory {
+    /// What the descriptions of its tools say about the sandbox.
+    fn tool_rights(&self, config: &AgentConfig) -> SandboxRights {
+        let (network, may_escalate) = (config.network.clone(), config.escalate);
+        SandboxRights { network, may_escalate, ..SandboxRights::new(self.sandbox_mode(config)) }
+    }
+
     fn sandbox_mode(&self, config: &AgentConfig) -> SandboxMode {
         let is_unconfined = self.toolbox.is_unconfined();
         config.sandbox.unwrap_or(if is_unconfined { SandboxMode::Off } else { SandboxMode::Workspace })
@@ -157,9 +163,11 @@ impl AgentFactory {
 
     /// The descriptions of an agent's own tools. The delegation tools are not among them: it has no delegates yet.
     fn tool_specs(&self, config: &AgentConfig) -> Arc<[ToolSpec]> {
+        let sandbox = self.tool_rights(config);
         let facts = AgentFacts {
             shell_timeout_s: config.shell_timeout_s,
-            sandbox: Some(self.sandbox_mode(config)),
+            sandbox: Some(sandbox.mode),
+            may_escalate: sandbox.may_leave(),
             ..AgentFacts::default()
         };
         tool_specs(&config.tools, &facts).into()
@@ -199,8 +207,12 @@ impl AgentFactory {
             }
         }
         let limits = config.resource_limits();
-        let AgentConfig { writable, readable, hidden, network, nested_namespaces, sandbox_require, .. } = config;
-        let is_required = sandbox_require;
-        Ok(SandboxRights { mode, writable, readable, hidden, network, nested_namespaces, limits, is_required })
+        let AgentConfig { writable, readable, hidden, network, nested_namespaces, .. } = config;
+        let rights = SandboxRights {
+            is_required: config.sandbox_require,
+            may_escalate: config.escalate,
+            ..SandboxRights::new(mode)
+        };
+        Ok(SandboxRights { writable, readable, hidden, network, nested_namespaces, limits, ..rights })
     }
 }

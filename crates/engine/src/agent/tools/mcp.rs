@@ -10,7 +10,8 @@ pub(super) struct McpTool<'r>(pub(super) ServerTool<'r>);
 impl Tool for McpTool<'_> {
     /// The description comes with the list of the server, not from here.
     fn definition(&self) -> ToolDefinition<'_> {
-        ToolDefinition { name: self.0.name(), resource_kind: ResourceKind::McpCall, spec_for: |_| None }
+        let (name, resource_kind) = (self.0.name(), ResourceKind::McpCall);
+        ToolDefinition { name, resource_kind, is_sandboxed: false, spec_for: |_| None }
     }
 
     fn call<'c>(&'c self, arguments: &'c Value, context: &'c mut ToolContext<'_>) -> ToolFuture<'c> {

@@ -1,6 +1,6 @@
 //! Approvals over HTTP and WebSocket: listed, answered once, refused to callers without the right.
 
-use quell_engine::access::LinkIssuer;
+use quell_engine::access::{BrowserSignIn, LinkIssuer};
 use quell_kernel::approval::ApprovalPolicy;
 use reqwest::Method;
 use secrecy::ExposeSecret;
@@ -87,24 +87,26 @@ async fn a_browser_allows_its_own_call_only_after_a_link_that_a_person_had() {
     let code = link["path"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
     let by_token_link = access.sign_in_with_code(&code).await.unwrap().unwrap();
     for unverified in [by_token, by_token_link] {
-        let answer = answer_with_cookie(&server, unverified.cookie.expose_secret(), &path).await;
+        let answer = answer_as_browser(&server, &unverified, &path).await;
         assert_eq!(answer, (403, json!(false)));
     }
     let code = access.issue_login_code(LinkIssuer::Person).unwrap();
     let in_person = access.sign_in_with_code(code.expose_secret()).await.unwrap().unwrap();
-    assert_eq!(answer_with_cookie(&server, in_person.cookie.expose_secret(), &path).await, (200, json!(true)));
+    assert_eq!(answer_as_browser(&server, &in_person, &path).await, (200, json!(true)));
     assert_eq!(server.wait_ended(&run).await["verdict"]["kind"], "completed");
 }
 
-/// Allows a call with this cookie. Returns the status, and what `GET /api/me` says about such answers.
-async fn answer_with_cookie(server: &TestServer, cookie: &str, path: &str) -> (u16, Value) {
-    let cookie = format!("{}={cookie}", server.engine.access().cookie_name());
+/// Allows a call from this browser. Returns the status, and what `GET /api/me` says about such answers.
+async fn answer_as_browser(server: &TestServer, browser: &BrowserSignIn, path: &str) -> (u16, Value) {
+    let secrets = browser.secrets();
+    let cookie = format!("{}={}", server.engine.access().cookie_name(), secrets.cookie);
     let browser = server.http.with_token("");
     let with_cookie = |request: reqwest::RequestBuilder| {
         let (client, request) = request.build_split();
         let mut request = request.unwrap();
         request.headers_mut().remove("authorization");
         request.headers_mut().insert("cookie", cookie.parse().unwrap());
+        request.headers_mut().insert("x-quell-page", secrets.page_secret.parse().unwrap());
         client.execute(request)
     };
     let me: Value = with_cookie(browser.request(Method::GET, "/api/me")).await.unwrap().json().await.unwrap();

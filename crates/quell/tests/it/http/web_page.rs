@@ -3,10 +3,11 @@
 use quell_engine::access::LinkIssuer;
 use reqwest::header::{ACCEPT_ENCODING, COOKIE, ETAG, HeaderMap, IF_NONE_MATCH, LOCATION, SET_COOKIE};
 use reqwest::redirect::Policy;
-use reqwest::{Client, StatusCode};
+use reqwest::{Client, Method, Response, StatusCode};
 use secrecy::ExposeSecret;
 
 use crate::prelude::*;
+use crate::ws::WsTestClient;
 
 /// A browser without scripts: it follows no redirects.
 fn browser_client() -> Client {
@@ -25,8 +26,29 @@ fn session_cookie(headers: &HeaderMap) -> String {
     set.split(';').next().unwrap().to_owned()
 }
 
-async fn status_with_cookie(server: &TestServer, cookie: &str, path: &str) -> StatusCode {
-    browser_client().get(format!("{}{path}", base_url(server))).header(COOKIE, cookie).send().await.unwrap().status()
+const PAGE_SECRET: &str = "x-quell-page";
+
+/// A signed-in browser: its cookie as a header, and the secret of its page.
+struct SignedInBrowser {
+    cookie: String,
+    page_secret: String,
+}
+
+impl SignedInBrowser {
+    async fn of_answer(answer: Response) -> Self {
+        let cookie = session_cookie(answer.headers());
+        let body: Value = answer.json().await.unwrap();
+        Self { cookie, page_secret: body["pageSecret"].as_str().unwrap().to_owned() }
+    }
+
+    async fn status(&self, server: &TestServer, path: &str) -> StatusCode {
+        let request = browser_client().get(format!("{}{path}", base_url(server))).header(COOKIE, &self.cookie);
+        request.header(PAGE_SECRET, &self.page_secret).send().await.unwrap().status()
+    }
+}
+
+async fn sign_in(server: &TestServer, proof: &Value) -> Response {
+    browser_client().post(format!("{}/api/sign-in", base_url(server))).json(proof).send().await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,15 +92,24 @@ async fn the_link_signs_one_browser_in_and_no_second() {
     let server = TestServer::start().await;
     let code = server.engine.access().issue_login_code(LinkIssuer::Person).unwrap();
     let link = format!("{}/sign-in/{}", base_url(&server), code.expose_secret());
-    let ahead = browser_client().head(&link).send().await.unwrap();
-    assert!(ahead.headers().get(SET_COOKIE).is_none(), "a HEAD request must not use the link up");
-    let answer = browser_client().get(&link).send().await.unwrap();
-    assert_eq!((answer.status(), &answer.headers()[LOCATION]), (StatusCode::SEE_OTHER, &"/".parse().unwrap()));
-    let cookie = session_cookie(answer.headers());
-    assert_eq!(status_with_cookie(&server, &cookie, "/api/me").await, 200);
-    let second = browser_client().get(&link).send().await.unwrap();
-    assert_eq!(second.headers()[LOCATION], "/#sign-in-failed");
+    // A preview of the link does not use it up.
+    for _ in 0..2 {
+        let answer = browser_client().get(&link).send().await.unwrap();
+        let page = format!("/#sign-in={}", code.expose_secret());
+        assert_eq!((answer.status(), &answer.headers()[LOCATION]), (StatusCode::SEE_OTHER, &page.parse().unwrap()));
+        assert!(answer.headers().get(SET_COOKIE).is_none());
+    }
+    let odd = browser_client().get(format!("{}/sign-in/a%0d%0ab", base_url(&server))).send().await.unwrap();
+    assert_eq!(odd.headers()[LOCATION], "/#sign-in-failed");
+    let proof = json!({"code": code.expose_secret()});
+    let browser = SignedInBrowser::of_answer(sign_in(&server, &proof).await).await;
+    assert_eq!(browser.status(&server, "/api/me").await, 200);
+    let second = sign_in(&server, &proof).await;
+    assert_eq!(second.status(), 401);
     assert!(second.headers().get(SET_COOKIE).is_none());
+    for neither in [json!({}), json!({"token": "x", "code": "y"})] {
+        assert_eq!(sign_in(&server, &neither).await.status(), 400, "{neither}");
+    }
     // Only admins can create the link.
     let made = server.http.post("/api/sign-in-link", &json!({})).await.expect_status(200);
     assert!(made["path"].as_str().unwrap().starts_with("/sign-in/"));
@@ -92,18 +123,68 @@ async fn a_token_signs_in_as_itself_until_it_signs_out() {
     let token = server.create_token("anna", "write").await;
     let stranger = server.http.with_token("");
     assert_problem(&stranger.post("/api/sign-in", &json!({"token": "quell_no"})).await, 401, "unauthorized");
-    let request = stranger.request(Method::POST, "/api/sign-in").json(&json!({"token": token}));
-    let answer = request.send().await.unwrap();
-    let cookie = session_cookie(answer.headers());
-    assert_fields(&answer.json().await.unwrap(), &json!({"principal": "anna", "scope": "write"}));
-    assert_eq!(status_with_cookie(&server, &cookie, "/api/runs").await, 200);
-    assert_eq!(status_with_cookie(&server, &cookie, "/api/tokens").await, 403);
+    let as_anna = stranger.post("/api/sign-in", &json!({"token": token})).await.expect_status(200);
+    assert_fields(&as_anna, &json!({"principal": "anna", "scope": "write"}));
+    let browser = SignedInBrowser::of_answer(sign_in(&server, &json!({"token": token})).await).await;
+    assert_eq!(browser.status(&server, "/api/runs").await, 200);
+    assert_eq!(browser.status(&server, "/api/tokens").await, 403);
+    let SignedInBrowser { cookie, page_secret } = &browser;
     let foreign = stranger.request(Method::POST, "/api/sign-out").header("origin", "http://evil.example");
-    assert_eq!(foreign.header(COOKIE, &cookie).send().await.unwrap().status(), 403);
-    let out = stranger.request(Method::POST, "/api/sign-out").header(COOKIE, &cookie).send().await.unwrap();
+    assert_eq!(foreign.header(COOKIE, cookie).header(PAGE_SECRET, page_secret).send().await.unwrap().status(), 403);
+    // Whoever has the cookie alone does not even sign out.
+    let thief = stranger.request(Method::POST, "/api/sign-out").header(COOKIE, cookie).send().await.unwrap();
+    assert_eq!((thief.status().as_u16(), browser.status(&server, "/api/runs").await.as_u16()), (204, 200));
+    let out = stranger.request(Method::POST, "/api/sign-out").header(COOKIE, cookie);
+    let out = out.header(PAGE_SECRET, page_secret).send().await.unwrap();
     assert_eq!(out.status(), 204);
     assert!(out.headers()[SET_COOKIE].to_str().unwrap().contains("Max-Age=0"));
-    assert_eq!(status_with_cookie(&server, &cookie, "/api/runs").await, 401);
+    assert_eq!(browser.status(&server, "/api/runs").await, 401);
+}
+
+/// A browser sends the cookie to every port of the host. A server on another port, as an agent starts one, gets it, and
+/// can do nothing with it on any door, whatever origin it claims.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_another_port_can_do_nothing_with_the_cookie() {
+    let (server, run) = TestServer::start_streaming().await;
+    let browser = SignedInBrowser::of_answer(sign_in(&server, &json!({"token": server.token})).await).await;
+    let other = SignedInBrowser::of_answer(sign_in(&server, &json!({"token": server.token})).await).await;
+    let own_origin = base_url(&server);
+    for (method, path, body) in [
+        (Method::GET, "/api/me".to_owned(), None),
+        (Method::GET, "/api/runs".to_owned(), None),
+        (Method::GET, format!("/api/runs/{run}/events"), None),
+        (Method::POST, "/api/stop".to_owned(), Some(json!({}))),
+        (Method::POST, format!("/api/runs/{run}/stop"), Some(json!({}))),
+        (Method::POST, "/api/sessions/s/runs".to_owned(), Some(json!({"text": "hello"}))),
+        (Method::POST, "/api/tokens".to_owned(), Some(json!({"name": "x", "scope": "admin"}))),
+        (Method::POST, "/api/sign-in-link".to_owned(), Some(json!({}))),
+        (Method::DELETE, "/api/hold".to_owned(), None),
+    ] {
+        // Without the secret, with a wrong one, and with that of another sign-in.
+        for page_secret in [None, Some("wrong"), Some(other.page_secret.as_str())] {
+            let url = format!("{own_origin}{path}");
+            let mut request = browser_client().request(method.clone(), url).header(COOKIE, &browser.cookie);
+            request = request.header("origin", &own_origin);
+            if let Some(secret) = page_secret {
+                request = request.header(PAGE_SECRET, secret);
+            }
+            if let Some(body) = &body {
+                request = request.json(body);
+            }
+            assert_eq!(request.send().await.unwrap().status(), 401, "{method} {path} {page_secret:?}");
+        }
+    }
+    let cookie = browser.cookie.split_once('=').unwrap().1;
+    for page_secret in [json!(null), json!("wrong"), json!(other.page_secret)] {
+        let mut socket = WsTestClient::open_as_browser(&server, cookie, Some(&own_origin)).await;
+        let refused = socket.handshake("", json!({"auth": {"pageSecret": page_secret}})).await;
+        assert_eq!(refused["error"]["details"]["code"], "AUTH_TOKEN_MISSING", "{refused}");
+    }
+    // The page has both.
+    assert_eq!(browser.status(&server, "/api/me").await, 200);
+    let mut socket = WsTestClient::open_as_browser(&server, cookie, Some(&own_origin)).await;
+    let hello = socket.handshake("", json!({"auth": {"pageSecret": browser.page_secret}})).await;
+    assert_eq!(hello["ok"], true, "{hello}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,7 +192,12 @@ async fn a_cookie_behind_a_proxy_with_tls_never_travels_without_it() {
     let server = TestServer::start().await;
     let request = server.http.request(Method::POST, "/api/sign-in").header("x-forwarded-proto", "https");
     let answer = request.json(&json!({"token": server.token})).send().await.unwrap();
-    assert!(answer.headers()[SET_COOKIE].to_str().unwrap().contains("; Secure"));
+    let set = answer.headers()[SET_COOKIE].to_str().unwrap().to_owned();
+    assert!(set.starts_with("__Host-quell_session_") && set.contains("; Secure") && set.contains("; Path=/"), "{set}");
+    let browser = SignedInBrowser::of_answer(answer).await;
+    let request = browser_client().get(format!("{}/api/me", base_url(&server))).header(COOKIE, &browser.cookie);
+    let request = request.header(PAGE_SECRET, &browser.page_secret).header("x-forwarded-proto", "https");
+    assert_eq!(request.send().await.unwrap().status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,9 @@
 //! Sign in and out: by the one-time link and by the token; wrong tokens and used links are refused.
 
 use quell_testkit::browser::Key;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use super::{PageConfig, PageFixture, UNAUTHORIZED_ENTRY};
 use crate::prelude::*;
@@ -43,6 +46,57 @@ async fn the_link_signs_in_once_and_the_token_ever_after() {
     assert!(!kept.as_str().unwrap().contains(fixture.daemon.token()), "the token is kept nowhere");
     sign_out(&fixture).await;
     fixture.assert_no_page_errors(&[UNAUTHORIZED_ENTRY]).await;
+}
+
+/// The secret is in the storage of the origin, so that a reload and another tab have it. A page that another port of the
+/// host serves gets the cookie, and has no access to that storage.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_tab_is_signed_in_and_a_page_on_another_port_is_not() {
+    let Some(fixture) = PageFixture::start_signed_in().await else { return };
+    fixture.reload().await;
+    fixture.wait_live().await;
+    fixture.open_tab(fixture.daemon.url()).await;
+    fixture.wait_view("chat").await;
+    fixture.wait_live().await;
+    assert_eq!(fixture.eval("localStorage.getItem('quell.page-secret').length").await, 64);
+
+    let (thief, seen) = CookieThief::start().await;
+    fixture.open(&format!("http://127.0.0.1:{thief}/")).await;
+    let cookie = seen.await.unwrap();
+    assert!(cookie.contains("quell_session_"), "browsers send the cookie to every port: {cookie}");
+    assert_eq!(fixture.eval("localStorage.getItem('quell.page-secret')").await, Value::Null);
+    let stolen = fixture.http.with_token("").request(Method::GET, "/api/me").header("cookie", cookie);
+    assert_eq!(stolen.send().await.unwrap().status(), 401);
+}
+
+/// A server on another port, as an agent may start one.
+struct CookieThief;
+
+impl CookieThief {
+    /// Its port, and the cookies of the first request.
+    async fn start() -> (u16, oneshot::Receiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (sender, receiver) = oneshot::channel();
+        tokio::spawn(async move {
+            let mut sender = Some(sender);
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = vec![0; 16 * 1024];
+                let length = stream.read(&mut head).await.unwrap_or(0);
+                let head = String::from_utf8_lossy(&head[..length]).into_owned();
+                let cookie = head.lines().find_map(|line| line.strip_prefix("Cookie: ")).map(str::to_owned);
+                if let Some(cookie) = cookie
+                    && let Some(sender) = sender.take()
+                {
+                    let _ = sender.send(cookie);
+                }
+                let page =
+                    "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi";
+                let _ = stream.write_all(page.as_bytes()).await;
+            }
+        });
+        (port, receiver)
+    }
 }
 
 /// Signs out, and checks that the session is gone on the page and on the daemon.

@@ -97,6 +97,11 @@ fn tool_cases() -> Vec<SweepCase> {
             .when(|case_run| wait_held(case_run, ResourceKind::Approval).boxed())
             .check_after(|case_run| check_late_approval(case_run).boxed())
             .shows(&["Not started"]),
+        SweepCase::new("pending request to leave the sandbox")
+            .prepare(script_escalation)
+            .when(|case_run| wait_held(case_run, ResourceKind::Approval).boxed())
+            .check_after(|case_run| check_late_approval(case_run).boxed())
+            .shows(&["Not started"]),
         SweepCase::new("background process")
             .prepare(script_background)
             .when(|case_run| wait_background_running(case_run).boxed())
@@ -241,6 +246,11 @@ fn script_spawn<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
 
 fn script_setsid_child<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     script_model(case_run, [shell_call(commands::setsid_child(&case_run.mark))])
+}
+
+fn script_escalation<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let command = commands::setsid_child(&case_run.mark);
+    script_call(case_run, "shell", &json!({"command": command, "escalate": "it has to leave the sandbox"}))
 }
 
 fn script_background<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {

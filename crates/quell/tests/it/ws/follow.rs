@@ -1,6 +1,6 @@
 //! `runs.follow`, and how the page connects: with a cookie instead of a token.
 
-use secrecy::ExposeSecret as _;
+use quell_engine::access::BrowserSignIn;
 
 use super::WsTestClient;
 use crate::prelude::*;
@@ -12,10 +12,19 @@ fn followed_events(client: &WsTestClient, run: &str) -> Vec<(u64, String)> {
     of_run.map(|event| (event["seq"].as_u64().unwrap(), event["type"].as_str().unwrap().to_owned())).collect()
 }
 
-/// Signs a browser in; returns its cookie and the origin of the page.
-async fn sign_in(server: &TestServer) -> (String, String) {
+/// Signs a browser in; returns it and the origin of the page.
+async fn sign_in(server: &TestServer) -> (BrowserSignIn, String) {
     let signed_in = server.engine.access().sign_in_with_token(&server.token).await.unwrap().unwrap();
-    (signed_in.cookie.expose_secret().to_owned(), format!("http://{}", server.address))
+    (signed_in, format!("http://{}", server.address))
+}
+
+/// Opens the socket of a signed-in browser.
+async fn open_page(server: &TestServer, browser: &BrowserSignIn, origin: Option<&str>) -> WsTestClient {
+    WsTestClient::open_as_browser(server, browser.secrets().cookie, origin).await
+}
+
+fn page_auth(browser: &BrowserSignIn) -> Value {
+    json!({"auth": {"pageSecret": browser.secrets().page_secret}})
 }
 
 async fn connect_page(server: &TestServer) -> WsTestClient {
@@ -112,9 +121,9 @@ async fn a_run_that_is_followed_anew_takes_no_second_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cookie_of_the_page_opens_the_socket_from_its_own_origin_alone() {
     let server = TestServer::start().await;
-    let (cookie, own) = sign_in(&server).await;
-    let mut client = WsTestClient::open_as_browser(&server, &cookie, Some(&own)).await;
-    let hello = client.handshake("", json!({"auth": null})).await;
+    let (browser, own) = sign_in(&server).await;
+    let mut client = open_page(&server, &browser, Some(&own)).await;
+    let hello = client.handshake("", page_auth(&browser)).await;
     assert_eq!(hello["ok"], true, "{hello}");
     server.model.script(ScriptedResponse::silent_mid_stream("begun"));
     client.send_chat("s", "hello", "r1").await;
@@ -122,13 +131,13 @@ async fn the_cookie_of_the_page_opens_the_socket_from_its_own_origin_alone() {
     client.call("sessions.abort", json!({"key": "s"})).await;
     assert_eq!(server.wait_ended("r1").await["verdict"]["by"], json!({"principal": "admin", "surface": "page"}));
     // Without an origin it is not a browser, and its cookie does not authenticate; a wrong cookie does not either.
-    for (value, origin) in [(cookie.as_str(), None), ("wrong", Some(own.as_str()))] {
+    for (value, origin) in [(browser.secrets().cookie, None), ("wrong", Some(own.as_str()))] {
         let mut other = WsTestClient::open_as_browser(&server, value, origin).await;
-        let refused = other.handshake("", json!({"auth": null})).await;
+        let refused = other.handshake("", page_auth(&browser)).await;
         assert_eq!(refused["error"]["details"]["code"], "AUTH_TOKEN_MISSING", "{refused}");
     }
     // If a token is given, it counts instead of the cookie.
-    let mut wrong = WsTestClient::open_as_browser(&server, &cookie, Some(&own)).await;
+    let mut wrong = open_page(&server, &browser, Some(&own)).await;
     let refused = wrong.handshake("quell_no", json!({})).await;
     assert_eq!(refused["error"]["details"]["code"], "AUTH_TOKEN_MISMATCH", "{refused}");
     drop(client);
@@ -139,15 +148,15 @@ async fn the_cookie_of_the_page_opens_the_socket_from_its_own_origin_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_socket_and_an_open_stream_end_with_what_let_them_in() {
     let (server, run) = TestServer::start_streaming().await;
-    let (cookie, own) = sign_in(&server).await;
-    let mut browser = WsTestClient::open_as_browser(&server, &cookie, Some(&own)).await;
-    browser.handshake("", json!({"auth": null})).await;
+    let (signed_in, own) = sign_in(&server).await;
+    let mut browser = open_page(&server, &signed_in, Some(&own)).await;
+    browser.handshake("", page_auth(&signed_in)).await;
     let token = server.create_token("bot", "read:all").await;
     let mut bot = WsTestClient::connect_operator(&server, &token).await;
     let mut admin = WsTestClient::connect_operator(&server, &server.token).await;
     let mut stream = server.http.with_token(&token).run_events(&run, 0).await;
     stream.wait_for("text.delta").await;
-    server.engine.access().sign_out(&cookie).await.unwrap();
+    server.engine.access().sign_out(signed_in.secrets()).await.unwrap();
     assert_eq!(browser.wait_close().await.0, 1008);
     assert_eq!(server.http.delete("/api/tokens/bot").await.status, 204);
     assert_eq!(bot.wait_close().await.0, 1008);

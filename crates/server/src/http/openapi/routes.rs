@@ -171,9 +171,9 @@ pub(super) const ROUTES: &[RouteSpec] = &[
     post(
         Public,
         "/api/sign-in",
-        "Sign a browser in with a token",
+        "Sign a browser in with a token or the code of a one-time link",
         Required("SignInRequest"),
-        &["200 Me signed in, with the page's cookie", "401 no token of this daemon"],
+        &["200 SignedIn with the page's cookie and the secret of its origin", "401 no token, or no code"],
     ),
     route(
         Admin,
@@ -186,8 +186,8 @@ pub(super) const ROUTES: &[RouteSpec] = &[
     get(
         Public,
         "/sign-in/{code}",
-        "The one-time link: signs a browser in and leads to the page",
-        &["303 none to `/`, or to `/#sign-in-failed`"],
+        "The one-time link: leads to the page, which signs in with its code",
+        &["303 none to `/#sign-in=CODE`"],
     ),
     get(
         Public,
@@ -370,6 +370,13 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         "Allow or deny a call that waits",
         Required("ApprovalAnswer"),
         &["200 ApprovalRow answered", "403 not yours", "404 unknown", "409 it was settled before"],
+    ),
+    get(List, "/api/approval-rules", "Remembered allowances", &["200 [ApprovalRule] allowances"]),
+    delete(
+        Approve,
+        "/api/approval-rules/{id}",
+        "Delete a remembered allowance, so that its calls wait for a person again",
+        &["204 deleted", "404 unknown"],
     ),
     post(StopAll, "/api/stop", "Stop everything", Optional("StopAllRequest"), &["200 StopAllAnswer what was stopped"]),
     get(Token, "/api/hold", "Whether new runs are held", &["200 Hold the hold"]),

@@ -2,7 +2,7 @@
 
 use quell_engine::engine::AnswerError;
 use quell_protocol::api::AccessLevel;
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
+use quell_protocol::approval::{AllowanceScope, ApprovalAnswer, ApprovalRow, Decision};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -31,10 +31,14 @@ struct ResolveParams {
     id: String,
     decision: DecisionWord,
     #[serde(default)]
+    scope: Option<AllowanceScope>,
+    #[serde(default)]
+    pattern: Option<String>,
+    #[serde(default)]
     reason: Option<String>,
 }
 
-/// The gateway's words for a decision. Quell stores no lasting permission, so `allow-always` allows one call.
+/// The gateway's words for a decision. No answer gives a permission for all calls, so `allow-always` allows one call.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum DecisionWord {
@@ -47,12 +51,13 @@ enum DecisionWord {
 pub(super) fn resolve(client: &WsClient, value: Value) -> RpcResult {
     client.peer.require_approver()?;
     let params: ResolveParams = parse_params(value)?;
-    // Only the configuration gives a lasting permission. "always" allows this one call, and the response says so.
+    // What covers later calls is said by `scope`. "always" allows this one call, and the response says so.
     let decision = match params.decision {
         DecisionWord::Allow | DecisionWord::AllowOnce | DecisionWord::AllowAlways => Decision::Allow,
         DecisionWord::Deny => Decision::Deny,
     };
-    let answer = ApprovalAnswer { decision, reason: params.reason };
+    let ResolveParams { scope, pattern, reason, .. } = params;
+    let answer = ApprovalAnswer { decision, scope, pattern, reason };
     let row: ApprovalRow = client.engine().answer_approval(&client.peer.caller, &params.id, answer)?;
     let decision_word = if decision == Decision::Allow { "allow-once" } else { "deny" };
     Ok(json!({"ok": true, "approval": row, "decision": decision_word}))
@@ -66,6 +71,7 @@ impl From<AnswerError> for RpcError {
             AnswerError::AlreadySettled(_) => "APPROVAL_ALREADY_RESOLVED",
             AnswerError::AlreadyCounted(_) => "APPROVAL_ALREADY_COUNTED",
             AnswerError::ReasonTooLong => "APPROVAL_REASON_TOO_LONG",
+            AnswerError::WrongScope(_) => "APPROVAL_SCOPE_INVALID",
         };
         Self::invalid(error.to_string()).with_details(json!({"code": code}))
     }

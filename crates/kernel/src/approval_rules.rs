@@ -1,0 +1,278 @@
+//! Remembered allowances: which one an answer gives, and which later calls it covers.
+
+use quell_protocol::Requester;
+use quell_protocol::approval::{
+    AllowanceScope, ApprovalAnswer, ApprovalRow, ApprovalRule, Decision, MAX_PATTERN_CHARS,
+};
+
+/// Characters by which a shell starts, joins, substitutes or redirects commands. A `*` of a pattern matches none of
+/// them, so that `git push *` does not cover `git push; rm -rf /`.
+const SHELL_OPERATORS: &[char] = &[';', '&', '|', '<', '>', '$', '`', '(', ')', '{', '}', '\n', '\r', '\0'];
+
+/// The calls that an answer covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Allowance {
+    Once,
+    Session,
+    Pattern(String),
+}
+
+/// What is wrong with the scope of an answer. Nothing is allowed then.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AllowanceProblem {
+    #[error("a denial is for one call; leave `scope` and `pattern` out")]
+    DenialWithScope,
+    #[error("`scope` is \"pattern\", and `pattern` is missing")]
+    PatternMissing,
+    #[error("`pattern` needs `scope` \"pattern\"")]
+    PatternUnused,
+    #[error("the pattern is too long; it may have {MAX_PATTERN_CHARS} characters")]
+    PatternTooLong,
+    #[error(
+        "the pattern begins with `*`, so it would cover every program; begin it with the name of one, such as `git push *`"
+    )]
+    PatternTooBroad,
+    #[error(
+        "the pattern does not match the call that waits, so it would not cover it; a `*` matches neither `..` nor ; & | < > $ ` ( ) {{ }} and line ends"
+    )]
+    PatternMatchesNot,
+    #[error("a call of {0} has no command and no path that a pattern could match; allow it once or for the session")]
+    NoPatternForTool(String),
+    #[error("the call needs {0} people, so it is allowed once; leave `scope` out")]
+    QuorumOnce(u32),
+}
+
+impl Allowance {
+    /// Reads the scope of an answer to `row`.
+    ///
+    /// # Errors
+    /// The scope contradicts the decision, the pattern or the call.
+    pub fn of_answer(answer: &ApprovalAnswer, row: &ApprovalRow) -> Result<Self, AllowanceProblem> {
+        let scope = answer.scope.unwrap_or(AllowanceScope::Once);
+        let allowance = match (scope, &answer.pattern) {
+            (AllowanceScope::Once, None) => return Ok(Self::Once),
+            _ if answer.decision == Decision::Deny => return Err(AllowanceProblem::DenialWithScope),
+            (AllowanceScope::Once | AllowanceScope::Session, Some(_)) => return Err(AllowanceProblem::PatternUnused),
+            (AllowanceScope::Session, None) => Self::Session,
+            (AllowanceScope::Pattern, None) => return Err(AllowanceProblem::PatternMissing),
+            (AllowanceScope::Pattern, Some(pattern)) => {
+                check_pattern(pattern, row)?;
+                Self::Pattern(pattern.clone())
+            }
+        };
+        if row.quorum > 1 { Err(AllowanceProblem::QuorumOnce(row.quorum)) } else { Ok(allowance) }
+    }
+
+    /// The rule that this allowance of `row` leaves; `None` for a single call.
+    #[must_use]
+    pub fn into_rule(
+        self,
+        row: &ApprovalRow,
+        id: String,
+        allowed_by: Requester,
+        allowed_at: String,
+    ) -> Option<ApprovalRule> {
+        let (session_key, pattern) = match self {
+            Self::Once => return None,
+            Self::Session => (Some(row.session_key.clone()), None),
+            Self::Pattern(pattern) => (None, Some(pattern)),
+        };
+        Some(ApprovalRule {
+            id,
+            agent: row.agent.clone(),
+            principal: row.principal.clone(),
+            tool: row.tool.clone(),
+            escalated: row.escalation.is_some(),
+            session_key,
+            pattern,
+            own_model: row.own_model,
+            allowed_by,
+            allowed_at,
+        })
+    }
+}
+
+/// True if a remembered allowance answers for this call. A call that needs several people is covered by none.
+#[must_use]
+pub fn rule_covers(rule: &ApprovalRule, row: &ApprovalRow) -> bool {
+    let is_of_same_kind = rule.escalated == row.escalation.is_some() && rule.own_model == row.own_model;
+    let is_of_same_caller = rule.agent == row.agent && rule.principal == row.principal && rule.tool == row.tool;
+    let is_covered = match (&rule.session_key, &rule.pattern) {
+        (Some(session), None) => *session == row.session_key,
+        (None, Some(pattern)) => subject_of_call(row).is_some_and(|subject| pattern_matches(pattern, subject)),
+        (Some(_), Some(_)) | (None, None) => false,
+    };
+    row.quorum <= 1 && is_of_same_kind && is_of_same_caller && is_covered
+}
+
+/// The text that a pattern matches: the command of a shell, or the path of a file tool.
+fn subject_of_call(row: &ApprovalRow) -> Option<&str> {
+    let field = match row.tool.as_str() {
+        "shell" => "command",
+        "read_file" | "write_file" | "edit_file" | "list_files" | "search_files" => "path",
+        _ => return None,
+    };
+    row.arguments.get(field)?.as_str()
+}
+
+fn check_pattern(pattern: &str, row: &ApprovalRow) -> Result<(), AllowanceProblem> {
+    let Some(subject) = subject_of_call(row) else {
+        return Err(AllowanceProblem::NoPatternForTool(row.tool.clone()));
+    };
+    if pattern.chars().count() > MAX_PATTERN_CHARS {
+        return Err(AllowanceProblem::PatternTooLong);
+    }
+    if pattern.trim_start().starts_with('*') || pattern.trim().is_empty() {
+        return Err(AllowanceProblem::PatternTooBroad);
+    }
+    if pattern_matches(pattern, subject) { Ok(()) } else { Err(AllowanceProblem::PatternMatchesNot) }
+}
+
+/// Matches a whole text. Without a `*` the texts must be equal.
+fn pattern_matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    // Counted in the whole text, because a dot of the pattern and one of the gap make two.
+    if text.matches("..").count() > pattern.matches("..").count() {
+        return false;
+    }
+    for part in middle {
+        // The earliest place leaves the most for the parts that follow.
+        let Some(at) = rest.find(part) else { return false };
+        if !is_plain(&rest[..at]) {
+            return false;
+        }
+        rest = &rest[at + part.len()..];
+    }
+    rest.strip_suffix(last).is_some_and(is_plain)
+}
+
+/// True if a `*` may stand for this text, by its characters.
+fn is_plain(text: &str) -> bool {
+    !text.contains(SHELL_OPERATORS)
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_protocol::approval::{ApprovalState, Escalation};
+    use quell_protocol::sandbox::SandboxMode;
+    use quell_protocol::{AgentId, CallId, Principal, RunId, SessionKey, Surface};
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(command: &str) -> ApprovalRow {
+        ApprovalRow {
+            id: "a".to_owned(),
+            run_id: RunId::parse("r").expect("a run"),
+            session_key: SessionKey::parse("s").expect("a session"),
+            agent: AgentId::parse("main").expect("an agent"),
+            principal: Principal::parse("ann").expect("a principal"),
+            call_id: CallId::parse("c").expect("a call"),
+            tool: "shell".to_owned(),
+            arguments: json!({"command": command}),
+            escalation: None,
+            requested_at: String::new(),
+            expires_at: String::new(),
+            own_model: false,
+            quorum: 1,
+            allowed_by: Vec::new(),
+            state: ApprovalState::Pending,
+        }
+    }
+
+    fn escalated(row: ApprovalRow) -> ApprovalRow {
+        let (rule, opens) = (String::new(), String::new());
+        let escalation = Escalation { reason: "why".to_owned(), mode: SandboxMode::Workspace, rule, opens };
+        ApprovalRow { escalation: Some(escalation), ..row }
+    }
+
+    fn answer(scope: AllowanceScope, pattern: Option<&str>) -> ApprovalAnswer {
+        let pattern = pattern.map(str::to_owned);
+        ApprovalAnswer { scope: Some(scope), pattern, ..Decision::Allow.into() }
+    }
+
+    fn rule(row: &ApprovalRow, answer: &ApprovalAnswer) -> ApprovalRule {
+        let by = Requester { principal: Principal::parse("bob").expect("a principal"), surface: Surface::Cli };
+        let allowance = Allowance::of_answer(answer, row).expect("an allowance");
+        allowance.into_rule(row, "r1".to_owned(), by, String::new()).expect("a rule")
+    }
+
+    #[test]
+    fn a_rule_inside_of_the_sandbox_never_covers_a_call_outside() {
+        for scope in [answer(AllowanceScope::Session, None), answer(AllowanceScope::Pattern, Some("ls *"))] {
+            let (inside, outside) = (row("ls a"), escalated(row("ls a")));
+            let (of_inside, of_outside) = (rule(&inside, &scope), rule(&outside, &scope));
+            assert!(rule_covers(&of_inside, &inside) && rule_covers(&of_outside, &outside));
+            assert!(!rule_covers(&of_inside, &outside) && !rule_covers(&of_outside, &inside));
+        }
+    }
+
+    #[test]
+    fn a_session_rule_covers_its_tool_in_its_session_for_its_principal() {
+        let given = rule(&row("ls"), &answer(AllowanceScope::Session, None));
+        assert!(rule_covers(&given, &row("rm x")));
+        let elsewhere = [
+            ApprovalRow { session_key: SessionKey::parse("t").expect("a session"), ..row("ls") },
+            ApprovalRow { agent: AgentId::parse("other").expect("an agent"), ..row("ls") },
+            ApprovalRow { principal: Principal::parse("bob").expect("a principal"), ..row("ls") },
+            ApprovalRow { tool: "process".to_owned(), ..row("ls") },
+            ApprovalRow { own_model: true, ..row("ls") },
+            ApprovalRow { quorum: 2, ..row("ls") },
+        ];
+        for other in elsewhere {
+            assert!(!rule_covers(&given, &other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_star_starts_no_other_command_and_leaves_no_directory() {
+        let given = rule(&row("git push origin main"), &answer(AllowanceScope::Pattern, Some("git push *")));
+        for covered in ["git push origin dev", "git push 'a b'", "git push "] {
+            assert!(rule_covers(&given, &row(covered)), "{covered}");
+        }
+        for other in [
+            "git pull",
+            "git push; rm -rf /",
+            "git push x; rm -rf /",
+            "git push $(rm -rf /)",
+            "git push `rm x`",
+            "git push x\nrm y",
+            "git push x > /etc/passwd",
+            "git push x && rm y",
+            "git push x | sh",
+            "git push ../other",
+            "sudo git push x",
+        ] {
+            assert!(!rule_covers(&given, &row(other)), "{other}");
+        }
+        let two = rule(&row("cp /a/b /c/d"), &answer(AllowanceScope::Pattern, Some("cp /a/* /c/*")));
+        assert!(rule_covers(&two, &row("cp /a/x /c/y")) && !rule_covers(&two, &row("cp /a/x /d/y")));
+        let dot = rule(&row("cat /a/.x"), &answer(AllowanceScope::Pattern, Some("cat /a/.*")));
+        assert!(!rule_covers(&dot, &row("cat /a/../b")), "a dot of the pattern and one of the gap");
+        let exact = rule(&row("a; b"), &answer(AllowanceScope::Pattern, Some("a; b")));
+        assert!(rule_covers(&exact, &row("a; b")) && !rule_covers(&exact, &row("a; b ")));
+    }
+
+    #[test]
+    fn a_scope_that_contradicts_the_answer_is_explained() {
+        let pattern = |text: &str| answer(AllowanceScope::Pattern, Some(text));
+        let problem = |answer: &ApprovalAnswer, row: &ApprovalRow| Allowance::of_answer(answer, row).unwrap_err();
+        let deny = ApprovalAnswer { decision: Decision::Deny, ..answer(AllowanceScope::Session, None) };
+        assert_eq!(problem(&deny, &row("ls")), AllowanceProblem::DenialWithScope);
+        assert_eq!(problem(&answer(AllowanceScope::Pattern, None), &row("ls")), AllowanceProblem::PatternMissing);
+        assert_eq!(problem(&answer(AllowanceScope::Once, Some("ls")), &row("ls")), AllowanceProblem::PatternUnused);
+        assert_eq!(problem(&pattern("* x"), &row("ls x")), AllowanceProblem::PatternTooBroad);
+        assert_eq!(problem(&pattern("rm *"), &row("ls x")), AllowanceProblem::PatternMatchesNot);
+        assert_eq!(problem(&pattern("ls *"), &row("ls; rm x")), AllowanceProblem::PatternMatchesNot);
+        assert_eq!(problem(&pattern(&"x".repeat(1001)), &row("ls")), AllowanceProblem::PatternTooLong);
+        let fetch = ApprovalRow { tool: "fetch_url".to_owned(), ..row("ls") };
+        assert!(matches!(problem(&pattern("ls"), &fetch), AllowanceProblem::NoPatternForTool(_)));
+        let two = ApprovalRow { quorum: 2, ..row("ls") };
+        assert_eq!(problem(&answer(AllowanceScope::Session, None), &two), AllowanceProblem::QuorumOnce(2));
+        assert_eq!(Allowance::of_answer(&Decision::Allow.into(), &two), Ok(Allowance::Once));
+        assert_eq!(Allowance::of_answer(&ApprovalAnswer::denial(None), &row("ls")), Ok(Allowance::Once));
+    }
+}
