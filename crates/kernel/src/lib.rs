@@ -21,6 +21,7 @@ pub mod registry;
 pub mod retry;
 pub mod routing;
 pub mod run;
+pub mod secret_lifetime;
 pub mod session;
 pub mod skill;
 pub mod stop_text;

@@ -30,6 +30,8 @@ word_enum! {
         /// All notes of a sender were forgotten.
         ForgetSender "forget_sender",
         CreateToken "create_token",
+        /// A token got a new secret.
+        RotateToken "rotate_token",
         RevokeToken "revoke_token",
         CreateAgent "create_agent",
         DeleteAgent "delete_agent",

@@ -85,6 +85,7 @@ pub(crate) fn api_routes() -> Router<ServerState> {
         .route("/api/audit", get(audit::list))
         .route("/api/tokens", get(tokens::list).post(tokens::create))
         .route("/api/tokens/{name}", delete(tokens::revoke))
+        .route("/api/tokens/{name}/rotate", post(tokens::rotate))
         .route("/api/me", get(sign_in::me))
         .route("/api/sign-in", post(sign_in::sign_in_by_token))
         .route("/api/sign-in-link", post(sign_in::create_link))

@@ -9,6 +9,7 @@ pub mod http;
 mod router;
 pub mod serve;
 pub mod state;
+mod stream_end;
 mod web_assets;
 mod ws;
 

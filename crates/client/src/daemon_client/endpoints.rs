@@ -5,8 +5,8 @@
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
     AgentRow, HistoryMessage, Hold, NewToken, Page, RunView, SendAnswer, SendRequest, SessionRow, SharingRequest,
-    StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
-    TokenScopes,
+    StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest,
+    TokenRotationRequest, TokenRow,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::audit::AuditRow;
@@ -403,8 +403,18 @@ impl DaemonClient {
 
     /// Creates a token; its secret is only in this answer. If this is dropped, a token may exist whose secret nobody
     /// has read; revoke it by its name.
-    pub(crate) async fn create_token(&self, name: &str, scope: TokenScopes) -> Result<NewToken, ClientError> {
-        self.post_json(&["api", "tokens"], &TokenRequest { name: name.into(), scope }).await
+    pub(crate) async fn create_token(&self, request: &TokenRequest) -> Result<NewToken, ClientError> {
+        self.post_json(&["api", "tokens"], request).await
+    }
+
+    /// Replaces the secret of a token; the new one is only in this answer. If this is dropped, the old secret may have
+    /// ended; rotate it again.
+    pub(crate) async fn rotate_token(
+        &self,
+        name: &str,
+        request: &TokenRotationRequest,
+    ) -> Result<NewToken, ClientError> {
+        self.post_json(&["api", "tokens", name, "rotate"], request).await
     }
 
     pub(crate) async fn revoke_token(&self, name: &str) -> Result<(), ClientError> {

@@ -6,7 +6,7 @@ use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, header};
 use quell_engine::Engine;
-use quell_engine::access::{Caller, Credential, ForwardedHeaders, RequestOrigin};
+use quell_engine::access::{Caller, Credential, CredentialRefusal, ForwardedHeaders, RequestOrigin};
 use quell_protocol::api::{AccessLevel, Grants, RunView};
 use quell_protocol::{ErrorCode, Principal, RunId, SessionKey, Surface};
 
@@ -28,21 +28,24 @@ impl FromRequestParts<ServerState> for StopCaller {
     type Rejection = ProblemResponse;
 
     async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
-        let refused = match ApiCall::from_request_parts(parts, server).await {
-            Ok(call) => return Ok(Self(call)),
-            Err(refused) => refused,
-        };
-        // A browser with a foreign origin is refused for that, not for a missing token.
-        if parts.extensions.get::<UnixPeer>().is_none() || !refused.has_code(ErrorCode::Unauthorized) {
-            return Err(refused);
+        match authenticate(parts, server) {
+            Ok(call) => Ok(Self(call)),
+            Err(AuthError::Credential(_)) if is_unix_peer(&parts.extensions) => {
+                Ok(Self(local_admin_call(parts, server)))
+            }
+            Err(refused) => Err(refused.into_problem(parts, server)),
         }
-        mark_connection_authenticated(&parts.extensions);
-        let (principal, scope) = server.engine().access().local_admin();
-        let (surface, origin) = (request_surface(&parts.headers), request_origin(&parts.extensions, &parts.headers));
-        let grants = Grants::for_level(scope);
-        let caller = Caller { principal, scope, grants, verified_person: true, surface, origin };
-        Ok(Self(ApiCall { server: server.clone(), caller }))
     }
+}
+
+/// The call of a process of the same user at the Unix socket, which needs no token.
+fn local_admin_call(parts: &Parts, server: &ServerState) -> ApiCall {
+    mark_connection_authenticated(&parts.extensions);
+    let (principal, scope) = server.engine().access().local_admin();
+    let (surface, origin) = (request_surface(&parts.headers), request_origin(&parts.extensions, &parts.headers));
+    let grants = Grants::for_level(scope);
+    let caller = Caller { principal, scope, grants, verified_person: true, surface, origin };
+    ApiCall { server: server.clone(), caller }
 }
 
 /// True for a process of the same user, or of root, that this daemon has not started: no command of an agent.
@@ -127,30 +130,61 @@ impl FromRequestParts<ServerState> for ApiCall {
     type Rejection = ProblemResponse;
 
     async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
-        check_origin(&parts.headers, server)?;
-        let credential = request_credential(&parts.headers, server);
-        let access = server.engine().access();
-        let owner = credential.and_then(|credential| access.resolve_credential(&credential));
-        let Some((principal, scope)) = owner else {
-            if credential.is_some() {
-                count_bad_token(server, &parts.extensions)?;
-            }
-            return Err(problem_response(
-                ErrorCode::Unauthorized,
-                "send `Authorization: Bearer TOKEN`; the daemon wrote an admin token to `token` in its data directory",
-            ));
-        };
-        mark_connection_authenticated(&parts.extensions);
-        debug_assert!(scope >= AccessLevel::Read, "every token may read");
-        let is_page = bearer_token(&parts.headers).is_none();
-        let surface = if is_page { Surface::Page } else { request_surface(&parts.headers) };
-        let origin = request_origin(&parts.extensions, &parts.headers);
-        let grants = access.grants_of(&principal, scope);
-        let has_verified_cookie = credential.is_some_and(|credential| access.is_verified_person(&credential));
-        let verified_person = has_verified_cookie || is_unix_peer(&parts.extensions);
-        let caller = Caller { principal, scope, grants, verified_person, surface, origin };
-        Ok(Self { server: server.clone(), caller })
+        authenticate(parts, server).map_err(|refused| refused.into_problem(parts, server))
     }
+}
+
+/// Why a request has no caller.
+enum AuthError {
+    /// A browser sent it from a foreign web origin.
+    Origin(ProblemResponse),
+    /// `None`: it came without a credential.
+    Credential(Option<CredentialRefusal>),
+}
+
+impl AuthError {
+    fn into_problem(self, parts: &Parts, server: &ServerState) -> ProblemResponse {
+        let refusal = match self {
+            Self::Origin(refused) => return refused,
+            Self::Credential(refusal) => refusal,
+        };
+        if refusal.is_some()
+            && let Err(too_many) = count_bad_token(server, &parts.extensions)
+        {
+            return too_many;
+        }
+        problem_response(ErrorCode::Unauthorized, unauthorized_detail(refusal.as_ref()))
+    }
+}
+
+/// Text of a 401, for people.
+pub(super) fn unauthorized_detail(refusal: Option<&CredentialRefusal>) -> String {
+    match refusal {
+        None | Some(CredentialRefusal::Unknown) => {
+            "send `Authorization: Bearer TOKEN`; the daemon wrote an admin token to \
+                                                    `token` in its data directory"
+                .to_owned()
+        }
+        Some(known) => known.to_string(),
+    }
+}
+
+/// Finds the caller of a request.
+fn authenticate(parts: &Parts, server: &ServerState) -> Result<ApiCall, AuthError> {
+    check_origin(&parts.headers, server).map_err(AuthError::Origin)?;
+    let credential = request_credential(&parts.headers, server).ok_or(AuthError::Credential(None))?;
+    let access = server.engine().access();
+    let (principal, scope) =
+        access.check_credential(&credential).map_err(|refusal| AuthError::Credential(Some(refusal)))?;
+    mark_connection_authenticated(&parts.extensions);
+    debug_assert!(scope >= AccessLevel::Read, "every token may read");
+    let is_page = bearer_token(&parts.headers).is_none();
+    let surface = if is_page { Surface::Page } else { request_surface(&parts.headers) };
+    let origin = request_origin(&parts.extensions, &parts.headers);
+    let grants = access.grants_of(&principal, scope);
+    let verified_person = access.is_verified_person(&credential) || is_unix_peer(&parts.extensions);
+    let caller = Caller { principal, scope, grants, verified_person, surface, origin };
+    Ok(ApiCall { server: server.clone(), caller })
 }
 
 /// Counts a bad token, and answers 429 if there were too many from that network. Called only after the token was found

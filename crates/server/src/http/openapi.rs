@@ -7,7 +7,7 @@ use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
     AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendRequest, SessionRow,
     SharingRequest, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
-    TokenRequest, TokenRow,
+    TokenRequest, TokenRotationRequest, TokenRow,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::audit::AuditRow;
@@ -70,6 +70,7 @@ use super::ApiCall;
     StopSessionRequest,
     TicketView,
     TokenRequest,
+    TokenRotationRequest,
     TokenRow,
 )))]
 struct OpenApiSchemas;

@@ -21,12 +21,6 @@ impl ProblemResponse {
     }
 }
 
-impl ProblemResponse {
-    pub(super) fn has_code(&self, code: ErrorCode) -> bool {
-        self.problem.code == code.as_str()
-    }
-}
-
 /// Creates an error response; `detail` says what happened and what to do.
 pub(crate) fn problem_response(code: ErrorCode, detail: impl Into<String>) -> ProblemResponse {
     ProblemResponse { problem: Box::new(Problem::new(code, detail)), retry_after: None }

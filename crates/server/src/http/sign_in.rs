@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use quell_engine::access::{BrowserSignIn, LinkIssuer};
+use quell_engine::access::{BrowserSignIn, Credential, LinkIssuer};
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::web_ui::{CallerView, SignInLink, SignInRequest};
 use quell_protocol::{ErrorCode, Principal};
@@ -55,10 +55,14 @@ pub(super) async fn sign_in_by_token(
     check_origin(&headers, &server)?;
     let Some(signed_in) = server.engine().access().sign_in_with_token(request.token.expose().trim()).await? else {
         count_bad_token(&server, &extensions)?;
-        return Err(problem_response(
-            ErrorCode::Unauthorized,
-            "this is no token of this daemon; the first one is in the file `token` of its data directory",
-        ));
+        let credential = Credential::token(request.token.expose().trim());
+        let detail = match server.engine().access().check_credential(&credential) {
+            Err(ended) if ended.principal().is_some() => ended.to_string(),
+            _ => {
+                "this is no token of this daemon; the first one is in the file `token` of its data directory".to_owned()
+            }
+        };
+        return Err(problem_response(ErrorCode::Unauthorized, detail));
     };
     let BrowserSignIn { principal, scope, cookie } = signed_in;
     tracing::info!(%principal, "a browser signed in with a token");

@@ -15,13 +15,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_engine::Engine;
-use quell_engine::engine::RunFollow;
 use quell_protocol::api::{RunView, SessionRow};
 use quell_protocol::{Principal, RunId, SessionKey};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::followed_runs::{FollowLookup, PendingRequest};
+use super::followed_runs::{FollowLookup, FoundRun, PendingRequest};
 use super::frame::{RequestFrame, RpcError};
 use super::outbox::ClientOutbox;
 use super::peer::WsPeer;
@@ -240,7 +239,7 @@ impl WsClient {
 enum MethodOutcome {
     Answered(Value),
     Pending(Pin<Box<dyn Future<Output = RpcResult> + Send>>),
-    Follow(RunId, Pin<Box<dyn Future<Output = Result<RunFollow, RpcError>> + Send>>),
+    Follow(RunId, Pin<Box<dyn Future<Output = Result<FoundRun, RpcError>> + Send>>),
     Unfollow(RunId),
 }
 

@@ -71,10 +71,26 @@ impl AccessStore for MemoryStore {
         self.read(|data| Ok(data.tokens.values().cloned().collect()))
     }
 
+    fn rotate_token(&self, token: StoredToken) -> StoreFuture<'_, bool> {
+        self.write(move |data| {
+            let stored = data.tokens.get_mut(&token.row.name);
+            let Some(stored) = stored.filter(|stored| token.previous_sha256.as_ref() == Some(&stored.sha256)) else {
+                return Ok(false);
+            };
+            let (scope, scopes, created_at) =
+                (stored.row.scope, stored.row.scopes.clone(), stored.row.created_at.clone());
+            *stored = token;
+            (stored.row.scope, stored.row.scopes, stored.row.created_at) = (scope, scopes, created_at);
+            Ok(true)
+        })
+    }
+
     fn revoke_token(&self, name: String) -> StoreFuture<'_, bool> {
         self.write(move |data| {
             let Some(token) = data.tokens.remove(&name) else { return Ok(false) };
-            data.cookies.retain(|cookie| cookie.token != token.sha256);
+            let is_of_token =
+                |sha256: &String| *sha256 == token.sha256 || Some(sha256) == token.previous_sha256.as_ref();
+            data.cookies.retain(|cookie| !is_of_token(&cookie.token));
             Ok(true)
         })
     }

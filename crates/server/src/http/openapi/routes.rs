@@ -427,5 +427,12 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         Required("TokenRequest"),
         &["201 NewToken the token", "409 the name is taken"],
     ),
+    post(
+        Admin,
+        "/api/tokens/{name}/rotate",
+        "Give a token a new secret, which is shown once; the old one ends at once, or after an overlap",
+        Optional("TokenRotationRequest"),
+        &["200 NewToken the token with its new secret", "404 unknown", "409 it was changed at the same time"],
+    ),
     delete(Admin, "/api/tokens/{name}", "Revoke a token", &["204 none revoked", "404 unknown"]),
 ];
