@@ -85,7 +85,7 @@ macro_rules! conformance_tests {
                 sessions_are_listed_by_last_use_and_searched,
                 a_cursor_from_elsewhere_is_refused,
                 the_hold_is_kept_whole_and_lifted,
-                names_of_tokens_are_unique_and_a_revoked_token_is_gone;
+                names_of_tokens_are_unique_and_a_revoked_token_is_gone,
                 a_rotated_token_keeps_its_scopes_and_is_rotated_from_its_last_secret;
             notes:
                 a_key_stands_once_in_its_scope_and_the_last_word_counts,
