@@ -17,6 +17,7 @@ pub mod network_access;
 pub mod permissions;
 pub mod prompt;
 pub mod public_address;
+pub mod rate_limit;
 pub mod registry;
 pub mod retry;
 pub mod routing;

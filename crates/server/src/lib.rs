@@ -6,6 +6,7 @@ mod budget;
 mod gzip_cache;
 mod host_name;
 pub mod http;
+mod request_limits;
 mod router;
 pub mod serve;
 pub mod state;

@@ -12,7 +12,9 @@ use quell_protocol::{ErrorCode, Principal, RunId, SessionKey, Surface};
 
 use super::runs::run_not_found;
 use super::sessions::session_not_found;
+use super::stop::is_outside_limits;
 use super::{ProblemResponse, problem_response};
+use crate::request_limits::retry_after_seconds;
 use crate::serve::connection_limits::ConnectionHandle;
 use crate::serve::unix_socket::UnixPeer;
 use crate::state::ServerState;
@@ -33,7 +35,14 @@ impl FromRequestParts<ServerState> for StopCaller {
             Err(AuthError::Credential(_)) if is_unix_peer(&parts.extensions) => {
                 Ok(Self(local_admin_call(parts, server)))
             }
-            Err(refused) => Err(refused.into_problem(parts, server)),
+            Err(AuthError::Credential(refusal)) => {
+                // It is counted, and never told to wait: no limiter comes before a stop.
+                if refusal.is_some() {
+                    let _ = count_bad_token(server, &parts.extensions);
+                }
+                Err(unauthorized(refusal.as_ref()))
+            }
+            Err(AuthError::Origin(refused)) => Err(refused),
         }
     }
 }
@@ -70,6 +79,18 @@ pub(crate) struct ApiCall {
 impl ApiCall {
     pub(crate) fn engine(&self) -> &Engine {
         self.server.engine()
+    }
+
+    /// Counts the request against the limit of its principal.
+    pub(crate) fn count_request(&self) -> Result<(), ProblemResponse> {
+        self.server.count_request(&self.caller.principal).map_err(|wait| {
+            let seconds = retry_after_seconds(wait);
+            let detail = format!(
+                "{} sent more requests than requests_per_minute in [server] allows; wait {seconds} s. Stops are not limited",
+                self.caller.principal
+            );
+            problem_response(ErrorCode::TooManyRequests, detail).retry_after(seconds)
+        })
     }
 
     /// Requires the scope to send and stop.
@@ -130,7 +151,11 @@ impl FromRequestParts<ServerState> for ApiCall {
     type Rejection = ProblemResponse;
 
     async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
-        authenticate(parts, server).map_err(|refused| refused.into_problem(parts, server))
+        let call = authenticate(parts, server).map_err(|refused| refused.into_problem(parts, server))?;
+        if !is_outside_limits(&parts.method, parts.uri.path()) {
+            call.count_request()?;
+        }
+        Ok(call)
     }
 }
 
@@ -153,20 +178,20 @@ impl AuthError {
         {
             return too_many;
         }
-        problem_response(ErrorCode::Unauthorized, unauthorized_detail(refusal.as_ref()))
+        unauthorized(refusal.as_ref())
     }
 }
 
-/// Text of a 401, for people.
-pub(super) fn unauthorized_detail(refusal: Option<&CredentialRefusal>) -> String {
-    match refusal {
+fn unauthorized(refusal: Option<&CredentialRefusal>) -> ProblemResponse {
+    let detail = match refusal {
         None | Some(CredentialRefusal::Unknown) => {
             "send `Authorization: Bearer TOKEN`; the daemon wrote an admin token to \
                                                     `token` in its data directory"
                 .to_owned()
         }
         Some(known) => known.to_string(),
-    }
+    };
+    problem_response(ErrorCode::Unauthorized, detail)
 }
 
 /// Finds the caller of a request.

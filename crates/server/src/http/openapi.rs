@@ -176,7 +176,9 @@ fn shared_responses(route: &RouteSpec) -> Vec<ResponseSpec> {
         answers.push("403 the token's scope does not allow it, or the web origin may not ask");
     }
     if route.auth() == RouteAuth::Token || route.path.contains("sign-in") {
-        answers.push("429 too many requests with a bad token came from this address; Retry-After says how long");
+        answers.push(
+            "429 too many requests of this token, or with a bad token from this address; Retry-After says how long",
+        );
     }
     if route.path.starts_with("/api/sign-") {
         answers.push("403 the web origin may not ask");

@@ -1,5 +1,7 @@
 //! Parse request frames; serialize response and event frames; the error type.
 
+use std::time::Duration;
+
 use quell_kernel::json_size::exceeds_value_count;
 use quell_protocol::Object;
 use serde::{Deserialize, Serialize};
@@ -91,6 +93,17 @@ impl RpcError {
     /// The request may be retried after 500 ms.
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self { code: "UNAVAILABLE", message: message.into(), details: None, retry_after_ms: Some(500) }
+    }
+
+    /// The principal made too many requests.
+    pub(super) fn rate_limited(wait: Duration) -> Self {
+        Self {
+            code: "UNAVAILABLE",
+            message: "too many requests of this token: requests_per_minute in [server]; stops are not limited"
+                .to_owned(),
+            details: Some(Box::new(json!({"code": "TOO_MANY_REQUESTS"}))),
+            retry_after_ms: Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1)),
+        }
     }
 
     pub(super) fn with_details(self, details: Value) -> Self {

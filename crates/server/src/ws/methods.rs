@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_engine::Engine;
+use quell_kernel::stop_text;
 use quell_protocol::api::{RunView, SessionRow};
 use quell_protocol::{Principal, RunId, SessionKey};
 use serde::de::DeserializeOwned;
@@ -29,6 +30,16 @@ use crate::state::ServerState;
 
 /// Methods that are accepted however many requests are pending.
 const STOP_METHODS: &[&str] = &["chat.abort", "runs.stop", "sessions.abort", "stop.all"];
+
+/// True for what the stop contract names: stops, the hold, and messages whose text is a stop. No limiter counts them.
+fn is_outside_limits(method: &str, params: &Value) -> bool {
+    let is_stop_text = || {
+        let text = params.get("message").and_then(Value::as_str);
+        let is_literal = params.get("suppressCommandInterpretation").and_then(Value::as_bool) == Some(true);
+        method == "chat.send" && !is_literal && text.is_some_and(stop_text::is_stop_phrase)
+    };
+    STOP_METHODS.contains(&method) || matches!(method, "hold.get" | "hold.set") || is_stop_text()
+}
 
 /// Maximum number of chats to which one connection may subscribe.
 const MAX_CHAT_SUBSCRIPTIONS: usize = 1024;
@@ -143,6 +154,11 @@ impl WsClient {
         if !is_admitted && !STOP_METHODS.contains(&method.as_str()) {
             let problem = "too many requests of this connection, or of all together, are pending";
             return self.answer(&id, &Err(RpcError::unavailable(problem)));
+        }
+        if !is_outside_limits(&method, &request.params)
+            && let Err(wait) = self.server.count_request(&self.peer.caller.principal)
+        {
+            return self.answer(&id, &Err(RpcError::rate_limited(wait)));
         }
         let outcome = parameters::check_parameters(&method, request.params)
             .and_then(|params| self.call_method(&method, params, load));
