@@ -53,6 +53,14 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The caller whose credential was refused, without any rights; `None` if nobody knows who it was.
+    #[must_use]
+    pub fn refused(refusal: &CredentialRefusal, surface: Surface, origin: RequestOrigin) -> Option<Self> {
+        let principal = refusal.principal()?.clone();
+        let (scope, grants) = (AccessLevel::Read, Grants::NONE);
+        Some(Self { principal, scope, grants, verified_person: false, surface, origin })
+    }
+
     /// True when it may send and stop its own runs.
     #[must_use]
     pub fn may_write(&self) -> bool {

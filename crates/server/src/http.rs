@@ -15,6 +15,7 @@ mod openapi;
 mod ops;
 mod problem;
 mod processes;
+mod refusal_audit;
 mod runs;
 mod sessions;
 mod sign_in;
@@ -101,6 +102,7 @@ pub(crate) fn add_layers(routes: Router<ServerState>, server: ServerState) -> Ro
         // The body extractors have limits of their own, and answer with a problem body.
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn(body_limits::hold_body_reservation))
+        .layer(middleware::from_fn_with_state(server.clone(), refusal_audit::audit_refusals))
         .layer(middleware::from_fn(problem::reject_malformed_escapes))
         .layer(middleware::from_fn_with_state(server.clone(), host_check::check_host))
         .layer(middleware::from_fn(set_security_headers))

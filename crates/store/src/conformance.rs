@@ -57,6 +57,7 @@ macro_rules! conformance_tests {
                 a_closed_store_says_so_to_who_wants_a_copy;
             audit:
                 entries_are_read_in_pages_from_the_oldest_on,
+                origins_of_an_action_are_listed_once,
                 old_entries_are_forgotten_and_their_numbers_never_used_again;
             channels:
                 only_what_an_earlier_daemon_shows_is_left,

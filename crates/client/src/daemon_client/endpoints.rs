@@ -433,15 +433,22 @@ impl DaemonClient {
     pub(crate) async fn list_audit_entries(&self, mut after: u64) -> ListResult<AuditRow> {
         let mut rows = Vec::new();
         loop {
-            let query = [("after", &*after.to_string()), ("limit", AUDIT_PAGE_ROWS)];
-            let page: Page<AuditRow> = self.request_json(Method::GET, &["api", "audit"], &query).await?;
-            rows.extend(page.items);
-            match page.next_cursor.map(|next| next.parse::<u64>()) {
-                // Numbers must rise, so that a list cannot loop.
-                Some(Ok(next)) if next > after => after = next,
-                Some(_) => return Err(self.unexpected_answer("its list does not advance".into())),
-                None => return Ok(rows),
-            }
+            let (page, next) = self.list_audit_page(after).await?;
+            rows.extend(page);
+            let Some(next) = next else { return Ok(rows) };
+            after = next;
+        }
+    }
+
+    /// Lists the next entries of the audit log, and the number behind which the list goes on.
+    pub(crate) async fn list_audit_page(&self, after: u64) -> Result<(Vec<AuditRow>, Option<u64>), ClientError> {
+        let query = [("after", &*after.to_string()), ("limit", AUDIT_PAGE_ROWS)];
+        let page: Page<AuditRow> = self.request_json(Method::GET, &["api", "audit"], &query).await?;
+        match page.next_cursor.map(|next| next.parse::<u64>()) {
+            // Numbers must rise, so that a list cannot loop.
+            Some(Ok(next)) if next > after => Ok((page.items, Some(next))),
+            Some(_) => Err(self.unexpected_answer("its list does not advance".into())),
+            None => Ok((page.items, None)),
         }
     }
 }

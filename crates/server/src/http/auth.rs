@@ -10,6 +10,7 @@ use quell_engine::access::{Caller, Credential, CredentialRefusal, ForwardedHeade
 use quell_protocol::api::{AccessLevel, Grants, RunView};
 use quell_protocol::{ErrorCode, Principal, RunId, SessionKey, Surface};
 
+use super::refusal_audit::CallerSlot;
 use super::runs::run_not_found;
 use super::sessions::session_not_found;
 use super::stop::is_outside_limits;
@@ -199,16 +200,26 @@ fn authenticate(parts: &Parts, server: &ServerState) -> Result<ApiCall, AuthErro
     check_origin(&parts.headers, server).map_err(AuthError::Origin)?;
     let credential = request_credential(&parts.headers, server).ok_or(AuthError::Credential(None))?;
     let access = server.engine().access();
-    let (principal, scope) =
-        access.check_credential(&credential).map_err(|refusal| AuthError::Credential(Some(refusal)))?;
-    mark_connection_authenticated(&parts.extensions);
-    debug_assert!(scope >= AccessLevel::Read, "every token may read");
     let is_page = bearer_token(&parts.headers).is_none();
     let surface = if is_page { Surface::Page } else { request_surface(&parts.headers) };
     let origin = request_origin(&parts.extensions, &parts.headers);
+    let slot = parts.extensions.get::<CallerSlot>();
+    let checked = access.check_credential(&credential);
+    if let (Err(refusal), Some(slot)) = (&checked, slot)
+        && let Some(caller) = Caller::refused(refusal, surface, origin.clone())
+    {
+        slot.set(caller);
+    }
+    let (principal, scope) = checked.map_err(|refusal| AuthError::Credential(Some(refusal)))?;
+    mark_connection_authenticated(&parts.extensions);
+    debug_assert!(scope >= AccessLevel::Read, "every token may read");
     let grants = access.grants_of(&principal, scope);
     let verified_person = access.is_verified_person(&credential) || is_unix_peer(&parts.extensions);
     let caller = Caller { principal, scope, grants, verified_person, surface, origin };
+    server.engine().audit_token_use(&caller);
+    if let Some(slot) = slot {
+        slot.set(caller.clone());
+    }
     Ok(ApiCall { server: server.clone(), caller })
 }
 

@@ -233,6 +233,11 @@ fn content_object(schema: &str) -> Value {
         "text" => json!({"text/plain": {"schema": {"type": "string"}}}),
         "file" => json!({"*/*": {"schema": {}}}),
         "database" => json!({"application/vnd.sqlite3": {"schema": {"type": "string", "format": "binary"}}}),
+        "AUDIT" => {
+            let (mut page, lines) = (content_object("[AuditRow]"), content_object("lines"));
+            page["application/x-ndjson"] = lines["application/x-ndjson"].clone();
+            page
+        }
         "lines" => json!({"application/x-ndjson": text("one JSON object a line")}),
         // OpenAPI 3.1 has no keyword for the schema of one frame; 3.2 calls it itemSchema.
         "events" => json!({"text/event-stream": {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, SplitSink, SplitStream};
 use futures_util::{FutureExt, SinkExt, StreamExt};
+use quell_engine::access::Caller;
 use quell_engine::engine::{EngineNotice, Subscription};
-use quell_protocol::RunEvent;
+use quell_protocol::{RunEvent, Surface};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
@@ -221,6 +222,7 @@ async fn perform_handshake(
                 connection.mark_authenticated();
             }
             receive_limiter.set_authenticated(peer.largest_message(), &server.budgets().receive);
+            server.engine().audit_token_use(&peer.caller);
             tracing::info!(principal = %peer.caller.principal, scope = ?peer.granted, "client connected");
             outbox.push_response(&id, &Ok(hello));
             Some(peer)
@@ -253,9 +255,13 @@ fn parse_connect(
     ) {
         Ok((peer, hello)) => Ok((request.id, peer, hello)),
         Err(failed) => {
-            if failed.is_bad_token {
+            if let Some(refusal) = &failed.refused_credential {
                 // The wait time is not used: the connection ends in any case.
                 let _ = deps.server.auth_failures().record(deps.upgrade_info.peer);
+                let origin = deps.upgrade_info.origin.clone();
+                if let Some(caller) = Caller::refused(refusal, Surface::Ws, origin) {
+                    deps.server.engine().audit_refusal(&caller, "connect", &refusal.to_string());
+                }
             }
             Err((request.id, Box::new(failed)))
         }

@@ -114,6 +114,11 @@ impl RpcError {
         self.details.as_deref().cloned().unwrap_or_default()
     }
 
+    /// The text, if the caller may not do what it asked for.
+    pub(super) fn forbidden_reason(&self) -> Option<&str> {
+        (self.code == "FORBIDDEN").then_some(&self.message)
+    }
+
     fn to_json(&self) -> Value {
         let mut error = json!({"code": self.code, "message": self.message});
         if let Some(details) = &self.details {

@@ -66,13 +66,13 @@ pub(super) struct HandshakeError {
     pub(super) refusal: RpcError,
     pub(super) close_code: u16,
     pub(super) close_reason: &'static str,
-    /// A token was presented and is not valid.
-    pub(super) is_bad_token: bool,
+    /// Why the presented credential is not accepted, if that is the reason.
+    pub(super) refused_credential: Option<CredentialRefusal>,
 }
 
 impl HandshakeError {
     pub(super) fn policy_violation(refusal: RpcError, close_reason: &'static str) -> Self {
-        Self { refusal, close_code: close::POLICY, close_reason, is_bad_token: false }
+        Self { refusal, close_code: close::POLICY, close_reason, refused_credential: None }
     }
 }
 
@@ -165,12 +165,12 @@ fn authenticate(
         return Err(refuse("AUTH_TOKEN_MISSING", "update_auth_configuration", message));
     };
     let (principal, scope) = server.engine().access().check_credential(&credential).map_err(|refusal| {
-        let message = match refusal {
+        let message = match &refusal {
             CredentialRefusal::Unknown => "unauthorized: gateway token mismatch".to_owned(),
             known => format!("unauthorized: {known}"),
         };
         let failed = refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", &message);
-        HandshakeError { is_bad_token: true, ..failed }
+        HandshakeError { refused_credential: Some(refusal), ..failed }
     })?;
     Ok((credential, principal, scope))
 }

@@ -163,8 +163,12 @@ impl WsClient {
         let outcome = parameters::check_parameters(&method, request.params)
             .and_then(|params| self.call_method(&method, params, load));
         let outbox = Arc::clone(&self.outbox);
+        let client = Arc::clone(self);
         match outcome {
-            Err(refusal) => self.answer(&id, &Err(refusal)),
+            Err(refusal) => {
+                self.audit_refusal(&method, &refusal);
+                self.answer(&id, &Err(refusal))
+            }
             Ok(MethodOutcome::Answered(payload)) => self.answer(&id, &Ok(payload)),
             // The stop itself has been carried out.
             Ok(MethodOutcome::Pending(_)) if load.pending_requests >= MAX_PENDING_STOPS => {
@@ -172,7 +176,11 @@ impl WsClient {
                 self.answer(&id, &Err(RpcError::unavailable(problem)))
             }
             Ok(MethodOutcome::Pending(work)) => RequestOutcome::Pending(Box::pin(async move {
-                outbox.push_response(&id, &work.await);
+                let result = work.await;
+                if let Err(refusal) = &result {
+                    client.audit_refusal(&method, refusal);
+                }
+                outbox.push_response(&id, &result);
                 drop((held, permit));
                 None
             })),
@@ -190,6 +198,13 @@ impl WsClient {
                 outbox.push_response(&id, &Ok(json!({"following": false})));
                 RequestOutcome::Unfollow(run)
             }
+        }
+    }
+
+    /// Records a refusal for want of rights.
+    fn audit_refusal(&self, method: &str, refusal: &RpcError) {
+        if let Some(reason) = refusal.forbidden_reason() {
+            self.engine().audit_refusal(&self.peer.caller, method, reason);
         }
     }
 

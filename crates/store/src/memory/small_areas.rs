@@ -1,10 +1,11 @@
 //! Agents, tokens, cookies, the audit log, spend.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use quell_kernel::daily_spend::add_usage;
-use quell_protocol::audit::AuditRow;
-use quell_protocol::{AgentId, Usage};
+use quell_protocol::audit::{Action, AuditRow};
+use quell_protocol::{AgentId, Principal, Usage};
 
 use super::{Data, MemoryStore};
 use crate::{
@@ -133,6 +134,14 @@ impl AuditStore for MemoryStore {
         self.read(move |data| {
             let rows = data.audit.iter().filter(|row| row.seq > after);
             Ok((rows.clone().take(limit).cloned().collect(), rows.count() > limit))
+        })
+    }
+
+    fn list_origins(&self, action: Action) -> StoreFuture<'_, Vec<(Principal, String)>> {
+        self.read(move |data| {
+            let rows = data.audit.iter().filter(|row| row.action == action.as_str());
+            let pairs = rows.filter_map(|row| Some((row.principal.clone(), row.from.clone()?)));
+            Ok(pairs.collect::<BTreeSet<_>>().into_iter().collect())
         })
     }
 

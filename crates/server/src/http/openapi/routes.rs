@@ -74,7 +74,11 @@ impl RouteSpec {
                 &[("scope", "call|run|tree", "model calls alone, all runs, or those of all agents below it, too")]
             }
             ("post", "/api/runs/{id}/stop" | "/api/sessions/{key}/stop" | "/api/stop") => &[WAIT_PARAM],
-            ("get", "/api/audit") => &[("after", "count", "the number of the last entry that is known"), LIMIT_PARAM],
+            ("get", "/api/audit") => &[
+                ("after", "count", "the number of the last entry that is known"),
+                ("format", "json|jsonl", "`jsonl`: an export of all entries as lines of JSON"),
+                LIMIT_PARAM,
+            ],
             ("get", "/api/senders") => &[LIMIT_PARAM, CURSOR_PARAM],
             ("get", path) if path.ends_with("/memory") => NOTE_PARAMS,
             _ => &[],
@@ -417,7 +421,7 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         Admin,
         "/api/audit",
         "Who did what, when and from where: the oldest first after ?after=",
-        &["200 [AuditRow] entries"],
+        &["200 AUDIT a page of entries; with format=jsonl all of them, one in each line"],
     ),
     get(Admin, "/api/tokens", "All tokens, without their secrets", &["200 [TokenRow] tokens"]),
     post(
