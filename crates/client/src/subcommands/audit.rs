@@ -8,8 +8,10 @@ use crate::daemon_client::DaemonClient;
 use crate::term::CommandIo;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  quell audit\n  quell audit --after 120\n  quell audit --json\n  quell audit export > audit.jsonl\n\n\
-    Needs the admin token. The oldest entries come first; --after N continues after entry N.")]
+#[command(
+    after_help = "Examples:\n  quell audit\n  quell audit --after 120\n  quell audit --json\n  quell audit export > audit.jsonl\n\n\
+    Needs the admin token. The oldest entries come first; --after N continues after entry N."
+)]
 pub struct AuditArgs {
     #[command(subcommand)]
     what: Option<AuditSubcommand>,

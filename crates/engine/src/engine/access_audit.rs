@@ -88,10 +88,12 @@ impl Engine {
     /// `POST /api/stop`; `reason` is the text that the caller got.
     pub fn audit_refusal(&self, caller: &Caller, request: &str, reason: &str) {
         let now = self.inner().clock.now();
-        let RefusalEntry::Record { unrecorded } = self.inner().access_audit.count_refusal(&caller.principal, now) else {
+        let RefusalEntry::Record { unrecorded } = self.inner().access_audit.count_refusal(&caller.principal, now)
+        else {
             return;
         };
-        let missing = if unrecorded > 0 { format!("; {unrecorded} before it were not recorded") } else { String::new() };
+        let missing =
+            if unrecorded > 0 { format!("; {unrecorded} before it were not recorded") } else { String::new() };
         let request = &request[..request.floor_char_boundary(MAX_REQUEST_BYTES)];
         let action = AuditAction::on_target(Action::Refused, "request", request);
         self.audit(caller, action.with_detail(format!("{reason}{missing}")));

@@ -226,8 +226,13 @@ async fn refused_requests_of_known_principals_are_written_down() {
     let rows = wait_entries_of(&server.http, "refused", 5).await;
     let targets: Vec<&str> = rows.iter().map(|row| row["target"].as_str().unwrap()).collect();
     let stop = format!("request POST /api/runs/{run}/stop");
-    let expected =
-        ["request GET /api/audit", &stop, "request POST /api/sessions/s/runs", "request hold.set", "request GET /api/runs"];
+    let expected = [
+        "request GET /api/audit",
+        &stop,
+        "request POST /api/sessions/s/runs",
+        "request hold.set",
+        "request GET /api/runs",
+    ];
     assert_eq!(targets, expected);
     assert!(rows.iter().all(|row| row["principal"] == "guest" && row["from"] == "127.0.0.1"), "{rows:#?}");
     assert!(rows[0]["detail"].as_str().unwrap().contains("scope admin"), "{rows:#?}");
