@@ -50,6 +50,8 @@ pub struct ServerSettings {
     /// Requests of one principal in a minute, over HTTP and WebSocket together; 0 for no limit. As many may come at
     /// once. Stops and the hold are not counted.
     pub requests_per_minute: u32,
+    /// Requests with a bad token from one address in a minute; further ones are told to wait. A stop is never told so.
+    pub bad_tokens_per_minute: u32,
 }
 
 impl Default for ServerSettings {
@@ -62,6 +64,7 @@ impl Default for ServerSettings {
             max_connections: 10_000,
             max_unauthenticated_per_peer: 256,
             requests_per_minute: 30_000,
+            bad_tokens_per_minute: 100,
         }
     }
 }
@@ -104,6 +107,7 @@ impl ServerState {
         let own_hosts = collect_own_hosts(&settings);
         // Two of the largest bodies fit in any case.
         let receive = RECEIVE_BUDGET_BYTES.max(engine.config().limits.request_body_bytes.saturating_mul(2));
+        let auth_failures = AuthFailures::new(settings.bad_tokens_per_minute);
         let request_limits = RequestLimits::new(RateLimit::from_setting(settings.requests_per_minute));
         let budgets = ServerBudgets {
             receive: Budget::new(receive),
@@ -119,7 +123,7 @@ impl ServerState {
             own_hosts,
             metrics,
             budgets,
-            auth_failures: AuthFailures::default(),
+            auth_failures,
             request_limits,
             gzip_cache: GzipCache::default(),
             channels: OnceLock::new(),

@@ -1,16 +1,13 @@
 //! List the audit log, or export it as lines of JSON.
 
 use axum::body::Body;
-use axum::http::{HeaderMap, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::{BoxError, Json};
 use bytes::Bytes;
 use futures_util::stream;
-use quell_engine::Engine;
-use quell_engine::access::Credential;
 use serde::Deserialize;
 
-use super::auth::request_credential;
 use super::extractors::{QueryParams, page_size};
 use super::{ApiCall, ProblemResponse};
 
@@ -38,7 +35,6 @@ enum AuditFormat {
 
 pub(super) async fn list(
     call: ApiCall,
-    headers: HeaderMap,
     QueryParams(query): QueryParams<AuditListQuery>,
 ) -> Result<Response, ProblemResponse> {
     call.require_admin()?;
@@ -48,10 +44,9 @@ pub(super) async fn list(
         }
         AuditFormat::Jsonl => {
             let export = AuditExport {
-                credential: request_credential(&headers, &call.server),
-                engine: call.engine().clone(),
                 after: query.after,
                 remaining: query.limit.unwrap_or(usize::MAX),
+                call,
             };
             let body = Body::from_stream(stream::try_unfold(export, AuditExport::next_lines));
             Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
@@ -61,23 +56,21 @@ pub(super) async fn list(
 
 /// An export that is being sent.
 struct AuditExport {
-    engine: Engine,
-    /// The caller's credential. When it ends, the response breaks off, so that a client notices that lines are missing.
-    credential: Option<Credential>,
+    /// When its credential ends, the response breaks off, so that a client notices that lines are missing.
+    call: ApiCall,
     after: u64,
     remaining: usize,
 }
 
 impl AuditExport {
     async fn next_lines(mut self) -> Result<Option<(Bytes, Self)>, BoxError> {
-        let is_valid = |credential: &Credential| self.engine.access().resolve_credential(credential).is_some();
-        if !self.credential.as_ref().is_some_and(is_valid) {
+        if !self.call.has_valid_credential() {
             return Err("the credential of the caller has ended".into());
         }
         if self.remaining == 0 {
             return Ok(None);
         }
-        let page = self.engine.list_audit(self.after, EXPORT_PAGE_ROWS.min(self.remaining)).await?;
+        let page = self.call.engine().list_audit(self.after, EXPORT_PAGE_ROWS.min(self.remaining)).await?;
         let Some(last) = page.items.last() else { return Ok(None) };
         self.after = last.seq;
         self.remaining = if page.next_cursor.is_some() { self.remaining - page.items.len() } else { 0 };

@@ -55,7 +55,7 @@ fn local_admin_call(parts: &Parts, server: &ServerState) -> ApiCall {
     let (surface, origin) = (request_surface(&parts.headers), request_origin(&parts.extensions, &parts.headers));
     let grants = Grants::for_level(scope);
     let caller = Caller { principal, scope, grants, verified_person: true, surface, origin };
-    ApiCall { server: server.clone(), caller }
+    ApiCall { server: server.clone(), caller, credential: None }
 }
 
 /// True for a process of the same user, or of root, that this daemon has not started: no command of an agent.
@@ -75,9 +75,17 @@ fn mark_connection_authenticated(extensions: &Extensions) {
 pub(crate) struct ApiCall {
     pub(crate) server: ServerState,
     pub(crate) caller: Caller,
+    /// `None` for a stop at the Unix socket without a token. What outlives the authentication ends with it.
+    pub(crate) credential: Option<Credential>,
 }
 
 impl ApiCall {
+    /// True while the credential of the request is accepted.
+    pub(crate) fn has_valid_credential(&self) -> bool {
+        let is_valid = |credential: &Credential| self.engine().access().resolve_credential(credential).is_some();
+        self.credential.as_ref().is_some_and(is_valid)
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         self.server.engine()
     }
@@ -220,7 +228,7 @@ fn authenticate(parts: &Parts, server: &ServerState) -> Result<ApiCall, AuthErro
     if let Some(slot) = slot {
         slot.set(caller.clone());
     }
-    Ok(ApiCall { server: server.clone(), caller })
+    Ok(ApiCall { server: server.clone(), caller, credential: Some(credential) })
 }
 
 /// Counts a bad token, and answers 429 if there were too many from that network. Called only after the token was found
@@ -280,8 +288,7 @@ pub(crate) fn login_cookie<'h>(headers: &'h HeaderMap, server: &ServerState) -> 
     pairs.find(|(name, _)| *name == wanted).map(|(_, value)| value)
 }
 
-/// The credential of a request, for streams that outlive the authentication.
-pub(super) fn request_credential(headers: &HeaderMap, server: &ServerState) -> Option<Credential> {
+fn request_credential(headers: &HeaderMap, server: &ServerState) -> Option<Credential> {
     let of_cookie = || login_cookie(headers, server).map(Credential::cookie);
     bearer_token(headers).map(Credential::token).or_else(of_cookie)
 }

@@ -85,7 +85,7 @@ pub(super) async fn sign_out(
     Ok(with_cookie(StatusCode::NO_CONTENT, &cookie_header(&server, &headers, "", 0)))
 }
 
-pub(super) async fn me(ApiCall { caller, server }: ApiCall) -> Json<CallerView> {
+pub(super) async fn me(ApiCall { caller, server, .. }: ApiCall) -> Json<CallerView> {
     let view = caller_view(caller.principal, caller.scope, caller.grants);
     let answers_own_calls = caller.verified_person || server.engine().approval_settings().by_own_principal;
     Json(CallerView { answers_own_calls, ..view })

@@ -16,7 +16,6 @@ use quell_protocol::{ErrorCode, Principal, RunEvent, SessionKey};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::auth::request_credential;
 use super::extractors::QueryParams;
 use super::runs::{parse_run_id, run_not_found};
 use super::{ApiCall, ProblemResponse, problem_response};
@@ -51,14 +50,13 @@ pub(super) async fn events(
     let follow = call.engine().follow_run(&id, after).await?.ok_or_else(|| run_not_found(&id))?;
     let reader = match follow {
         RunFollow::Live(follower) => {
-            let credential = request_credential(&headers, &call.server);
             RunEventReader::Live(Box::new(LiveRunReader {
                 follower,
                 server: call.server,
                 caller: call.caller,
                 principal: run.principal,
                 session: run.session_key,
-                credential,
+                credential: call.credential,
                 _permit: permit,
             }))
         }
