@@ -43,11 +43,7 @@ pub(super) async fn list(
             Ok(Json(call.engine().list_audit(query.after, page_size(query.limit)).await?).into_response())
         }
         AuditFormat::Jsonl => {
-            let export = AuditExport {
-                after: query.after,
-                remaining: query.limit.unwrap_or(usize::MAX),
-                call,
-            };
+            let export = AuditExport { after: query.after, remaining: query.limit.unwrap_or(usize::MAX), call };
             let body = Body::from_stream(stream::try_unfold(export, AuditExport::next_lines));
             Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
         }

@@ -49,17 +49,15 @@ pub(super) async fn events(
     let run = call.find_readable_run(&id).await?;
     let follow = call.engine().follow_run(&id, after).await?.ok_or_else(|| run_not_found(&id))?;
     let reader = match follow {
-        RunFollow::Live(follower) => {
-            RunEventReader::Live(Box::new(LiveRunReader {
-                follower,
-                server: call.server,
-                caller: call.caller,
-                principal: run.principal,
-                session: run.session_key,
-                credential: call.credential,
-                _permit: permit,
-            }))
-        }
+        RunFollow::Live(follower) => RunEventReader::Live(Box::new(LiveRunReader {
+            follower,
+            server: call.server,
+            caller: call.caller,
+            principal: run.principal,
+            session: run.session_key,
+            credential: call.credential,
+            _permit: permit,
+        })),
         RunFollow::Ended(events) => RunEventReader::Ended(events.into_iter()),
     };
     let stream = stream::unfold(reader, |mut reader| async move {
