@@ -67,7 +67,7 @@ pub(super) struct HandshakeError {
     pub(super) close_code: u16,
     pub(super) close_reason: &'static str,
     /// Why the presented credential is not accepted, if that is the reason.
-    pub(super) refused_credential: Option<CredentialRefusal>,
+    pub(super) refused_credential: Option<Box<CredentialRefusal>>,
 }
 
 impl HandshakeError {
@@ -170,7 +170,7 @@ fn authenticate(
             known => format!("unauthorized: {known}"),
         };
         let failed = refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", &message);
-        HandshakeError { refused_credential: Some(refusal), ..failed }
+        HandshakeError { refused_credential: Some(Box::new(refusal)), ..failed }
     })?;
     Ok((credential, principal, scope))
 }

@@ -142,7 +142,7 @@ pub(crate) async fn a_rotated_token_keeps_its_scopes_and_is_rotated_from_its_las
     };
     let rotated = StoredToken { row, sha256: "22".into(), previous_sha256: Some("11".into()) };
     assert_eq!(store.access().rotate_token(rotated.clone()).await, Ok(true));
-    assert_eq!(store.access().list_tokens().await.unwrap(), [rotated.clone()]);
+    assert_eq!(store.access().list_tokens().await.unwrap(), std::slice::from_ref(&rotated));
     assert_eq!(store.access().rotate_token(rotated.clone()).await, Ok(false), "somebody else was first");
     assert_eq!(store.access().list_tokens().await.unwrap(), [rotated]);
     assert_eq!(store.access().revoke_token("ci".into()).await, Ok(true));
