@@ -187,7 +187,12 @@ impl CommandRun<'_> {
         let caller = channel_caller(&message.channel, &message.sender, AccessLevel::Write);
         let caller = Caller { grants, verified_person: is_approver, ..caller };
         let decision = answer.decision;
-        match self.channels.engine().answer_approval(&caller, id, answer) {
+        let answered = self.channels.engine().answer_approval(&caller, id, answer);
+        if let Err(refused @ AnswerError::NotAllowed(..)) = &answered {
+            let command = if decision == Decision::Allow { "/approve" } else { "/deny" };
+            self.channels.engine().audit_refusal(&caller, &format!("{command} {id}"), &refused.to_string());
+        }
+        match answered {
             Ok(answered) if answered.state == ApprovalState::Pending => {
                 texts::counted_approval_text(&row.tool, answered.missing_allowances())
             }

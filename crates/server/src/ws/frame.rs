@@ -57,6 +57,9 @@ impl RequestFrame {
     }
 }
 
+/// Code in the details of an answer to an approval that the caller may not decide.
+pub(super) const APPROVAL_NOT_YOURS: &str = "APPROVAL_NOT_YOURS";
+
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RpcError {
     code: &'static str,
@@ -116,7 +119,8 @@ impl RpcError {
 
     /// The text, if the caller may not do what it asked for.
     pub(super) fn forbidden_reason(&self) -> Option<&str> {
-        (self.code == "FORBIDDEN").then_some(&self.message)
+        let is_foreign_approval = || self.details.as_ref().is_some_and(|details| details["code"] == APPROVAL_NOT_YOURS);
+        (self.code == "FORBIDDEN" || is_foreign_approval()).then_some(&self.message)
     }
 
     fn to_json(&self) -> Value {

@@ -208,8 +208,16 @@ async fn wait_entries_of(api: &TestApiClient, action: &str, n: usize) -> Vec<Val
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_requests_of_known_principals_are_written_down() {
     let time: &'static SkippedTime = Box::leak(Box::default());
-    let server = TestServer::start_with(|plan| plan.engine.clock = Clock::with_skipped_time(time)).await;
+    let server = TestServer::start_with(|plan| {
+        plan.engine.clock = Clock::with_skipped_time(time);
+        let main = plan.engine.agents.get_mut(&parse_agent_id("main")).unwrap();
+        main.approvals.insert("list_files".to_owned(), ApprovalPolicy::Ask);
+    })
+    .await;
     let run = server.start_streaming_run("s").await;
+    server.model.script(list_files_call());
+    let _asking = server.send_message("asking", "list").await;
+    let approval = server.http.wait_approval().await["id"].as_str().unwrap().to_owned();
     let body = json!({"name": "guest", "scope": "write", "expiresInS": 3600});
     let made = server.http.post("/api/tokens", &body).await.expect_status(201);
     let token = made["token"].as_str().unwrap();
@@ -219,12 +227,13 @@ async fn refused_requests_of_known_principals_are_written_down() {
     assert_problem(&guest.post_run("s", &json!({"text": "x"})).await, 403, "forbidden");
     let mut client = WsTestClient::connect_operator(&server, token).await;
     client.call_refused("hold.set", json!({"held": true})).await;
+    client.call_refused("approvals.resolve", json!({"id": approval, "decision": "allow"})).await;
     // Strangers are in the log of the daemon, because nobody knows who they are.
     assert_problem(&server.http.with_token("wrong").get("/api/runs").await, 401, "unauthorized");
     assert_problem(&guest.get("/api/runs/none").await, 404, "run_not_found");
     time.skip(Duration::from_secs(3600));
     assert_problem(&guest.get("/api/runs").await, 401, "unauthorized");
-    let rows = wait_entries_of(&server.http, "refused", 5).await;
+    let rows = wait_entries_of(&server.http, "refused", 6).await;
     let targets: Vec<&str> = rows.iter().map(|row| row["target"].as_str().unwrap()).collect();
     let stop = format!("request POST /api/runs/{run}/stop");
     let expected = [
@@ -232,12 +241,13 @@ async fn refused_requests_of_known_principals_are_written_down() {
         &stop,
         "request POST /api/sessions/s/runs",
         "request hold.set",
+        "request approvals.resolve",
         "request GET /api/runs",
     ];
     assert_eq!(targets, expected);
     assert!(rows.iter().all(|row| row["principal"] == "guest" && row["from"] == "127.0.0.1"), "{rows:#?}");
     assert!(rows[0]["detail"].as_str().unwrap().contains("scope admin"), "{rows:#?}");
-    assert!(rows[4]["detail"].as_str().unwrap().contains("guest expired at"), "{rows:#?}");
+    assert!(rows[5]["detail"].as_str().unwrap().contains("guest expired at"), "{rows:#?}");
     assert!(!json!(rows).to_string().contains(token), "the list holds a secret");
 }
 
