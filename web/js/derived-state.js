@@ -1,5 +1,5 @@
-// Values derived from the store that several views show: counts and the order of runs. Exports aliveProcesses,
-// isAlive, coveredByStopAll and runRows. Pure.
+// Values derived from the store that several views show: counts, the order of runs, who may share a session. Exports
+// aliveProcesses, isAlive, coveredByStopAll, runRows and sharingState. Pure.
 
 /**
  * The number of live processes: those that runs wait for, and background ones. An active run already counts
@@ -54,4 +54,18 @@ export function runRows(runs) {
     add(run, 0);
   }
   return rows;
+}
+
+/**
+ * Whether a session is "shared" or "private", and whether this caller may change that. Null without a row or a caller.
+ * The daemon decides; this only keeps the page from offering what it would refuse.
+ */
+export function sharingState(row, me) {
+  if (!row || !me || row.shared === undefined) {
+    return null;
+  }
+  const scopes = me.scopes ?? [me.scope];
+  const managesAll = scopes.includes("admin") || scopes.includes("write:all");
+  const ownsIt = row.owner === me.principal && scopes.includes("write");
+  return { state: row.shared ? "shared" : "private", canChange: managesAll || ownsIt };
 }

@@ -13,6 +13,7 @@ import { clearStoredDrafts } from "./message-drafts.js";
 import { clearPendingStops } from "./pending-stops.js";
 import { mountRunsView } from "./runs-view.js";
 import { mountSessionList } from "./session-list.js";
+import { mountSessionSharing } from "./session-sharing.js";
 import { mountSignIn, showError, signInByLink } from "./sign-in.js";
 import * as store from "./store.js";
 import { loadTexts, onLanguage, refreshTimes, translate } from "./texts.js";
@@ -94,6 +95,7 @@ function mountShell() {
     mountHeader(byId("header")),
     mountAgentTree(byId("agents")),
     mountSessionList(byId("rail")),
+    mountSessionSharing(),
     mountChat(byId("chat")),
     mountRunsView(byId("everything")),
     mountAgentsView(byId("agents-view")),

@@ -1,9 +1,9 @@
-// Tests of derived-state.js: counts and the order of runs.
+// Tests of derived-state.js: counts, the order of runs, who may share a session.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { aliveProcesses, coveredByStopAll, runRows } from "../js/derived-state.js";
+import { aliveProcesses, coveredByStopAll, runRows, sharingState } from "../js/derived-state.js";
 
 const run = (runId, more = {}) => ({
   runId,
@@ -54,4 +54,19 @@ test("10,000 runs are sorted within a second", () => {
   const before = performance.now();
   assert.equal(runRows(runs).length, 10000);
   assert.ok(performance.now() - before < 1000);
+});
+
+test("a session is shared by its owner, or by a token with rights over all", () => {
+  const row = { key: "s", owner: "ann", shared: false };
+  const can = (principal, scopes) => sharingState(row, { principal, scopes }).canChange;
+  assert.equal(can("ann", ["write"]), true);
+  assert.equal(can("ann", ["read"]), false);
+  assert.equal(can("bob", ["write", "read:all"]), false);
+  assert.equal(can("bob", ["write:all"]), true);
+  assert.equal(can("root", ["admin"]), true);
+  assert.equal(sharingState(row, { principal: "ann", scopes: ["read"] }).state, "private");
+  assert.equal(sharingState({ ...row, shared: true }, { principal: "bob", scopes: ["read"] }).state, "shared");
+  assert.equal(sharingState(null, { principal: "ann", scopes: ["write"] }), null);
+  assert.equal(sharingState(row, null), null);
+  assert.equal(sharingState({ key: "new" }, { principal: "ann", scopes: ["write"] }), null);
 });

@@ -67,7 +67,7 @@ pub enum ClientSubcommand {
     Hold(HoldArgs),
     /// Print a one-time link that opens the web page
     Page(PageArgs),
-    /// Create, list and revoke tokens
+    /// Create, list, rotate and revoke tokens
     Token(TokenArgs),
     /// Print the audit log: who stopped, held, approved or deleted something, when and from where
     Audit(AuditArgs),

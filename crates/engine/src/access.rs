@@ -10,17 +10,19 @@ mod sign_in;
 #[cfg(test)]
 mod tests;
 mod token_file;
+mod tokens;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::StopRequester;
-use quell_protocol::api::{AccessLevel, Grants, TokenRow, TokenScopes};
+use quell_kernel::secret_lifetime::LifetimeError;
+use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::{Principal, Surface};
 use quell_scope::clock::Clock;
-use quell_store::{Store, StoreError, StoredToken};
-use secrecy::{ExposeSecret, SecretString};
+use quell_store::{Store, StoreError};
+use secrecy::ExposeSecret;
 use tokio::sync::watch;
 
 use browser_logins::BrowserLogins;
@@ -28,6 +30,8 @@ pub use browser_logins::{BrowserSecrets, LinkIssuer};
 pub use origin::{ForwardedHeaders, RequestOrigin};
 use secret::SecretDigest;
 pub use sign_in::BrowserSignIn;
+use tokens::TokenEntry;
+pub use tokens::{CredentialRefusal, RotationSpec, TokenSpec};
 
 /// The principal of the admin token in the data directory.
 pub(crate) const ADMIN_PRINCIPAL: &str = "admin";
@@ -49,6 +53,14 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The caller whose credential was refused, without any rights; `None` if nobody knows who it was.
+    #[must_use]
+    pub fn refused(refusal: &CredentialRefusal, surface: Surface, origin: RequestOrigin) -> Option<Self> {
+        let principal = refusal.principal()?.clone();
+        let (scope, grants) = (AccessLevel::Read, Grants::NONE);
+        Some(Self { principal, scope, grants, verified_person: false, surface, origin })
+    }
+
     /// True when it may send and stop its own runs.
     #[must_use]
     pub fn may_write(&self) -> bool {
@@ -121,6 +133,12 @@ pub enum AccessError {
         /// What is wrong with it, and how to fix it.
         problem: String,
     },
+    /// A lifetime or an overlap is not possible.
+    #[error(transparent)]
+    Lifetime(#[from] LifetimeError),
+    /// Somebody else rotated or revoked the token at the same time.
+    #[error("the token {0:?} was changed at the same time; nothing was done for this request")]
+    ChangedMeanwhile(String),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the system gives no random numbers: {0}")]
@@ -134,10 +152,10 @@ pub struct AccessControl {
     admin_digest: SecretDigest,
     admin_principal: Principal,
     cookie_name: String,
-    tokens: Mutex<HashMap<SecretDigest, (Principal, AccessLevel)>>,
+    tokens: Mutex<HashMap<SecretDigest, TokenEntry>>,
     grants: Mutex<HashMap<Principal, Grants>>,
     browser_logins: Mutex<BrowserLogins>,
-    /// Changes whenever a token or a cookie becomes invalid.
+    /// Changes whenever a token or a cookie becomes invalid by an action. Expiry does not change it.
     revocations: watch::Sender<()>,
 }
 
@@ -150,25 +168,18 @@ impl AccessControl {
     pub async fn open(token_file: &Path, store: Store, clock: Clock) -> Result<Self, AccessError> {
         let admin_digest = SecretDigest::of(token_file::load_or_create(token_file)?.expose_secret());
         let admin_principal = parse_principal(ADMIN_PRINCIPAL)?;
-        let (mut tokens, mut grants) = (HashMap::new(), HashMap::new());
-        for token in store.access().list_tokens().await? {
-            let digest = SecretDigest::from_hex(&token.sha256)
-                .ok_or_else(|| StoreError::Corrupt(format!("the hash of token {}", token.row.name)))?;
-            let owner = parse_principal(&token.row.name)?;
-            grants.insert(owner.clone(), TokenScopes::Several(token.row.scopes).level_and_grants().1);
-            tokens.insert(digest, (owner, token.row.scope));
-        }
         let access = Self {
             clock,
             store,
             admin_digest,
             admin_principal,
             cookie_name: format!("quell_session_{}", admin_digest.short_hex()),
-            tokens: Mutex::new(tokens),
-            grants: Mutex::new(grants),
+            tokens: Mutex::default(),
+            grants: Mutex::default(),
             browser_logins: Mutex::new(BrowserLogins::default()),
             revocations: watch::Sender::new(()),
         };
+        access.load_tokens().await?;
         access.restore_cookies().await?;
         Ok(access)
     }
@@ -176,16 +187,24 @@ impl AccessControl {
     /// Principal and access level of a token; `None` if it is invalid.
     #[must_use]
     pub fn authenticate(&self, presented: &str) -> Option<(Principal, AccessLevel)> {
-        self.token_owner(&SecretDigest::of(presented))
+        self.check_token(&SecretDigest::of(presented)).ok()
     }
 
     /// Principal and access level of a credential; `None` if it is invalid, also if it was valid before.
     #[must_use]
     pub fn resolve_credential(&self, credential: &Credential) -> Option<(Principal, AccessLevel)> {
+        self.check_credential(credential).ok()
+    }
+
+    /// Principal and access level of a credential.
+    ///
+    /// # Errors
+    /// Why it is not accepted.
+    pub fn check_credential(&self, credential: &Credential) -> Result<(Principal, AccessLevel), CredentialRefusal> {
         let Credential(kind, digest) = credential;
         match kind {
-            CredentialKind::Token => self.token_owner(digest),
-            CredentialKind::Cookie => self.cookie_owner(digest),
+            CredentialKind::Token => self.check_token(digest),
+            CredentialKind::Cookie => self.check_browser(digest),
         }
     }
 
@@ -209,83 +228,7 @@ impl AccessControl {
         if scope == AccessLevel::Admin { Grants::ALL } else { own_grants() }
     }
 
-    /// Changes when a token is revoked or a browser signs out. Open connections then call
-    /// [`AccessControl::resolve_credential`] again.
-    #[must_use]
-    pub fn subscribe_revocations(&self) -> watch::Receiver<()> {
-        self.revocations.subscribe()
-    }
-
-    /// Principal and access level of the token with this hash.
-    fn token_owner(&self, digest: &SecretDigest) -> Option<(Principal, AccessLevel)> {
-        if digest.constant_time_eq(&self.admin_digest) {
-            return Some((self.admin_principal.clone(), AccessLevel::Admin));
-        }
-        // The key is a hash of the secret, so the duration of the lookup reveals nothing about the secret.
-        self.lock_tokens().get(digest).cloned()
-    }
-
-    /// Creates a token and returns its secret, which is not stored.
-    ///
-    /// # Errors
-    /// An invalid name, [`StoreError::NameTaken`], or a failed write.
-    ///
-    /// # Cancel safety
-    /// Safe: if dropped, it may leave a token whose secret nobody knows. The token is listed and can be revoked.
-    pub async fn create_token(
-        &self,
-        name: &str,
-        scopes: impl Into<TokenScopes> + Send,
-    ) -> Result<SecretString, AccessError> {
-        let (principal, (scope, grants)) = (parse_token_name(name)?, scopes.into().level_and_grants());
-        let secret = secret::new_token()?;
-        let digest = SecretDigest::of(secret.expose_secret());
-        let created_at = self.clock.rfc3339(self.clock.now());
-        let row = TokenRow { name: name.into(), scope, scopes: grants.to_token_scopes(scope), created_at };
-        // Insert it before the write, so that a later revocation also finds it here. Nobody knows the secret yet.
-        self.lock_tokens().insert(digest, (principal.clone(), scope));
-        let stored = StoredToken { row, sha256: digest.hex() };
-        if let Err(error) = self.store.access().create_token(stored).await {
-            self.lock_tokens().remove(&digest);
-            return Err(error.into());
-        }
-        // Not earlier: if the name was taken, these grants belong to another token.
-        self.lock_grants().insert(principal, grants);
-        Ok(secret)
-    }
-
-    /// The named tokens, ordered by name.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn list_tokens(&self) -> Result<Vec<TokenRow>, AccessError> {
-        Ok(self.store.access().list_tokens().await?.into_iter().map(|token| token.row).collect())
-    }
-
-    /// Revokes a token and the cookies of its sign-ins. It stops working at once, before the database is written.
-    /// Returns false if there is no token of that name.
-    ///
-    /// # Errors
-    /// If the write fails, the token has stopped working, but works again after a restart.
-    ///
-    /// # Cancel safety
-    /// Safe: the token has stopped working, and its deletion is completed as [`Store`] says.
-    pub async fn revoke_token(&self, name: &str) -> Result<bool, AccessError> {
-        self.forget_token(name);
-        let revoked = self.store.access().revoke_token(name.into()).await;
-        // Again, for a token that was created in between.
-        self.forget_token(name);
-        Ok(revoked?)
-    }
-
-    fn forget_token(&self, name: &str) {
-        self.lock_tokens().retain(|_, (principal, _)| principal.as_str() != name);
-        self.lock_grants().retain(|principal, _| principal.as_str() != name);
-        // The cookies of its sign-ins are invalid without it.
-        self.revocations.send_replace(());
-    }
-
-    fn lock_tokens(&self) -> MutexGuard<'_, HashMap<SecretDigest, (Principal, AccessLevel)>> {
+    fn lock_tokens(&self) -> MutexGuard<'_, HashMap<SecretDigest, TokenEntry>> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

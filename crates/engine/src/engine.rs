@@ -1,5 +1,6 @@
 //! The facade of the engine: start, submit, stop, query, shut down. All transports call only this.
 
+mod access_audit;
 mod agents;
 mod approvals;
 mod archive;
@@ -51,6 +52,7 @@ use crate::memory::NoteMemory;
 pub use crate::runs::{RunTable, StopResult, Ticket};
 pub use crate::session::{OpenSessionError, OpenSessionOutcome, SessionSettings};
 use crate::session::{SessionDeps, Sessions, run_sweeper};
+use access_audit::AccessAudit;
 pub use agents::{AgentChangeError, AgentRemoval};
 pub use archive::{ArchiveError, ArchiveReader, ImportError};
 pub use audit::AuditAction;
@@ -90,6 +92,7 @@ struct EngineInner {
     sessions: Sessions,
     config: EngineConfig,
     audit_queue: AuditQueue,
+    access_audit: AccessAudit,
     closing: CancellationToken,
     /// A hold that could not be stored yet.
     unwritten_hold: tokio::sync::Mutex<Option<Hold>>,
@@ -146,6 +149,7 @@ impl Engine {
         if store.runs().hold().await?.held {
             runs.set_gate(AdmissionGate::Held);
         }
+        let access_audit = AccessAudit::load(&store).await?;
         let (audit_queue, closing) = (AuditQueue::default(), CancellationToken::new());
         let (unwritten_hold, writable_check) = (tokio::sync::Mutex::default(), tokio::sync::Mutex::default());
         let inner = EngineInner {
@@ -159,6 +163,7 @@ impl Engine {
             sessions,
             config,
             audit_queue,
+            access_audit,
             closing,
             unwritten_hold,
             unsealed_runs: Mutex::new(unsealed),

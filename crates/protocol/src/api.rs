@@ -10,7 +10,9 @@ use crate::ids::{AgentId, Principal, RunId, SessionKey};
 use crate::receipt::{Instant, Receipt, Resource, Usage};
 use crate::verdict::{Surface, Verdict};
 pub use history::{HistoryCall, HistoryMessage};
-pub use tokens::{AccessLevel, Grants, NewToken, TokenRequest, TokenRow, TokenScope, TokenScopes};
+pub use tokens::{
+    AccessLevel, Grants, NewToken, TokenRequest, TokenRotationRequest, TokenRow, TokenScope, TokenScopes,
+};
 
 /// Policy for a new message while a run of its session is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, utoipa::ToSchema)]

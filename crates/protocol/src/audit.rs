@@ -32,9 +32,17 @@ word_enum! {
         /// All notes of a sender were forgotten.
         ForgetSender "forget_sender",
         CreateToken "create_token",
+        /// A token got a new secret.
+        RotateToken "rotate_token",
         RevokeToken "revoke_token",
         CreateAgent "create_agent",
         DeleteAgent "delete_agent",
+        /// A request was refused because its caller may not do that.
+        Refused "refused",
+        /// A token was used from an address for the first time.
+        NewAddress "new_address",
+        /// The daemon applied a changed configuration.
+        ReloadConfig "reload_config",
         /// A copy of the whole database was made.
         Backup "backup",
         /// A text was sent to a chat network through a channel.

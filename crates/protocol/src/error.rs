@@ -88,6 +88,7 @@ codes! {
     AgentConfigurationError "agent_configuration_error" 422 "The session cannot be created with this configuration";
     SpendLimit "spend_limit" 429 "The agent has reached its daily limit";
     QueueFull "queue_full" 429 "Too many messages wait in this session";
+    TooManyRequests "too_many_requests" 429 "Too many requests of this token";
     TooManyAttempts "too_many_attempts" 429 "Too many requests with a bad token";
     SocietyNotInitialized "society_not_initialized" 500 "The engine is not ready";
     Internal "internal" 500 "Internal error";

@@ -175,9 +175,12 @@ impl ConfigReloader {
         self.0.live_settings.replace(loaded.flow_settings());
         let ReloadSummary { added, pending_removal: leaving, shadowed } = reloaded;
         tracing::info!(?added, ?leaving, ?shadowed, "configuration reloaded: {}", loaded.summary());
+        let mut detail = loaded.summary();
         if !waiting.is_empty() {
             tracing::warn!("needs a restart: {}", waiting.join(", "));
+            detail.push_str(&format!("; needs a restart: {}", waiting.join(", ")));
         }
+        self.0.engine.audit_config_change(&path.display().to_string(), detail);
         Ok(ReloadOutcome::Applied)
     }
 }

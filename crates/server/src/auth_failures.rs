@@ -10,15 +10,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Bad tokens of one network in a [`FAILURE_WINDOW`] before it is told to wait.
-const MAX_FAILURES: u64 = 100;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 /// Networks that are counted separately; the rest share one counter.
 const MAX_PEERS: usize = 4096;
 
-/// Recent bad tokens, by peer network; `None` counts those of unknown peers.
-#[derive(Debug, Default)]
-pub(crate) struct AuthFailures(Mutex<HashMap<Option<IpAddr>, PeerFailures>>);
+#[derive(Debug)]
+pub(crate) struct AuthFailures {
+    /// Bad tokens of one network in a [`FAILURE_WINDOW`] before it is told to wait.
+    limit: u64,
+    /// Recent bad tokens, by peer network; `None` counts those of unknown peers.
+    peers: Mutex<HashMap<Option<IpAddr>, PeerFailures>>,
+}
 
 #[derive(Debug)]
 struct PeerFailures {
@@ -27,6 +29,10 @@ struct PeerFailures {
 }
 
 impl AuthFailures {
+    pub(crate) fn new(limit: u32) -> Self {
+        Self { limit: limit.into(), peers: Mutex::default() }
+    }
+
     /// Counts a bad token of this peer. Returns the seconds to wait when there were too many.
     pub(crate) fn record(&self, peer: Option<IpAddr>) -> Option<u64> {
         let network = peer.map(peer_network);
@@ -55,16 +61,16 @@ impl AuthFailures {
         drop(peers);
         match count {
             1 => tracing::warn!(peer = peer_text(peer), "a request with a bad token was refused"),
-            count if count == MAX_FAILURES + 1 => {
+            count if count == self.limit + 1 => {
                 tracing::warn!(peer = peer_text(peer), count, "many bad tokens come from one address")
             }
             _ => {}
         }
-        (count > MAX_FAILURES).then_some(wait_s)
+        (count > self.limit).then_some(wait_s)
     }
 
     fn peers(&self) -> MutexGuard<'_, HashMap<Option<IpAddr>, PeerFailures>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -85,14 +91,16 @@ fn peer_network(peer: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    const LIMIT: u32 = 100;
+
     fn fail_from(failures: &AuthFailures, peer: &str) -> Option<u64> {
         failures.record(Some(peer.parse().unwrap()))
     }
 
     #[tokio::test(start_paused = true)]
     async fn many_bad_tokens_of_one_address_are_told_to_wait() {
-        let failures = AuthFailures::default();
-        assert!((0..MAX_FAILURES).all(|_| fail_from(&failures, "192.0.2.1").is_none()));
+        let failures = AuthFailures::new(LIMIT);
+        assert!((0..LIMIT).all(|_| fail_from(&failures, "192.0.2.1").is_none()));
         assert_eq!(fail_from(&failures, "192.0.2.1"), Some(FAILURE_WINDOW.as_secs()));
         assert_eq!(fail_from(&failures, "::ffff:192.0.2.1"), Some(FAILURE_WINDOW.as_secs()));
         assert_eq!(fail_from(&failures, "192.0.2.2"), None);
@@ -102,8 +110,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_network_counts_together_and_memory_is_bounded() {
-        let failures = AuthFailures::default();
-        let waits = (0..=MAX_FAILURES).filter(|n| fail_from(&failures, &format!("2001:db8::{n:x}")).is_some()).count();
+        let failures = AuthFailures::new(LIMIT);
+        let waits = (0..=LIMIT).filter(|n| fail_from(&failures, &format!("2001:db8::{n:x}")).is_some()).count();
         assert_eq!(waits, 1);
         for n in 0..2 * u32::try_from(MAX_PEERS).unwrap() {
             failures.record(Some(IpAddr::from(n.to_be_bytes())));

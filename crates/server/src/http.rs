@@ -15,6 +15,7 @@ mod openapi;
 mod ops;
 mod problem;
 mod processes;
+mod refusal_audit;
 mod runs;
 mod sessions;
 mod sign_in;
@@ -87,6 +88,7 @@ pub(crate) fn api_routes() -> Router<ServerState> {
         .route("/api/audit", get(audit::list))
         .route("/api/tokens", get(tokens::list).post(tokens::create))
         .route("/api/tokens/{name}", delete(tokens::revoke))
+        .route("/api/tokens/{name}/rotate", post(tokens::rotate))
         .route("/api/me", get(sign_in::me))
         .route("/api/sign-in", post(sign_in::sign_in))
         .route("/api/sign-in-link", post(sign_in::create_link))
@@ -102,6 +104,7 @@ pub(crate) fn add_layers(routes: Router<ServerState>, server: ServerState) -> Ro
         // The body extractors have limits of their own, and answer with a problem body.
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn(body_limits::hold_body_reservation))
+        .layer(middleware::from_fn_with_state(server.clone(), refusal_audit::audit_refusals))
         .layer(middleware::from_fn(problem::reject_malformed_escapes))
         .layer(middleware::from_fn_with_state(server.clone(), host_check::check_host))
         .layer(middleware::from_fn(set_security_headers))

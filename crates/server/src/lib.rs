@@ -6,9 +6,11 @@ mod budget;
 mod gzip_cache;
 mod host_name;
 pub mod http;
+mod request_limits;
 mod router;
 pub mod serve;
 pub mod state;
+mod stream_end;
 mod web_assets;
 mod ws;
 

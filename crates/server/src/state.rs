@@ -3,9 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use quell_engine::Engine;
+use quell_kernel::rate_limit::RateLimit;
+use quell_protocol::Principal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +16,7 @@ use crate::auth_failures::AuthFailures;
 use crate::budget::Budget;
 use crate::gzip_cache::GzipCache;
 use crate::host_name::normalize_host;
+use crate::request_limits::RequestLimits;
 use quell_channels::flow::Channels;
 
 /// Maximum number of JSON values in one body or frame: each takes many times its encoded size in memory.
@@ -43,6 +47,11 @@ pub struct ServerSettings {
     pub max_connections: usize,
     /// Connections of one peer address without a valid token, at most; beyond that the oldest is closed.
     pub max_unauthenticated_per_peer: usize,
+    /// Requests of one principal in a minute, over HTTP and WebSocket together; 0 for no limit. As many may come at
+    /// once. Stops and the hold are not counted.
+    pub requests_per_minute: u32,
+    /// Requests with a bad token from one address in a minute; further ones are told to wait. A stop is never told so.
+    pub bad_tokens_per_minute: u32,
 }
 
 impl Default for ServerSettings {
@@ -54,6 +63,8 @@ impl Default for ServerSettings {
             allowed_hosts: Vec::new(),
             max_connections: 10_000,
             max_unauthenticated_per_peer: 256,
+            requests_per_minute: 30_000,
+            bad_tokens_per_minute: 100,
         }
     }
 }
@@ -69,6 +80,7 @@ struct ServerStateInner {
     metrics: Option<PrometheusHandle>,
     budgets: ServerBudgets,
     auth_failures: AuthFailures,
+    request_limits: RequestLimits,
     gzip_cache: GzipCache,
     channels: OnceLock<Channels>,
 }
@@ -95,6 +107,8 @@ impl ServerState {
         let own_hosts = collect_own_hosts(&settings);
         // Two of the largest bodies fit in any case.
         let receive = RECEIVE_BUDGET_BYTES.max(engine.config().limits.request_body_bytes.saturating_mul(2));
+        let auth_failures = AuthFailures::new(settings.bad_tokens_per_minute);
+        let request_limits = RequestLimits::new(RateLimit::from_setting(settings.requests_per_minute));
         let budgets = ServerBudgets {
             receive: Budget::new(receive),
             unauthenticated_receive: Budget::new(UNAUTHENTICATED_RECEIVE_BUDGET_BYTES),
@@ -109,7 +123,8 @@ impl ServerState {
             own_hosts,
             metrics,
             budgets,
-            auth_failures: AuthFailures::default(),
+            auth_failures,
+            request_limits,
             gzip_cache: GzipCache::default(),
             channels: OnceLock::new(),
         }))
@@ -147,6 +162,11 @@ impl ServerState {
 
     pub(crate) fn auth_failures(&self) -> &AuthFailures {
         &self.0.auth_failures
+    }
+
+    /// Counts a request of this principal. The error is the time after which the next one is admitted.
+    pub(crate) fn count_request(&self, principal: &Principal) -> Result<(), Duration> {
+        self.0.request_limits.count_request(principal, self.0.engine.clock().now())
     }
 
     pub(crate) fn budgets(&self) -> &ServerBudgets {

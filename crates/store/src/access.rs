@@ -11,6 +11,8 @@ pub struct StoredToken {
     pub row: TokenRow,
     /// SHA-256 of the secret, hexadecimal.
     pub sha256: String,
+    /// SHA-256 of the secret before the last rotation. Its end is `previous_until` of the row.
+    pub previous_sha256: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +34,10 @@ pub trait AccessStore: Send + Sync {
 
     /// Lists all tokens, ordered by name.
     fn list_tokens(&self) -> StoreFuture<'_, Vec<StoredToken>>;
+
+    /// Replaces the secret and the lifetime of the token with this name. False when there is no such token, or when its
+    /// secret is not the previous one of `token` any more. The scopes stay as they are.
+    fn rotate_token(&self, token: StoredToken) -> StoreFuture<'_, bool>;
 
     /// Deletes a token and the cookies that it signed in. False when there is none of that name.
     fn revoke_token(&self, name: String) -> StoreFuture<'_, bool>;

@@ -26,6 +26,9 @@ pub trait AuditStore: Send + Sync {
     /// Lists at most `limit` entries with a number above `after`, oldest first, and whether there are more.
     fn list(&self, after: u64, limit: usize) -> StoreFuture<'_, (Vec<AuditRow>, bool)>;
 
+    /// Lists the principals and origins of all entries with this action, each pair once.
+    fn list_origins(&self, action: Action) -> StoreFuture<'_, Vec<(Principal, String)>>;
+
     /// Deletes entries from before `time`, RFC 3339, from the oldest on. Returns their number. Works in small
     /// transactions, so that other writes are not delayed: when dropped, some entries are deleted and others are not.
     fn delete_before(&self, time: String) -> StoreFuture<'_, u64>;

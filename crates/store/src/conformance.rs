@@ -57,6 +57,7 @@ macro_rules! conformance_tests {
                 a_closed_store_says_so_to_who_wants_a_copy;
             audit:
                 entries_are_read_in_pages_from_the_oldest_on,
+                origins_of_an_action_are_listed_once,
                 old_entries_are_forgotten_and_their_numbers_never_used_again;
             channels:
                 only_what_an_earlier_daemon_shows_is_left,
@@ -85,7 +86,8 @@ macro_rules! conformance_tests {
                 sessions_are_listed_by_last_use_and_searched,
                 a_cursor_from_elsewhere_is_refused,
                 the_hold_is_kept_whole_and_lifted,
-                names_of_tokens_are_unique_and_a_revoked_token_is_gone;
+                names_of_tokens_are_unique_and_a_revoked_token_is_gone,
+                a_rotated_token_keeps_its_scopes_and_is_rotated_from_its_last_secret;
             notes:
                 a_key_stands_once_in_its_scope_and_the_last_word_counts,
                 a_session_that_is_not_there_has_no_notes,

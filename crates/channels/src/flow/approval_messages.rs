@@ -167,7 +167,12 @@ pub(super) fn answer_approval(
     let caller = channel_caller(&channel.name, sender, AccessLevel::Write);
     let caller = Caller { grants, verified_person: is_approver, ..caller };
     let decision = answer.decision;
-    match channels.engine().answer_approval(&caller, id, answer) {
+    let answered = channels.engine().answer_approval(&caller, id, answer);
+    if let Err(refused @ AnswerError::NotAllowed(..)) = &answered {
+        let attempt = if decision == Decision::Allow { "approve" } else { "deny" };
+        channels.engine().audit_refusal(&caller, &format!("{attempt} {id}"), &refused.to_string());
+    }
+    match answered {
         Ok(row) if decision == Decision::Allow => PressReply::Counted(texts::allowed_text(&row)),
         Ok(row) => PressReply::Counted(texts::denied_text(&row)),
         Err(AnswerError::NotAllowed(_, DecisionForbidden::MissingApproveScope)) => {

@@ -5,8 +5,8 @@
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
     AgentRow, HistoryMessage, Hold, NewToken, Page, RunView, SendAnswer, SendRequest, SessionRow, SharingRequest,
-    StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
-    TokenScopes,
+    StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest,
+    TokenRotationRequest, TokenRow,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalRule};
 use quell_protocol::audit::AuditRow;
@@ -413,8 +413,18 @@ impl DaemonClient {
 
     /// Creates a token; its secret is only in this answer. If this is dropped, a token may exist whose secret nobody
     /// has read; revoke it by its name.
-    pub(crate) async fn create_token(&self, name: &str, scope: TokenScopes) -> Result<NewToken, ClientError> {
-        self.post_json(&["api", "tokens"], &TokenRequest { name: name.into(), scope }).await
+    pub(crate) async fn create_token(&self, request: &TokenRequest) -> Result<NewToken, ClientError> {
+        self.post_json(&["api", "tokens"], request).await
+    }
+
+    /// Replaces the secret of a token; the new one is only in this answer. If this is dropped, the old secret may have
+    /// ended; rotate it again.
+    pub(crate) async fn rotate_token(
+        &self,
+        name: &str,
+        request: &TokenRotationRequest,
+    ) -> Result<NewToken, ClientError> {
+        self.post_json(&["api", "tokens", name, "rotate"], request).await
     }
 
     pub(crate) async fn revoke_token(&self, name: &str) -> Result<(), ClientError> {
@@ -433,15 +443,22 @@ impl DaemonClient {
     pub(crate) async fn list_audit_entries(&self, mut after: u64) -> ListResult<AuditRow> {
         let mut rows = Vec::new();
         loop {
-            let query = [("after", &*after.to_string()), ("limit", AUDIT_PAGE_ROWS)];
-            let page: Page<AuditRow> = self.request_json(Method::GET, &["api", "audit"], &query).await?;
-            rows.extend(page.items);
-            match page.next_cursor.map(|next| next.parse::<u64>()) {
-                // Numbers must rise, so that a list cannot loop.
-                Some(Ok(next)) if next > after => after = next,
-                Some(_) => return Err(self.unexpected_answer("its list does not advance".into())),
-                None => return Ok(rows),
-            }
+            let (page, next) = self.list_audit_page(after).await?;
+            rows.extend(page);
+            let Some(next) = next else { return Ok(rows) };
+            after = next;
+        }
+    }
+
+    /// Lists the next entries of the audit log, and the number behind which the list goes on.
+    pub(crate) async fn list_audit_page(&self, after: u64) -> Result<(Vec<AuditRow>, Option<u64>), ClientError> {
+        let query = [("after", &*after.to_string()), ("limit", AUDIT_PAGE_ROWS)];
+        let page: Page<AuditRow> = self.request_json(Method::GET, &["api", "audit"], &query).await?;
+        match page.next_cursor.map(|next| next.parse::<u64>()) {
+            // Numbers must rise, so that a list cannot loop.
+            Some(Ok(next)) if next > after => Ok((page.items, Some(next))),
+            Some(_) => Err(self.unexpected_answer("its list does not advance".into())),
+            None => Ok((page.items, None)),
         }
     }
 }

@@ -1,18 +1,21 @@
-//! `quell token`: create, list and revoke tokens.
+//! `quell token`: create, list, rotate and revoke tokens.
 
-use quell_protocol::api::{TokenRow, TokenScope, TokenScopes};
+use std::io;
+
+use quell_protocol::api::{NewToken, TokenRequest, TokenRotationRequest, TokenRow, TokenScope, TokenScopes};
 use serde_json::json;
 
 use super::table::CliTableCell;
 use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::CommandIo;
-use crate::text_format::relative_age;
+use crate::text_format::{relative_age, time_left};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  quell token create ci --scope write\n  quell token create desk --scope write,approve\n  quell token create phone --scope read --json\n  \
-    quell token list\n  quell token revoke ci"
+    after_help = "Examples:\n  quell token create ci --scope write\n  quell token create desk --scope write,approve\n  quell token create phone --scope read --expires 30d --json\n  \
+    quell token list\n  quell token rotate ci\n  quell token rotate ci --overlap 10m --expires 90d\n  \
+    quell token revoke ci"
 )]
 pub struct TokenArgs {
     #[command(subcommand)]
@@ -31,9 +34,23 @@ enum TokenSubcommand {
         /// What the token may do; separate several by commas
         #[arg(long, value_enum, value_delimiter = ',', default_values_t = [TokenScopeArg::Write])]
         scope: Vec<TokenScopeArg>,
+        /// Refuse the token after this time, such as 30d, 12h or 90m; without it, it never expires
+        #[arg(long, value_name = "DURATION", value_parser = parse_seconds)]
+        expires: Option<u32>,
     },
     /// List the tokens without their secrets
     List,
+    /// Give a token a new secret; name, scopes and what it owns stay, and the old secret ends
+    Rotate {
+        /// The token's name
+        name: String,
+        /// Accept the old secret for this time, such as 10m; without it, it ends at once
+        #[arg(long, value_name = "DURATION", value_parser = parse_seconds)]
+        overlap: Option<u32>,
+        /// Refuse the new secret after this time; without it, it expires when the old one would have
+        #[arg(long, value_name = "DURATION", value_parser = parse_seconds)]
+        expires: Option<u32>,
+    },
     /// Revoke a token
     Revoke {
         /// The token's name
@@ -90,16 +107,15 @@ fn scopes_text(scope: impl Into<TokenScope>, scopes: &[TokenScope]) -> String {
 pub(super) async fn run(client: &DaemonClient, args: TokenArgs, io: &mut CommandIo) -> SubcommandResult {
     let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
-        TokenSubcommand::Create { name, scope } => {
+        TokenSubcommand::Create { name, scope, expires } => {
             let scopes: Vec<TokenScope> = scope.into_iter().map(TokenScope::from).collect();
             let scopes = if let [one] = scopes[..] { TokenScopes::One(one) } else { TokenScopes::Several(scopes) };
-            let made = client.create_token(&name, scopes).await?;
-            if !cx.print_json(&made)? {
-                // Print only the secret to stdout, so that it can be stored in a file or a variable.
-                let scopes = scopes_text(made.scope, &made.scopes);
-                cx.io.output.eprint_line(&format!("token {} ({scopes}), shown only now:", made.name))?;
-                cx.io.output.print_line(&made.token)?;
-            }
+            let made = client.create_token(&TokenRequest { name, scope: scopes, expires_in_s: expires }).await?;
+            print_secret(cx, &made)?;
+        }
+        TokenSubcommand::Rotate { name, overlap, expires } => {
+            let request = TokenRotationRequest { overlap_s: overlap, expires_in_s: expires };
+            print_secret(cx, &client.rotate_token(&name, &request).await?)?;
         }
         TokenSubcommand::List => return print_tokens(cx).await,
         TokenSubcommand::Revoke { name } => {
@@ -110,6 +126,38 @@ pub(super) async fn run(client: &DaemonClient, args: TokenArgs, io: &mut Command
     Ok(Exit::Done)
 }
 
+/// Prints only the secret to stdout, so that it can be stored in a file or a variable.
+fn print_secret(cx: &mut SubcommandContext<'_>, made: &NewToken) -> io::Result<()> {
+    if !cx.print_json(made)? {
+        let scopes = scopes_text(made.scope, &made.scopes);
+        let expiry = made.expires_at.as_ref().map(|at| format!(", expires {at}")).unwrap_or_default();
+        cx.io.output.eprint_line(&format!("token {} ({scopes}{expiry}), shown only now:", made.name))?;
+        cx.io.output.print_line(&made.token)?;
+    }
+    Ok(())
+}
+
+/// Parses a duration such as `30d`, `12h` or `1h 30m` into seconds. A day has 24 hours.
+fn parse_seconds(text: &str) -> Result<u32, String> {
+    let help = "write a time such as 30d, 12h, 90m or 45s, of at most ten years";
+    let span: jiff::Span = text.parse().map_err(|_| help.to_owned())?;
+    let total =
+        span.total(jiff::SpanTotal::from(jiff::Unit::Second).days_are_24_hours()).map_err(|_| help.to_owned())?;
+    let seconds = total.ceil();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be in the range")]
+    let in_range = (1.0..=315_360_000.0).contains(&seconds).then_some(seconds as u32);
+    in_range.ok_or_else(|| help.to_owned())
+}
+
+/// `never`, the time that is left, or how long ago it was.
+fn expiry_text(token: &TokenRow, now: jiff::Timestamp) -> String {
+    let Some(at) = &token.expires_at else { return "never".to_owned() };
+    match at.parse::<jiff::Timestamp>() {
+        Ok(time) if time > now => format!("in {}", time_left(at, now).unwrap_or_default()),
+        _ => format!("expired {}", relative_age(at, now)),
+    }
+}
+
 async fn print_tokens(cx: &mut SubcommandContext<'_>) -> SubcommandResult {
     let tokens = cx.client.list_tokens().await?;
     let now = jiff::Timestamp::now();
@@ -118,8 +166,9 @@ async fn print_tokens(cx: &mut SubcommandContext<'_>) -> SubcommandResult {
             CliTableCell::truncated(&token.name, 40),
             CliTableCell::from(scopes_text(token.scope, &token.scopes)),
             relative_age(&token.created_at, now).into(),
+            expiry_text(token, now).into(),
         ]
     };
     let nothing = "no tokens: make one with `quell token create NAME`";
-    cx.print_table(&tokens, ["NAME", "SCOPE", "MADE"], row, nothing)
+    cx.print_table(&tokens, ["NAME", "SCOPE", "MADE", "EXPIRES"], row, nothing)
 }

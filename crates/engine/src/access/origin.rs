@@ -1,6 +1,6 @@
 //! Origin of a request, for the audit list. Never used for access decisions, because anybody can send proxy headers.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 /// Maximum characters that are kept of a proxy header.
@@ -49,6 +49,32 @@ impl RequestOrigin {
     pub fn as_str(&self) -> Option<&str> {
         self.0.as_deref()
     }
+
+    /// The network that the request came from, if known; see [`RequestOrigin::network_of`].
+    #[must_use]
+    pub fn network(&self) -> Option<String> {
+        self.as_str().map(Self::network_of)
+    }
+
+    /// The network of an origin that was stored as text: an IPv4 address, the /64 network of an IPv6 address, or the
+    /// Unix socket. Of a chain of proxies, the peer and the address that it saw count.
+    #[must_use]
+    pub fn network_of(origin: &str) -> String {
+        let (peer, forwarded) = origin.split_once(", forwarded for ").unzip();
+        match (peer, forwarded.and_then(|chain| chain.rsplit(',').next())) {
+            (Some(peer), Some(nearest)) => format!("{} for {}", network_text(peer), network_text(nearest.trim())),
+            _ if origin.starts_with("quell.sock") => "quell.sock".to_owned(),
+            _ => network_text(origin),
+        }
+    }
+}
+
+fn network_text(address: &str) -> String {
+    match address.trim_matches(['[', ']']).parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+        Ok(IpAddr::V6(ip)) => format!("{}/64", Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64)),
+        Ok(ip) => ip.to_string(),
+        Err(_) => address.to_owned(),
+    }
 }
 
 /// The `for` value of each element of a `Forwarded` header.
@@ -95,6 +121,17 @@ mod tests {
     ) {
         let origin = RequestOrigin::from_peer(peer.parse().unwrap(), ForwardedHeaders { x_forwarded_for, forwarded });
         assert_eq!(origin.as_str(), Some(expected));
+    }
+
+    #[rstest]
+    #[case("192.0.2.7", "192.0.2.7")]
+    #[case("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64")]
+    #[case("quell.sock, pid 77", "quell.sock")]
+    #[case("quell.sock", "quell.sock")]
+    #[case("127.0.0.1, forwarded for spoofed, 203.0.113.9", "127.0.0.1 for 203.0.113.9")]
+    #[case("::1, forwarded for [2001:db8::1]", "::/64 for 2001:db8::/64")]
+    fn an_origin_belongs_to_a_network(#[case] origin: &str, #[case] network: &str) {
+        assert_eq!(RequestOrigin::network_of(origin), network);
     }
 
     #[test]

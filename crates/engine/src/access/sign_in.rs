@@ -13,7 +13,7 @@ use super::browser_logins::{
     BrowserSecrets, COOKIE_LIFETIME, LinkIssuer, MAX_COOKIES_PER_TOKEN, MAX_ENTRIES, SignInFacts,
 };
 use super::secret::{self, SecretDigest};
-use super::{AccessControl, AccessError};
+use super::{AccessControl, AccessError, CredentialRefusal};
 
 /// A browser that has just been signed in.
 #[derive(Debug)]
@@ -71,9 +71,9 @@ impl AccessControl {
 
     /// Principal and access level of a signed-in browser: those that its token has now. The key is a hash of both
     /// secrets, so the duration of the lookup reveals nothing about them.
-    pub(super) fn cookie_owner(&self, value: &SecretDigest) -> Option<(Principal, AccessLevel)> {
-        let facts = self.lock_browser_logins().sign_in_facts(value, self.clock.now())?;
-        self.token_owner(&facts.token)
+    pub(super) fn check_browser(&self, value: &SecretDigest) -> Result<(Principal, AccessLevel), CredentialRefusal> {
+        let facts = self.lock_browser_logins().sign_in_facts(value, self.clock.now());
+        self.check_token(&facts.ok_or(CredentialRefusal::Unknown)?.token)
     }
 
     /// Invalidates the cookie of a browser, at once and for good.
@@ -129,7 +129,7 @@ impl AccessControl {
             else {
                 continue;
             };
-            if self.token_owner(&token).is_none() {
+            if self.check_token(&token).is_err() {
                 continue;
             }
             let remaining_s = u64::try_from(stored.expires.saturating_sub(wall)).unwrap_or_default();

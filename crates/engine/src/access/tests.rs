@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use quell_protocol::api::{TokenScope, TokenScopes};
 use quell_store::memory::MemoryDatabase;
+use secrecy::SecretString;
 use tempfile::TempDir;
 
 use super::*;
@@ -54,6 +56,10 @@ impl AccessFixture {
 
     async fn sign_out(&self, browser: &BrowserSignIn) {
         self.access.sign_out(browser.secrets()).await.unwrap();
+    }
+
+    async fn create_token(&self, name: &str, level: AccessLevel) -> Result<SecretString, AccessError> {
+        self.access.create_token(TokenSpec::new(name, level)).await.map(|made| made.token.into())
     }
 }
 
@@ -117,7 +123,7 @@ async fn a_draft_that_a_crash_left_is_in_nobodys_way() {
 #[tokio::test]
 async fn a_token_works_at_once_survives_a_restart_and_is_stored_as_a_hash() {
     let fixture = AccessFixture::new().await;
-    let secret = fixture.access.create_token("ci", AccessLevel::Write).await.unwrap();
+    let secret = fixture.create_token("ci", AccessLevel::Write).await.unwrap();
     let secret = secret.expose_secret();
     assert_eq!(fixture.access.authenticate(secret), identity("ci", AccessLevel::Write));
     let fixture = fixture.restarted().await;
@@ -135,14 +141,14 @@ async fn a_token_works_at_once_survives_a_restart_and_is_stored_as_a_hash() {
 #[tokio::test]
 async fn a_revoked_token_stops_working_at_once_and_for_good() {
     let fixture = AccessFixture::new().await;
-    let kept = fixture.access.create_token("kept", AccessLevel::Read).await.unwrap();
-    let revoked = fixture.access.create_token("bot", AccessLevel::Read).await.unwrap();
+    let kept = fixture.create_token("kept", AccessLevel::Read).await.unwrap();
+    let revoked = fixture.create_token("bot", AccessLevel::Read).await.unwrap();
     let cookie = fixture.sign_in(revoked.expose_secret()).await;
     assert_eq!(fixture.access.revoke_token("bot").await, Ok(true));
     assert_eq!(fixture.access.authenticate(revoked.expose_secret()), None);
     assert_eq!(fixture.owner_of(&cookie), None);
     assert_eq!(fixture.access.revoke_token("bot").await, Ok(false));
-    let again = fixture.access.create_token("bot", AccessLevel::Write).await.unwrap();
+    let again = fixture.create_token("bot", AccessLevel::Write).await.unwrap();
     assert_eq!(fixture.access.authenticate(revoked.expose_secret()), None);
     let fixture = fixture.restarted().await;
     assert_eq!(fixture.access.authenticate(revoked.expose_secret()), None);
@@ -153,7 +159,7 @@ async fn a_revoked_token_stops_working_at_once_and_for_good() {
 #[tokio::test]
 async fn a_revoked_token_is_dead_although_the_database_is() {
     let fixture = AccessFixture::new().await;
-    let secret = fixture.access.create_token("bot", AccessLevel::Read).await.unwrap();
+    let secret = fixture.create_token("bot", AccessLevel::Read).await.unwrap();
     fixture.store.clone().close().await;
     assert_eq!(fixture.access.revoke_token("bot").await, Err(AccessError::Store(StoreError::Closed)));
     assert_eq!(fixture.access.authenticate(secret.expose_secret()), None);
@@ -162,8 +168,8 @@ async fn a_revoked_token_is_dead_although_the_database_is() {
 #[tokio::test]
 async fn a_token_that_was_not_written_does_not_work() {
     let fixture = AccessFixture::new().await;
-    let first = fixture.access.create_token("ci", AccessLevel::Read).await.unwrap();
-    let taken = fixture.access.create_token("ci", AccessLevel::Admin).await.unwrap_err();
+    let first = fixture.create_token("ci", AccessLevel::Read).await.unwrap();
+    let taken = fixture.create_token("ci", AccessLevel::Admin).await.unwrap_err();
     assert_eq!(taken, AccessError::Store(StoreError::NameTaken("ci".into())));
     assert_eq!(fixture.access.authenticate(first.expose_secret()), identity("ci", AccessLevel::Read));
     assert_eq!(fixture.access.lock_tokens().len(), 1);
@@ -173,11 +179,11 @@ async fn a_token_that_was_not_written_does_not_work() {
 async fn names_that_could_be_taken_for_somebody_else_are_refused() {
     let fixture = AccessFixture::new().await;
     for name in ["", "admin", "telegram:42", "a b", "a/b", "ü", &"x".repeat(65)] {
-        let refused = fixture.access.create_token(name, AccessLevel::Read).await;
+        let refused = fixture.create_token(name, AccessLevel::Read).await;
         assert!(matches!(refused, Err(AccessError::BadName { .. })), "{name}");
     }
-    assert!(fixture.access.create_token(&"x".repeat(64), AccessLevel::Read).await.is_ok());
-    assert!(fixture.access.create_token("Admin", AccessLevel::Read).await.is_ok());
+    assert!(fixture.create_token(&"x".repeat(64), AccessLevel::Read).await.is_ok());
+    assert!(fixture.create_token("Admin", AccessLevel::Read).await.is_ok());
 }
 
 #[tokio::test]
@@ -213,7 +219,7 @@ async fn a_sign_in_code_works_once_and_for_ten_minutes() {
 #[tokio::test]
 async fn a_cookie_works_until_it_is_signed_out_or_old() {
     let fixture = AccessFixture::new().await;
-    let token = fixture.access.create_token("anna", AccessLevel::Write).await.unwrap();
+    let token = fixture.create_token("anna", AccessLevel::Write).await.unwrap();
     tokio::time::pause();
     let cookie = fixture.sign_in(token.expose_secret()).await;
     let other = fixture.sign_in(token.expose_secret()).await;
@@ -229,8 +235,8 @@ async fn a_cookie_works_until_it_is_signed_out_or_old() {
 #[tokio::test]
 async fn a_restart_signs_nobody_out_who_was_not_signed_out() {
     let fixture = AccessFixture::new().await;
-    let anna = fixture.access.create_token("anna", AccessLevel::Write).await.unwrap();
-    let bot = fixture.access.create_token("bot", AccessLevel::Read).await.unwrap();
+    let anna = fixture.create_token("anna", AccessLevel::Write).await.unwrap();
+    let bot = fixture.create_token("bot", AccessLevel::Read).await.unwrap();
     let kept = fixture.sign_in(anna.expose_secret()).await;
     let left = fixture.sign_in(anna.expose_secret()).await;
     let revoked = fixture.sign_in(bot.expose_secret()).await;
@@ -253,7 +259,7 @@ async fn a_restart_signs_nobody_out_who_was_not_signed_out() {
 async fn no_token_signs_the_browsers_of_another_out() {
     let fixture = AccessFixture::new().await;
     let admin = fixture.sign_in(&fixture.admin_token()).await;
-    let reader = fixture.access.create_token("reader", AccessLevel::Read).await.unwrap();
+    let reader = fixture.create_token("reader", AccessLevel::Read).await.unwrap();
     let mut last = fixture.sign_in(reader.expose_secret()).await;
     for _ in 1..40 {
         last = fixture.sign_in(reader.expose_secret()).await;
@@ -268,7 +274,7 @@ async fn no_token_signs_the_browsers_of_another_out() {
 #[tokio::test]
 async fn credentials_are_checked_again_and_revocations_announced() {
     let fixture = AccessFixture::new().await;
-    let token = fixture.access.create_token("anna", AccessLevel::Write).await.unwrap();
+    let token = fixture.create_token("anna", AccessLevel::Write).await.unwrap();
     let cookie = fixture.sign_in(token.expose_secret()).await;
     let (by_token, by_cookie) = (Credential::token(token.expose_secret()), Credential::browser(cookie.secrets()));
     assert_eq!(fixture.access.resolve_credential(&by_token), identity("anna", AccessLevel::Write));
@@ -283,17 +289,91 @@ async fn credentials_are_checked_again_and_revocations_announced() {
         assert_eq!(fixture.access.resolve_credential(&stolen), None, "a cookie without the secret of its page");
         assert!(!fixture.access.is_verified_person(&stolen));
     }
-    let mut revocations = fixture.access.subscribe_revocations();
+    let cookie_end = fixture.access.wait_credential_end(&by_cookie);
+    let token_end = fixture.access.wait_credential_end(&by_token);
+    let (mut cookie_end, mut token_end) = (std::pin::pin!(cookie_end), std::pin::pin!(token_end));
+    assert!(futures_util::poll!(&mut cookie_end).is_pending() && futures_util::poll!(&mut token_end).is_pending());
     fixture.sign_out(&cookie).await;
-    revocations.changed().await.unwrap();
+    assert_eq!(cookie_end.await, CredentialRefusal::Unknown);
+    assert!(futures_util::poll!(&mut token_end).is_pending());
     assert_eq!(
         (fixture.access.resolve_credential(&by_cookie), fixture.access.resolve_credential(&by_token).is_some()),
         (None, true)
     );
     fixture.access.revoke_token("anna").await.unwrap();
-    revocations.changed().await.unwrap();
+    assert_eq!(token_end.await, CredentialRefusal::Unknown);
     assert_eq!(fixture.access.resolve_credential(&by_token), None);
     assert!(fixture.access.cookie_name().starts_with("quell_session_"));
+}
+
+/// What happens to a secret, its cookie and whoever waits for their end.
+#[tokio::test(start_paused = true)]
+async fn an_expired_token_is_refused_by_name_and_ends_what_is_open() {
+    let store = MemoryDatabase::default().open();
+    let home = tempfile::tempdir().unwrap();
+    let access = AccessControl::open(&home.path().join("token"), store, Clock::start()).await.unwrap();
+    let lifetime = Some(Duration::from_secs(60));
+    let made = access.create_token(TokenSpec { lifetime, ..TokenSpec::new("ci", AccessLevel::Write) }).await.unwrap();
+    let signed_in = access.sign_in_with_token(&made.token).await.unwrap().unwrap();
+    let by_cookie = Credential::browser(signed_in.secrets());
+    let listed = access.list_tokens().await.unwrap();
+    assert_eq!((listed[0].expires_at.clone(), made.expires_at.is_some()), (made.expires_at.clone(), true));
+    let mut cookie_end = std::pin::pin!(access.wait_credential_end(&by_cookie));
+    assert!(futures_util::poll!(&mut cookie_end).is_pending());
+    tokio::time::advance(Duration::from_millis(59_990)).await;
+    assert!(futures_util::poll!(&mut cookie_end).is_pending());
+    assert_eq!(access.authenticate(&made.token), identity("ci", AccessLevel::Write));
+    tokio::time::advance(Duration::from_millis(20)).await;
+    let refused = access.check_credential(&Credential::token(&made.token)).unwrap_err();
+    assert!(matches!(refused, CredentialRefusal::Expired { .. }), "{refused:?}");
+    assert_eq!(cookie_end.await, refused);
+    let text = refused.to_string();
+    assert!(text.contains("ci expired at ") && text.contains("quell token rotate ci --expires 30d"), "{text}");
+    let refused = access.rotate_token("ci", RotationSpec::default()).await.unwrap_err();
+    assert_eq!(refused, AccessError::Lifetime(LifetimeError::NewSecretExpired));
+    let again = access.rotate_token("ci", RotationSpec { lifetime, ..RotationSpec::default() }).await.unwrap().unwrap();
+    assert_eq!(access.authenticate(&again.token), identity("ci", AccessLevel::Write));
+    assert_eq!(access.resolve_credential(&by_cookie), None);
+}
+
+#[tokio::test]
+async fn a_rotated_token_keeps_its_rights_and_its_old_secret_ends() {
+    let fixture = AccessFixture::new().await;
+    let scopes = TokenScopes::Several(vec![TokenScope::Write, TokenScope::Approve]);
+    let first = fixture.access.create_token(TokenSpec::new("ci", scopes)).await.unwrap();
+    let rotate = |spec| fixture.access.rotate_token("ci", spec);
+    let overlap = RotationSpec { overlap: Duration::from_secs(3600), lifetime: None };
+    let second = rotate(overlap).await.unwrap().unwrap();
+    assert_eq!(second.scopes, first.scopes);
+    for token in [&first.token, &second.token] {
+        assert_eq!(fixture.access.authenticate(token), identity("ci", AccessLevel::Write));
+    }
+    let fixture = fixture.restarted().await;
+    assert_eq!(fixture.access.authenticate(&first.token), identity("ci", AccessLevel::Write), "the overlap goes on");
+    let third = fixture.access.rotate_token("ci", RotationSpec::default()).await.unwrap().unwrap();
+    let refusal =
+        |fixture: &AccessFixture, token: &str| fixture.access.check_credential(&Credential::token(token)).err();
+    assert_eq!(refusal(&fixture, &first.token), Some(CredentialRefusal::Unknown), "only the last secret overlaps");
+    let replaced = refusal(&fixture, &second.token).unwrap();
+    assert!(matches!(&replaced, CredentialRefusal::Replaced { principal, .. } if principal.as_str() == "ci"));
+    let fixture = fixture.restarted().await;
+    assert_eq!(refusal(&fixture, &second.token), Some(replaced));
+    let (principal, level) = fixture.access.authenticate(&third.token).unwrap();
+    assert!(fixture.access.grants_of(&principal, level).approve);
+    assert_eq!(fixture.access.rotate_token("nobody", RotationSpec::default()).await.unwrap(), None);
+    assert_eq!(fixture.access.rotate_token("admin", RotationSpec::default()).await.unwrap(), None);
+    fixture.access.revoke_token("ci").await.unwrap();
+    assert_eq!(fixture.access.authenticate(&third.token), None);
+    assert_eq!(refusal(&fixture, &second.token), Some(CredentialRefusal::Unknown));
+}
+
+#[tokio::test]
+async fn a_rotation_that_cannot_be_stored_leaves_the_old_secret_valid() {
+    let fixture = AccessFixture::new().await;
+    let token = fixture.create_token("ci", AccessLevel::Read).await.unwrap();
+    fixture.store.close().await;
+    assert!(fixture.access.rotate_token("ci", RotationSpec::default()).await.is_err());
+    assert_eq!(fixture.access.authenticate(token.expose_secret()), identity("ci", AccessLevel::Read));
 }
 
 #[tokio::test]

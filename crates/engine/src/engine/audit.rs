@@ -68,7 +68,7 @@ struct AuditQueueState {
 }
 
 impl AuditQueue {
-    fn push(&self, entry: AuditEntry) {
+    pub(super) fn push(&self, entry: AuditEntry) {
         let mut state = self.lock_state();
         if state.closed || state.entries.len() >= MAX_QUEUED_ENTRIES {
             drop(state);

@@ -1,36 +1,53 @@
-//! Create and revoke API tokens, with audit entries.
+//! Create, rotate and revoke API tokens, with audit entries.
 
 use quell_protocol::Principal;
-use quell_protocol::api::TokenScopes;
+use quell_protocol::api::NewToken;
 use quell_protocol::audit::Action;
 use quell_store::StoreError;
-use secrecy::SecretString;
 
 use super::{AuditAction, Caller, Engine};
-use crate::access::AccessError;
+use crate::access::{AccessError, RotationSpec, TokenSpec};
 
 impl Engine {
-    /// Creates a token and returns its secret, which cannot be read again.
+    /// Creates a token. Its secret is only in the result.
     ///
     /// # Cancel safety
     /// Safe: if dropped, the token may exist although nobody has its secret; it is listed and can be revoked.
-    pub async fn create_token(
+    pub async fn create_token(&self, caller: &Caller, spec: TokenSpec) -> Result<NewToken, AccessError> {
+        let (engine, requester) = (self.clone(), caller.clone());
+        let created = self.run_detached(async move {
+            let made = engine.access().create_token(spec).await?;
+            let words = made.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(" ");
+            let expiry = made.expires_at.as_ref().map(|at| format!("; expires: {at}")).unwrap_or_default();
+            let action = AuditAction::on_target(Action::CreateToken, "token", &made.name);
+            engine.audit(&requester, action.with_detail(format!("scope: {words}{expiry}")));
+            Ok(made)
+        });
+        created.await.ok_or(StoreError::Closed)?
+    }
+
+    /// Gives a token a new secret, which is only in the result. `None` when there is no token of that name.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine. If dropped, nobody has the new secret; rotate it again.
+    pub async fn rotate_token(
         &self,
         caller: &Caller,
         name: &str,
-        scopes: impl Into<TokenScopes>,
-    ) -> Result<SecretString, AccessError> {
-        let (engine, requester, name, scopes) = (self.clone(), caller.clone(), name.to_owned(), scopes.into());
-        let created = self.run_detached(async move {
-            let words = scopes.as_slice().iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(" ");
-            let secret = engine.access().create_token(&name, scopes).await?;
-            engine.audit(
-                &requester,
-                AuditAction::on_target(Action::CreateToken, "token", &name).with_detail(format!("scope: {words}")),
-            );
-            Ok(secret)
+        spec: RotationSpec,
+    ) -> Result<Option<NewToken>, AccessError> {
+        let (engine, requester, name) = (self.clone(), caller.clone(), name.to_owned());
+        let rotated = self.run_detached(async move {
+            let rotated = engine.access().rotate_token(&name, spec).await?;
+            if let Some(made) = &rotated {
+                let expiry = made.expires_at.as_ref().map(|at| format!("; expires: {at}")).unwrap_or_default();
+                let detail = format!("the old secret ends after {} s{expiry}", spec.overlap.as_secs());
+                let action = AuditAction::on_target(Action::RotateToken, "token", &name);
+                engine.audit(&requester, action.with_detail(detail));
+            }
+            Ok(rotated)
         });
-        created.await.ok_or(StoreError::Closed)?
+        rotated.await.ok_or(StoreError::Closed)?
     }
 
     /// Revokes a token. False when there is none of that name.

@@ -6,6 +6,7 @@ use quell_protocol::approval::ApprovalRow;
 use quell_protocol::audit::Action;
 use quell_protocol::{Principal, RunId, SessionKey, Surface};
 use quell_tools::background::BackgroundProcess;
+use tokio::sync::watch;
 
 use super::{AuditAction, Caller, Engine, SessionError};
 use crate::access::ADMIN_PRINCIPAL;
@@ -48,6 +49,22 @@ impl Engine {
             principal == Some(viewer.principal.clone())
                 || ownership.is_some_and(|ownership| viewer.may_read_session(&ownership))
         }
+    }
+
+    /// Changes whenever a session is made private again.
+    pub fn subscribe_withdrawals(&self) -> watch::Receiver<()> {
+        self.inner().sessions.owners().subscribe_withdrawals()
+    }
+
+    /// Waits until the caller may not read a run any more that `principal` started in this session: because the sharing
+    /// of the session was taken back.
+    ///
+    /// # Cancel safety
+    /// Safe: it has no effect.
+    pub async fn wait_run_withdrawn(&self, caller: &Caller, principal: &Principal, session: &SessionKey) {
+        let mut withdrawals = self.subscribe_withdrawals();
+        // The sender lives as long as the engine.
+        while self.may_read_run(caller, principal, session) && withdrawals.changed().await.is_ok() {}
     }
 
     pub fn may_read_process(&self, caller: &Caller, process: &BackgroundProcess) -> bool {

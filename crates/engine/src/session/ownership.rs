@@ -10,10 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quell_kernel::visibility::{SessionOwnership, Sharing};
 use quell_protocol::{Principal, SessionKey};
 use quell_store::{Store, StoreError, StoredOwnership};
+use tokio::sync::watch;
 
 /// Clones share one table.
 #[derive(Clone, Default)]
-pub struct SessionOwners(Arc<Mutex<OwnerTable>>);
+pub struct SessionOwners(Arc<SharedOwners>);
+
+#[derive(Default)]
+struct SharedOwners {
+    table: Mutex<OwnerTable>,
+    /// Changes whenever a session is made private again.
+    withdrawals: watch::Sender<()>,
+}
 
 /// Maximum number of deleted sessions whose owners are kept, so that they hear of the deletion.
 const MAX_REMOVED: usize = 1024;
@@ -95,6 +103,14 @@ impl SessionOwners {
         if let Some(entry) = self.lock().sessions.get_mut(key) {
             entry.ownership.sharing = sharing_of(shared);
         }
+        if !shared {
+            self.0.withdrawals.send_replace(());
+        }
+    }
+
+    /// Changes whenever a session is made private again. Open streams then check their rights.
+    pub fn subscribe_withdrawals(&self) -> watch::Receiver<()> {
+        self.0.withdrawals.subscribe()
     }
 
     /// Removes a session that was deleted. One that is being created anew stays.
@@ -113,7 +129,7 @@ impl SessionOwners {
     }
 
     fn lock(&self) -> MutexGuard<'_, OwnerTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -137,6 +137,7 @@ impl Grants {
 }
 
 /// A token, without its secret.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenRow {
@@ -149,6 +150,15 @@ pub struct TokenRow {
     pub scopes: Vec<TokenScope>,
     /// Time of creation, RFC 3339.
     pub created_at: String,
+    /// When its secret expires, RFC 3339; absent if never. It stays in the list until it is revoked.
+    #[serde(default)]
+    pub expires_at: Option<String>,
+    /// When its secret was last replaced, RFC 3339.
+    #[serde(default)]
+    pub rotated_at: Option<String>,
+    /// Until when the secret from before the last rotation is valid, RFC 3339.
+    #[serde(default)]
+    pub previous_until: Option<String>,
 }
 
 /// Body of `POST /api/tokens`.
@@ -160,9 +170,27 @@ pub struct TokenRequest {
     pub name: String,
     /// One scope, or a list such as `["write", "approve"]`.
     pub scope: TokenScopes,
+    /// Seconds from now after which the token is refused, at most ten years. Absent or null: it never expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 315_360_000)]
+    pub expires_in_s: Option<u32>,
 }
 
-/// A new token. The secret is shown here and never again.
+/// Body of `POST /api/tokens/{name}/rotate`.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct TokenRotationRequest {
+    /// Seconds for which the old secret stays valid; without it, the old secret ends at once.
+    #[schema(minimum = 0, maximum = 315_360_000)]
+    pub overlap_s: Option<u32>,
+    /// Seconds from now after which the new secret is refused. Without it, it expires when the old one would have.
+    #[schema(minimum = 1, maximum = 315_360_000)]
+    pub expires_in_s: Option<u32>,
+}
+
+/// A new token, or a token with a new secret. The secret is shown here and never again.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewToken {
@@ -174,4 +202,7 @@ pub struct NewToken {
     pub scopes: Vec<TokenScope>,
     /// The secret.
     pub token: String,
+    /// When it expires, RFC 3339; absent if never.
+    #[serde(default)]
+    pub expires_at: Option<String>,
 }

@@ -103,7 +103,7 @@ pub(crate) async fn poll_until<F: Future<Output = Result<(), String>>>(
 fn config(base_url: &str) -> String {
     // Sessions expire all the time, so that stops also meet their clean-up and revival, and none is left at the end.
     let mut text =
-        "[limits]\nin_flight_runs = 64\n[sessions]\nidle_s = 2\nsweep_s = 1\n[approvals]\nby_own_principal = true\n"
+        "[server]\nrequests_per_minute = 0\n[limits]\nin_flight_runs = 64\n[sessions]\nidle_s = 2\nsweep_s = 1\n[approvals]\nby_own_principal = true\n"
             .to_owned();
     for dialect in SoakDialect::ALL {
         let kind = dialect.kind();

@@ -42,7 +42,7 @@ fn rss_kib(pid: u32) -> f64 {
 fn config(base_url: &str) -> String {
     format!(
         "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{base_url}\"\n\n[agents.main]\nmodel = \"scripted/model\"\n\n\
-         [limits]\nin_flight_runs = 4000\nmax_steps = 1000000\n"
+         [server]\nrequests_per_minute = 0\n[limits]\nin_flight_runs = 4000\nmax_steps = 1000000\n"
     )
 }
 

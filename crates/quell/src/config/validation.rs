@@ -120,6 +120,7 @@ fn zero_limits(config: &Config) -> impl Iterator<Item = &'static str> {
         ("limits.run_timeout_s", limits.run_timeout_s == 0),
         ("server.max_connections", config.server.max_connections == 0),
         ("server.max_unauthenticated_per_peer", config.server.max_unauthenticated_per_peer == 0),
+        ("server.bad_tokens_per_minute", config.server.bad_tokens_per_minute == 0),
     ];
     all.into_iter().filter_map(|(key, is_zero)| is_zero.then_some(key))
 }

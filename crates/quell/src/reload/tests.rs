@@ -190,6 +190,10 @@ async fn the_check_applies_changes_and_is_limited_in_frequency() {
     write_old_file(&fixture.config_path(), &FIRST.replace("p/m", "p/one"));
     look();
     assert_eq!(fixture.agents(), ["main p/one"]);
+    let audited = fixture.engine.list_audit(0, 10).await.unwrap().items;
+    let columns: Vec<_> = audited.iter().map(|row| (row.principal.as_str(), row.action.as_str())).collect();
+    assert_eq!(columns, [("quell", "reload_config")]);
+    assert!(audited[0].detail.as_deref().is_some_and(|detail| detail.contains("main (p/one)")), "{audited:?}");
     let file = fixture.reloader.0.file.as_ref().unwrap();
     let last_checked = file.last_checked.lock().unwrap().unwrap();
     assert!(!file.may_check(last_checked + MIN_CHECK_INTERVAL - Duration::from_millis(1)));

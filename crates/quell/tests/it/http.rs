@@ -6,6 +6,7 @@ mod auth;
 mod bad_input;
 mod contract;
 mod queries;
+mod request_limits;
 mod runs;
 mod sse;
 mod stop;

@@ -17,6 +17,7 @@ mod proxy;
 mod reconnect;
 mod reload;
 mod screenshots;
+mod sharing;
 mod sign_in;
 mod stops;
 mod toasts;

@@ -2,6 +2,7 @@
 
 mod delegation;
 mod file_locations;
+mod open_streams;
 mod route_matrix;
 mod tokens;
 

@@ -3,18 +3,17 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequest, Path, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{BoxError, Json};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
-use quell_engine::Engine;
 use quell_engine::engine::{ArchiveError, ArchiveReader, ImportError};
 use quell_protocol::api::SessionRow;
 use quell_protocol::{ErrorCode, SessionKey};
-use quell_store::{SessionArchive, StoreError, TempFile};
+use quell_store::{SessionArchive, TempFile};
 use tokio::time::timeout;
 
 use super::sessions::session_not_found;
@@ -55,21 +54,25 @@ pub(super) async fn export(call: ApiCall, Path(key): Path<String>) -> Result<Res
     let key = SessionKey::parse(key)?;
     call.require_readable(&key)?;
     let file = call.engine().export_session(&key).await?.ok_or_else(|| session_not_found(&key))?;
-    Ok(file_response(call.engine(), file, NDJSON_TYPE))
+    Ok(file_response(call, file, NDJSON_TYPE))
 }
 
 pub(super) async fn backup(call: ApiCall) -> Result<Response, ProblemResponse> {
     let file = call.engine().backup(call.require_admin()?).await?;
-    Ok(file_response(call.engine(), file, SQLITE_TYPE))
+    Ok(file_response(call, file, SQLITE_TYPE))
 }
 
-/// Streams a file as the response. Content-Length lets a client notice a truncated download.
-fn file_response(engine: &Engine, file: TempFile, kind: &'static str) -> Response {
+/// Streams a file as the response, as long as the credential of the caller is valid. Content-Length lets a client notice
+/// a truncated download.
+fn file_response(call: ApiCall, file: TempFile, kind: &'static str) -> Response {
     let length = file.length();
-    let pieces = stream::try_unfold((engine.clone(), file, 0), |(engine, file, offset)| async move {
-        let piece = engine.read_chunk(&file, offset).await?;
+    let pieces = stream::try_unfold((call, file, 0), |(call, file, offset)| async move {
+        if !call.has_valid_credential() {
+            return Err(BoxError::from("the credential of the caller has ended"));
+        }
+        let piece = call.engine().read_chunk(&file, offset).await?;
         let next = offset + piece.len() as u64;
-        Ok::<_, StoreError>((!piece.is_empty()).then(|| (Bytes::from(piece), (engine, file, next))))
+        Ok((!piece.is_empty()).then(|| (Bytes::from(piece), (call, file, next))))
     });
     let headers = [(header::CONTENT_TYPE, kind.to_owned()), (header::CONTENT_LENGTH, length.to_string())];
     (headers, Body::from_stream(pieces)).into_response()

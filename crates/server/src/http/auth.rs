@@ -6,13 +6,16 @@ use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, header};
 use quell_engine::Engine;
-use quell_engine::access::{BrowserSecrets, Caller, Credential, ForwardedHeaders, RequestOrigin};
+use quell_engine::access::{BrowserSecrets, Caller, Credential, CredentialRefusal, ForwardedHeaders, RequestOrigin};
 use quell_protocol::api::{AccessLevel, Grants, RunView};
 use quell_protocol::{ErrorCode, Principal, RunId, SessionKey, Surface};
 
+use super::refusal_audit::CallerSlot;
 use super::runs::run_not_found;
 use super::sessions::session_not_found;
+use super::stop::is_outside_limits;
 use super::{ProblemResponse, problem_response};
+use crate::request_limits::retry_after_seconds;
 use crate::serve::connection_limits::ConnectionHandle;
 use crate::serve::unix_socket::UnixPeer;
 use crate::state::ServerState;
@@ -35,21 +38,31 @@ impl FromRequestParts<ServerState> for StopCaller {
     type Rejection = ProblemResponse;
 
     async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
-        let refused = match ApiCall::from_request_parts(parts, server).await {
-            Ok(call) => return Ok(Self(call)),
-            Err(refused) => refused,
-        };
-        // A browser with a foreign origin is refused for that, not for a missing token.
-        if parts.extensions.get::<UnixPeer>().is_none() || !refused.has_code(ErrorCode::Unauthorized) {
-            return Err(refused);
+        match authenticate(parts, server) {
+            Ok(call) => Ok(Self(call)),
+            Err(AuthError::Credential(_)) if is_unix_peer(&parts.extensions) => {
+                Ok(Self(local_admin_call(parts, server)))
+            }
+            Err(AuthError::Credential(refusal)) => {
+                // It is counted, and never told to wait: no limiter comes before a stop.
+                if refusal.is_some() {
+                    let _ = count_bad_token(server, &parts.extensions);
+                }
+                Err(unauthorized(refusal.as_ref()))
+            }
+            Err(AuthError::Origin(refused)) => Err(refused),
         }
-        mark_connection_authenticated(&parts.extensions);
-        let (principal, scope) = server.engine().access().local_admin();
-        let (surface, origin) = (request_surface(&parts.headers), request_origin(&parts.extensions, &parts.headers));
-        let grants = Grants::for_level(scope);
-        let caller = Caller { principal, scope, grants, verified_person: true, surface, origin };
-        Ok(Self(ApiCall { server: server.clone(), caller }))
     }
+}
+
+/// The call of a process of the same user at the Unix socket, which needs no token.
+fn local_admin_call(parts: &Parts, server: &ServerState) -> ApiCall {
+    mark_connection_authenticated(&parts.extensions);
+    let (principal, scope) = server.engine().access().local_admin();
+    let (surface, origin) = (request_surface(&parts.headers), request_origin(&parts.extensions, &parts.headers));
+    let grants = Grants::for_level(scope);
+    let caller = Caller { principal, scope, grants, verified_person: true, surface, origin };
+    ApiCall { server: server.clone(), caller, credential: None }
 }
 
 /// True for a process of the same user, or of root, that this daemon has not started: no command of an agent.
@@ -69,11 +82,31 @@ fn mark_connection_authenticated(extensions: &Extensions) {
 pub(crate) struct ApiCall {
     pub(crate) server: ServerState,
     pub(crate) caller: Caller,
+    /// `None` for a stop at the Unix socket without a token. What outlives the authentication ends with it.
+    pub(crate) credential: Option<Credential>,
 }
 
 impl ApiCall {
+    /// True while the credential of the request is accepted.
+    pub(crate) fn has_valid_credential(&self) -> bool {
+        let is_valid = |credential: &Credential| self.engine().access().resolve_credential(credential).is_some();
+        self.credential.as_ref().is_some_and(is_valid)
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         self.server.engine()
+    }
+
+    /// Counts the request against the limit of its principal.
+    pub(crate) fn count_request(&self) -> Result<(), ProblemResponse> {
+        self.server.count_request(&self.caller.principal).map_err(|wait| {
+            let seconds = retry_after_seconds(wait);
+            let detail = format!(
+                "{} sent more requests than requests_per_minute in [server] allows; wait {seconds} s. Stops are not limited",
+                self.caller.principal
+            );
+            problem_response(ErrorCode::TooManyRequests, detail).retry_after(seconds)
+        })
     }
 
     /// Requires the scope to send and stop.
@@ -134,30 +167,75 @@ impl FromRequestParts<ServerState> for ApiCall {
     type Rejection = ProblemResponse;
 
     async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
-        check_origin(&parts.headers, server)?;
-        let credential = request_credential(&parts.headers, server);
-        let access = server.engine().access();
-        let owner = credential.and_then(|credential| access.resolve_credential(&credential));
-        let Some((principal, scope)) = owner else {
-            if credential.is_some() {
-                count_bad_token(server, &parts.extensions)?;
-            }
-            return Err(problem_response(
-                ErrorCode::Unauthorized,
-                "send `Authorization: Bearer TOKEN`; the daemon wrote an admin token to `token` in its data directory",
-            ));
-        };
-        mark_connection_authenticated(&parts.extensions);
-        debug_assert!(scope >= AccessLevel::Read, "every token may read");
-        let is_page = bearer_token(&parts.headers).is_none();
-        let surface = if is_page { Surface::Page } else { request_surface(&parts.headers) };
-        let origin = request_origin(&parts.extensions, &parts.headers);
-        let grants = access.grants_of(&principal, scope);
-        let has_verified_cookie = credential.is_some_and(|credential| access.is_verified_person(&credential));
-        let verified_person = has_verified_cookie || is_unix_peer(&parts.extensions);
-        let caller = Caller { principal, scope, grants, verified_person, surface, origin };
-        Ok(Self { server: server.clone(), caller })
+        let call = authenticate(parts, server).map_err(|refused| refused.into_problem(parts, server))?;
+        if !is_outside_limits(&parts.method, parts.uri.path()) {
+            call.count_request()?;
+        }
+        Ok(call)
     }
+}
+
+/// Why a request has no caller.
+enum AuthError {
+    /// A browser sent it from a foreign web origin.
+    Origin(ProblemResponse),
+    /// `None`: it came without a credential.
+    Credential(Option<CredentialRefusal>),
+}
+
+impl AuthError {
+    fn into_problem(self, parts: &Parts, server: &ServerState) -> ProblemResponse {
+        let refusal = match self {
+            Self::Origin(refused) => return refused,
+            Self::Credential(refusal) => refusal,
+        };
+        if refusal.is_some()
+            && let Err(too_many) = count_bad_token(server, &parts.extensions)
+        {
+            return too_many;
+        }
+        unauthorized(refusal.as_ref())
+    }
+}
+
+fn unauthorized(refusal: Option<&CredentialRefusal>) -> ProblemResponse {
+    let detail = match refusal {
+        None | Some(CredentialRefusal::Unknown) => {
+            "send `Authorization: Bearer TOKEN`; the daemon wrote an admin token to \
+                                                    `token` in its data directory"
+                .to_owned()
+        }
+        Some(known) => known.to_string(),
+    };
+    problem_response(ErrorCode::Unauthorized, detail)
+}
+
+/// Finds the caller of a request.
+fn authenticate(parts: &Parts, server: &ServerState) -> Result<ApiCall, AuthError> {
+    check_origin(&parts.headers, server).map_err(AuthError::Origin)?;
+    let credential = request_credential(&parts.headers, server).ok_or(AuthError::Credential(None))?;
+    let access = server.engine().access();
+    let is_page = bearer_token(&parts.headers).is_none();
+    let surface = if is_page { Surface::Page } else { request_surface(&parts.headers) };
+    let origin = request_origin(&parts.extensions, &parts.headers);
+    let slot = parts.extensions.get::<CallerSlot>();
+    let checked = access.check_credential(&credential);
+    if let (Err(refusal), Some(slot)) = (&checked, slot)
+        && let Some(caller) = Caller::refused(refusal, surface, origin.clone())
+    {
+        slot.set(caller);
+    }
+    let (principal, scope) = checked.map_err(|refusal| AuthError::Credential(Some(refusal)))?;
+    mark_connection_authenticated(&parts.extensions);
+    debug_assert!(scope >= AccessLevel::Read, "every token may read");
+    let grants = access.grants_of(&principal, scope);
+    let verified_person = access.is_verified_person(&credential) || is_unix_peer(&parts.extensions);
+    let caller = Caller { principal, scope, grants, verified_person, surface, origin };
+    server.engine().audit_token_use(&caller);
+    if let Some(slot) = slot {
+        slot.set(caller.clone());
+    }
+    Ok(ApiCall { server: server.clone(), caller, credential: Some(credential) })
 }
 
 /// Counts a bad token, and answers 429 if there were too many from that network. Called only after the token was found
@@ -234,8 +312,7 @@ pub(super) fn browser_secrets<'h>(headers: &'h HeaderMap, server: &ServerState) 
     Some(BrowserSecrets { cookie: login_cookie(headers, server)?, page_secret })
 }
 
-/// The credential of a request, for streams that outlive the authentication.
-pub(super) fn request_credential(headers: &HeaderMap, server: &ServerState) -> Option<Credential> {
+fn request_credential(headers: &HeaderMap, server: &ServerState) -> Option<Credential> {
     let of_browser = || browser_secrets(headers, server).map(Credential::browser);
     bearer_token(headers).map(Credential::token).or_else(of_browser)
 }

@@ -7,7 +7,7 @@ use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
     AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendRequest, SessionRow,
     SharingRequest, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
-    TokenRequest, TokenRow,
+    TokenRequest, TokenRotationRequest, TokenRow,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalRule};
 use quell_protocol::audit::AuditRow;
@@ -72,6 +72,7 @@ use super::ApiCall;
     StopSessionRequest,
     TicketView,
     TokenRequest,
+    TokenRotationRequest,
     TokenRow,
 )))]
 struct OpenApiSchemas;
@@ -178,7 +179,9 @@ fn shared_responses(route: &RouteSpec) -> Vec<ResponseSpec> {
         answers.push("403 the token's scope does not allow it, or the web origin may not ask");
     }
     if route.auth() == RouteAuth::Token || route.path.contains("sign-in") {
-        answers.push("429 too many requests with a bad token came from this address; Retry-After says how long");
+        answers.push(
+            "429 too many requests of this token, or with a bad token from this address; Retry-After says how long",
+        );
     }
     if route.path.starts_with("/api/sign-") {
         answers.push("403 the web origin may not ask");
@@ -233,6 +236,11 @@ fn content_object(schema: &str) -> Value {
         "text" => json!({"text/plain": {"schema": {"type": "string"}}}),
         "file" => json!({"*/*": {"schema": {}}}),
         "database" => json!({"application/vnd.sqlite3": {"schema": {"type": "string", "format": "binary"}}}),
+        "AUDIT" => {
+            let (mut page, lines) = (content_object("[AuditRow]"), content_object("lines"));
+            page["application/x-ndjson"] = lines["application/x-ndjson"].clone();
+            page
+        }
         "lines" => json!({"application/x-ndjson": text("one JSON object a line")}),
         // OpenAPI 3.1 has no keyword for the schema of one frame; 3.2 calls it itemSchema.
         "events" => json!({"text/event-stream": {

@@ -7,6 +7,8 @@ use axum::response::{IntoResponse, Response};
 use quell_protocol::{BadId, ErrorCode, Problem};
 use quell_store::StoreError;
 
+use super::refusal_audit::ProblemDetail;
+
 #[derive(Debug)]
 pub(crate) struct ProblemResponse {
     problem: Box<Problem>,
@@ -18,12 +20,6 @@ impl ProblemResponse {
     /// Sets the `Retry-After` header, in seconds.
     pub(crate) fn retry_after(self, seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..self }
-    }
-}
-
-impl ProblemResponse {
-    pub(super) fn has_code(&self, code: ErrorCode) -> bool {
-        self.problem.code == code.as_str()
     }
 }
 
@@ -39,6 +35,9 @@ impl IntoResponse for ProblemResponse {
         let mut response = (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
         if self.problem.code == ErrorCode::Unauthorized.as_str() {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(detail) = self.problem.detail {
+            response.extensions_mut().insert(ProblemDetail(detail.into()));
         }
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -7,6 +7,7 @@ use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use quell_engine::engine::{StopTextMode, Submission, SubmitError, SubmitOutcome};
+use quell_kernel::stop_text;
 use quell_protocol::api::{Page, RunView, SendRequest};
 use quell_protocol::{ErrorCode, RunId, SessionKey};
 use quell_store::RunListFilter;
@@ -26,6 +27,10 @@ pub(super) async fn send_message(
     Path(key): Path<String>,
     JsonBody(request): JsonBody<SendRequest>,
 ) -> Result<Response, ProblemResponse> {
+    // A stop text is a stop, and no limiter counts it.
+    if request.literal || !stop_text::is_stop_phrase(&request.text) {
+        call.count_request()?;
+    }
     let caller = call.require_write()?;
     let submission = Submission {
         session: SessionKey::parse(key)?,

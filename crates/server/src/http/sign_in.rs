@@ -49,7 +49,11 @@ pub(super) async fn sign_in(
     };
     let Some(signed_in) = signed_in else {
         count_bad_token(&server, &extensions)?;
-        return Err(problem_response(ErrorCode::Unauthorized, refusal));
+        let token = request.token.as_ref().map(|token| Credential::token(token.expose().trim()));
+        let ended = token.and_then(|token| access.check_credential(&token).err());
+        let ended = ended.filter(|ended| ended.principal().is_some());
+        let detail = ended.map_or_else(|| refusal.to_owned(), |ended| ended.to_string());
+        return Err(problem_response(ErrorCode::Unauthorized, detail));
     };
     let verified_person = access.is_verified_person(&Credential::browser(signed_in.secrets()));
     let BrowserSignIn { principal, scope, cookie, page_secret } = signed_in;
@@ -75,7 +79,7 @@ pub(super) async fn sign_out(
     Ok(with_cookie(StatusCode::NO_CONTENT, &cookie_header(&server, &headers, "", 0)))
 }
 
-pub(super) async fn me(ApiCall { caller, server }: ApiCall) -> Json<CallerView> {
+pub(super) async fn me(ApiCall { caller, server, .. }: ApiCall) -> Json<CallerView> {
     let view = caller_view(caller.principal, caller.scope, caller.grants);
     let answers_own_calls = caller.verified_person || server.engine().approval_settings().by_own_principal;
     Json(CallerView { answers_own_calls, ..view })

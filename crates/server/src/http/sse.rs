@@ -1,5 +1,5 @@
 //! Stream the events of a run as server-sent events, resumable by `Last-Event-ID` or `?after=`. The stream ends after
-//! `run.ended`.
+//! `run.ended`, and at once when the reader loses its rights.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use quell_engine::access::Credential;
+use quell_engine::access::{Caller, Credential, CredentialRefusal};
 use quell_engine::engine::{Follower, RunFollow};
-use quell_protocol::{ErrorCode, RunEvent};
+use quell_protocol::{ErrorCode, Principal, RunEvent, SessionKey};
 use serde::Deserialize;
-use tokio::sync::watch;
+use serde_json::json;
 
-use super::auth::request_credential;
 use super::extractors::QueryParams;
 use super::runs::{parse_run_id, run_not_found};
 use super::{ApiCall, ProblemResponse, problem_response};
 use crate::budget::Reservation;
 use crate::state::ServerState;
+use crate::stream_end::StreamEnd;
 
 /// Pause after which a comment is sent, so that both sides notice a dead connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -46,58 +46,75 @@ pub(super) async fn events(
             "close a stream, or raise max_connections in [server]; stops are not counted and still get in",
         ));
     };
-    call.find_readable_run(&id).await?;
+    let run = call.find_readable_run(&id).await?;
     let follow = call.engine().follow_run(&id, after).await?.ok_or_else(|| run_not_found(&id))?;
     let reader = match follow {
-        RunFollow::Live(follower) => {
-            let revocations = call.engine().access().subscribe_revocations();
-            let credential = request_credential(&headers, &call.server);
-            RunEventReader::Live { follower, server: call.server, credential, revocations, _permit: permit }
-        }
+        RunFollow::Live(follower) => RunEventReader::Live(Box::new(LiveRunReader {
+            follower,
+            server: call.server,
+            caller: call.caller,
+            principal: run.principal,
+            session: run.session_key,
+            credential: call.credential,
+            _permit: permit,
+        })),
         RunFollow::Ended(events) => RunEventReader::Ended(events.into_iter()),
     };
     let stream = stream::unfold(reader, |mut reader| async move {
-        let event = reader.next().await?;
-        Some((Ok::<_, Infallible>(sse_event(&event)), reader))
+        let (frame, next_reader) = match reader.next().await? {
+            Ok(event) => (sse_event(&event), reader),
+            Err(end) => (closed_event(&end), RunEventReader::Ended(Vec::new().into_iter())),
+        };
+        Some((Ok::<_, Infallible>(frame), next_reader))
     });
     let sse = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_INTERVAL));
     Ok(([("x-accel-buffering", "no")], sse).into_response())
 }
 
 enum RunEventReader {
-    Live {
-        follower: Follower,
-        server: ServerState,
-        /// The reader's credential; the stream ends when it is revoked.
-        credential: Option<Credential>,
-        revocations: watch::Receiver<()>,
-        _permit: Reservation,
-    },
+    Live(Box<LiveRunReader>),
     Ended(std::vec::IntoIter<RunEvent>),
 }
 
+struct LiveRunReader {
+    follower: Follower,
+    server: ServerState,
+    caller: Caller,
+    /// The sender of the message, and its session.
+    principal: Principal,
+    session: SessionKey,
+    /// The reader's credential; the stream ends with it.
+    credential: Option<Credential>,
+    _permit: Reservation,
+}
+
 impl RunEventReader {
-    async fn next(&mut self) -> Option<Arc<RunEvent>> {
+    async fn next(&mut self) -> Option<Result<Arc<RunEvent>, StreamEnd>> {
         match self {
-            Self::Ended(events) => events.next().map(Arc::new),
-            Self::Live { follower, server, credential, revocations, _permit: _ } => {
-                let signed_out = async {
-                    let is_authorized = || {
-                        credential
-                            .as_ref()
-                            .is_some_and(|credential| server.engine().access().resolve_credential(credential).is_some())
-                    };
-                    // The sender lives as long as the engine. Every iteration checks the credential again.
-                    while is_authorized() && revocations.changed().await.is_ok() {}
-                };
-                tokio::select! {
-                    biased;
-                    () = signed_out => None,
-                    event = follower.next() => event,
-                    // When the daemon closes, hand out the events that are ready; do not wait for more.
-                    () = server.engine().wait_for_close() => follower.try_next(),
-                }
+            Self::Ended(events) => events.next().map(|event| Ok(Arc::new(event))),
+            Self::Live(reader) => reader.next().await,
+        }
+    }
+}
+
+impl LiveRunReader {
+    /// The next event, or why the reader gets none any more.
+    async fn next(&mut self) -> Option<Result<Arc<RunEvent>, StreamEnd>> {
+        let Self { follower, server, caller, principal, session, credential, _permit: _ } = self;
+        let engine = server.engine();
+        let credential_end = async {
+            match credential {
+                Some(credential) => engine.access().wait_credential_end(credential).await,
+                None => CredentialRefusal::Unknown,
             }
+        };
+        tokio::select! {
+            biased;
+            refusal = credential_end => Some(Err(StreamEnd::Credential(refusal))),
+            () = engine.wait_run_withdrawn(caller, principal, session) => Some(Err(StreamEnd::SharingWithdrawn)),
+            event = follower.next() => event.map(Ok),
+            // When the daemon closes, hand out the events that are ready; do not wait for more.
+            () = engine.wait_for_close() => follower.try_next().map(Ok),
         }
     }
 }
@@ -111,6 +128,12 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, ProblemResponse> {
     text.parse()
         .map(Some)
         .map_err(|_| problem_response(ErrorCode::InvalidRequest, "Last-Event-ID must be the number of an event"))
+}
+
+/// The last event of a stream that the server ends before the run: `{code, reason}`. It has no id, so that a client
+/// resumes behind the last event of the run.
+fn closed_event(end: &StreamEnd) -> Event {
+    Event::default().event("stream.closed").data(json!({"code": end.code(), "reason": end.reason()}).to_string())
 }
 
 fn sse_event(event: &RunEvent) -> Event {

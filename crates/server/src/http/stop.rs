@@ -33,6 +33,19 @@ pub(crate) fn is_stop_route(method: &Method, path: &str) -> bool {
     *method == Method::POST && is_stop
 }
 
+/// True for what the stop contract names and for what shows it: stops, the hold, and the end of a background process.
+/// No limiter counts these requests. Messages are counted by their own route, because their text may be a stop.
+pub(super) fn is_outside_limits(method: &Method, path: &str) -> bool {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let is_contract = matches!(
+        (method.as_str(), parts.as_slice()),
+        (_, ["api", "hold"])
+            | ("DELETE", ["api", "sessions", _, "processes", _])
+            | ("POST", ["api", "agent", "", "abort"] | ["api", "sessions", _, "runs"])
+    );
+    is_contract || is_stop_route(method, path)
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct WaitQuery {
@@ -196,5 +209,24 @@ mod tests {
     #[case(Method::POST, "/x/api/stop", false)]
     fn only_stops_are_stops(#[case] method: Method, #[case] path: &str, #[case] is_stop: bool) {
         assert_eq!(is_stop_route(&method, path), is_stop);
+    }
+
+    #[rstest]
+    #[case(Method::POST, "/api/stop", true)]
+    #[case(Method::POST, "/api/agent/main/abort", true)]
+    #[case(Method::GET, "/api/hold", true)]
+    #[case(Method::DELETE, "/api/hold", true)]
+    #[case(Method::DELETE, "/api/sessions/s/processes/p", true)]
+    #[case(Method::GET, "/api/sessions/s/processes/p", false)]
+    #[case(Method::GET, "/api/runs/r/stop", false)]
+    #[case(Method::GET, "/api/sessions/s/runs", false)]
+    #[case(Method::POST, "/api/approvals/a", false)]
+    #[case(Method::GET, "/api/holds", false)]
+    fn no_limiter_counts_what_the_stop_contract_names(
+        #[case] method: Method,
+        #[case] path: &str,
+        #[case] is_outside: bool,
+    ) {
+        assert_eq!(is_outside_limits(&method, path), is_outside);
     }
 }

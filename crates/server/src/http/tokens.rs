@@ -1,21 +1,24 @@
-//! List, create and revoke API tokens. The secret is shown once, when the token is created.
+//! List, create, rotate and revoke API tokens. A secret is shown once, in the answer that made it.
+
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
-use quell_engine::access::AccessError;
+use quell_engine::access::{AccessError, RotationSpec, TokenSpec};
 use quell_protocol::ErrorCode;
-use quell_protocol::api::{NewToken, Page, TokenRequest, TokenRow};
+use quell_protocol::api::{NewToken, Page, TokenRequest, TokenRotationRequest, TokenRow};
 
-use secrecy::ExposeSecret;
-
-use super::extractors::JsonBody;
+use super::extractors::{JsonBody, OptionalJsonBody};
 use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 
 impl From<AccessError> for ProblemResponse {
     fn from(error: AccessError) -> Self {
         match error {
-            AccessError::BadName { .. } => problem_response(ErrorCode::InvalidRequest, error.to_string()),
+            AccessError::BadName { .. } | AccessError::Lifetime(_) => {
+                problem_response(ErrorCode::InvalidRequest, error.to_string())
+            }
+            AccessError::ChangedMeanwhile(_) => problem_response(ErrorCode::Conflict, error.to_string()),
             AccessError::Store(error) => error.into(),
             other => problem_response(ErrorCode::Internal, other.to_string()),
         }
@@ -31,15 +34,39 @@ pub(super) async fn create(
     call: ApiCall,
     JsonBody(request): JsonBody<TokenRequest>,
 ) -> Result<(StatusCode, Json<NewToken>), ProblemResponse> {
-    let (scope, grants) = request.scope.level_and_grants();
-    let token = call.engine().create_token(call.require_admin()?, &request.name, request.scope).await?;
-    let (token, scopes) = (token.expose_secret().to_owned(), grants.to_token_scopes(scope));
-    Ok((StatusCode::CREATED, Json(NewToken { name: request.name, scope, scopes, token })))
+    let TokenRequest { name, scope, expires_in_s } = request;
+    let spec = TokenSpec { name, scopes: scope, lifetime: expires_in_s.map(seconds) };
+    Ok((StatusCode::CREATED, Json(call.engine().create_token(call.require_admin()?, spec).await?)))
+}
+
+pub(super) async fn rotate(
+    call: ApiCall,
+    Path(name): Path<String>,
+    OptionalJsonBody(request): OptionalJsonBody<TokenRotationRequest>,
+) -> ApiResult<NewToken> {
+    let TokenRotationRequest { overlap_s, expires_in_s } = request;
+    let spec = RotationSpec { overlap: seconds(overlap_s.unwrap_or(0)), lifetime: expires_in_s.map(seconds) };
+    let rotated = call.engine().rotate_token(call.require_admin()?, &name, spec).await?;
+    rotated.map(Json).ok_or_else(|| token_not_found(&name))
 }
 
 pub(super) async fn revoke(call: ApiCall, Path(name): Path<String>) -> Result<StatusCode, ProblemResponse> {
     if call.engine().revoke_token(call.require_admin()?, &name).await? {
         return Ok(StatusCode::NO_CONTENT);
     }
-    Err(problem_response(ErrorCode::NotFound, format!("there is no token {name:?}; `quell token list` lists them")))
+    Err(token_not_found(&name))
+}
+
+fn token_not_found(name: &str) -> ProblemResponse {
+    let detail = if name == "admin" {
+        "the token of the data directory is in its file `token`: to replace it, delete the file and restart the daemon"
+            .to_owned()
+    } else {
+        format!("there is no token {name:?}; `quell token list` lists them")
+    };
+    problem_response(ErrorCode::NotFound, detail)
+}
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into())
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, SplitSink, SplitStream};
 use futures_util::{FutureExt, SinkExt, StreamExt};
+use quell_engine::access::Caller;
 use quell_engine::engine::{EngineNotice, Subscription};
-use quell_protocol::RunEvent;
+use quell_protocol::{RunEvent, Surface};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
@@ -17,7 +18,7 @@ use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 use uuid::Uuid;
 
 use super::event_forwarder::EventForwarder;
-use super::followed_runs::{FollowedRuns, PendingRequest};
+use super::followed_runs::{FollowLookupResult, FollowedRuns, PendingRequest};
 use super::frame::{RequestFrame, RpcError};
 use super::handshake;
 use super::methods::{ConnectionLoad, RequestOutcome, WsClient, WsSubscriptions};
@@ -31,6 +32,7 @@ use super::{
 };
 use crate::budget::Reservation;
 use crate::state::ServerState;
+use crate::stream_end::StreamEnd;
 
 /// Serves one socket until it ends or is evicted.
 pub(super) async fn serve_socket(
@@ -220,6 +222,7 @@ async fn perform_handshake(
                 connection.mark_authenticated();
             }
             receive_limiter.set_authenticated(peer.largest_message(), &server.budgets().receive);
+            server.engine().audit_token_use(&peer.caller);
             tracing::info!(principal = %peer.caller.principal, scope = ?peer.granted, "client connected");
             outbox.push_response(&id, &Ok(hello));
             Some(peer)
@@ -252,9 +255,13 @@ fn parse_connect(
     ) {
         Ok((peer, hello)) => Ok((request.id, peer, hello)),
         Err(failed) => {
-            if failed.is_bad_token {
+            if let Some(refusal) = &failed.refused_credential {
                 // The wait time is not used: the connection ends in any case.
                 let _ = deps.server.auth_failures().record(deps.upgrade_info.peer);
+                let origin = deps.upgrade_info.origin.clone();
+                if let Some(caller) = Caller::refused(refusal, Surface::Ws, origin) {
+                    deps.server.engine().audit_refusal(&caller, "connect", &refusal.to_string());
+                }
             }
             Err((request.id, Box::new(failed)))
         }
@@ -277,8 +284,8 @@ async fn read_first_text(frames: &mut IncomingMessages<'_>) -> Result<String, Op
 async fn process_messages(frames: &mut IncomingMessages<'_>, client: Arc<WsClient>) {
     let WsClient { server, peer, outbox, .. } = &*client;
     let access = server.engine().access();
-    let mut revocations = access.subscribe_revocations();
-    let is_authorized = || access.resolve_credential(&peer.credential).is_some();
+    let mut credential_end = std::pin::pin!(access.wait_credential_end(&peer.credential));
+    let mut withdrawals = server.engine().subscribe_withdrawals();
     let mut notices = server.engine().subscribe();
     let mut forwarder = EventForwarder::new(Arc::clone(&client));
     let mut followed_runs = FollowedRuns::default();
@@ -291,17 +298,19 @@ async fn process_messages(frames: &mut IncomingMessages<'_>, client: Arc<WsClien
     loop {
         tokio::select! {
             biased;
+            // First, so that a client that sends without a pause does not keep its connection.
+            refusal = &mut credential_end => {
+                outbox.close(close::POLICY, StreamEnd::Credential(refusal).reason());
+                return;
+            }
+            // The sender lives as long as the engine.
+            _ = withdrawals.changed() => end_unreadable_streams(&client, &mut forwarder, &mut followed_runs),
             message = frames.next() => {
                 last_received = Instant::now();
                 if dispatch_message(&client, message, &mut calls, &mut followed_runs).is_break() {
                     return;
                 }
             }
-            // The sender lives as long as the engine. Every wake-up checks the credential again.
-            _ = revocations.changed() => if !is_authorized() {
-                outbox.close(close::POLICY, SIGNED_OUT_REASON);
-                return;
-            },
             notice = next_notice(&mut notices, peer) => match notice {
                 Some(notice) => {
                     forwarder.forward_notice(&notice);
@@ -314,15 +323,11 @@ async fn process_messages(frames: &mut IncomingMessages<'_>, client: Arc<WsClien
             },
             () = forwarder.wait_until_due() => forwarder.flush_due(),
             Some(lookup_result) = calls.next() => if let Some(lookup_result) = lookup_result {
-                followed_runs.finish_lookup(lookup_result);
+                finish_lookup(&client, &mut followed_runs, lookup_result);
             },
             event = next_followed_event(&mut followed_runs, outbox) => outbox.push_event("run.event", &*event, DropPolicy::MustDeliver),
             _ = tick.tick() => outbox.push_event("tick", &json!({"ts": super::payloads::now_ms(server.engine().clock())}), DropPolicy::MustDeliver),
             _ = ping.tick() => {
-                if !is_authorized() {
-                    outbox.close(close::POLICY, SIGNED_OUT_REASON);
-                    return;
-                }
                 if last_received.elapsed() > PING_INTERVAL * 2 {
                     return;
                 }
@@ -342,8 +347,22 @@ async fn process_messages(frames: &mut IncomingMessages<'_>, client: Arc<WsClien
     }
 }
 
-/// Close reason after the token was revoked or the browser has signed out.
-const SIGNED_OUT_REASON: &str = "signed out";
+/// Ends what the client receives of runs that it may not read any more.
+fn end_unreadable_streams(client: &WsClient, forwarder: &mut EventForwarder, followed_runs: &mut FollowedRuns) {
+    forwarder.drop_unreadable_runs();
+    let (engine, caller) = (client.engine(), &client.peer.caller);
+    let reason = StreamEnd::SharingWithdrawn;
+    for run in followed_runs.remove_where(|principal, session| !engine.may_read_run(caller, principal, session)) {
+        let payload = json!({"runId": run, "code": reason.code(), "reason": reason.reason()});
+        client.outbox.push_event("run.unfollowed", &payload, DropPolicy::MustDeliver);
+    }
+}
+
+/// Begins to follow a run that was found. If the right to read it was lost meanwhile, that ends again at once.
+fn finish_lookup(client: &WsClient, followed_runs: &mut FollowedRuns, lookup_result: FollowLookupResult) {
+    let (engine, caller) = (client.engine(), &client.peer.caller);
+    followed_runs.finish_lookup(lookup_result, |principal, session| engine.may_read_run(caller, principal, session));
+}
 
 /// Handles one message of the client, or the end of its stream.
 fn dispatch_message(
@@ -365,7 +384,7 @@ fn dispatch_message(
             // the loop ready.
             while let Some(Some(lookup_result)) = calls.next().now_or_never() {
                 if let Some(lookup_result) = lookup_result {
-                    followed_runs.finish_lookup(lookup_result);
+                    finish_lookup(client, followed_runs, lookup_result);
                 }
             }
         }

@@ -132,6 +132,16 @@ impl EventForwarder {
         self.next_flush = self.runs.values().filter_map(ChatStream::next_flush).min();
     }
 
+    /// Forgets waiting text of runs that the client may not read any more.
+    pub(super) fn drop_unreadable_runs(&mut self) {
+        let Self { client, runs, .. } = self;
+        let is_readable = |id: &RunId, chat: &ChatStream| {
+            SessionKey::parse(&chat.session)
+                .is_ok_and(|key| client.engine().may_follow_run(&client.peer.caller, id, &key))
+        };
+        runs.retain(|id, chat| is_readable(id, chat));
+    }
+
     fn flush_all(&mut self) {
         for (id, chat) in &mut self.runs {
             chat.flush(id, &self.client.outbox);

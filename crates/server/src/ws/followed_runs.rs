@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, AbortHandle, Abortable, SelectAll, Stream, StreamExt};
 use quell_engine::engine::RunFollow;
-use quell_protocol::{RunEvent, RunId};
+use quell_protocol::{Principal, RunEvent, RunId, SessionKey};
 
 enum FollowedItem {
     Event(Arc<RunEvent>),
@@ -23,19 +23,33 @@ type FollowedItemStream = Pin<Box<dyn Stream<Item = FollowedItem> + Send>>;
 pub(super) type PendingRequest = Pin<Box<dyn Future<Output = Option<FollowLookupResult>> + Send>>;
 
 /// Looks up a run to follow, and sends the response.
-pub(super) type FollowLookup = Pin<Box<dyn Future<Output = Option<RunFollow>> + Send>>;
+pub(super) type FollowLookup = Pin<Box<dyn Future<Output = Option<FoundRun>> + Send>>;
+
+/// A run to follow, with what decides who may read it.
+pub(super) struct FoundRun {
+    pub(super) follow: RunFollow,
+    /// The sender of its message.
+    pub(super) principal: Principal,
+    pub(super) session: SessionKey,
+}
+
+struct FollowedRun {
+    abort_handle: AbortHandle,
+    principal: Principal,
+    session: SessionKey,
+}
 
 pub(super) struct FollowLookupResult {
     run: RunId,
     request_number: u64,
     /// `None` if there is no such run.
-    follow: Option<RunFollow>,
+    found: Option<FoundRun>,
 }
 
 #[derive(Default)]
 pub(super) struct FollowedRuns {
     items: SelectAll<Abortable<FollowedItemStream>>,
-    abort_handles: HashMap<RunId, AbortHandle>,
+    runs: HashMap<RunId, FollowedRun>,
     /// Runs that are being looked up, each with the number of its last request. Removed if the client unfollows
     /// meanwhile.
     pending_lookups: HashMap<RunId, u64>,
@@ -45,7 +59,7 @@ pub(super) struct FollowedRuns {
 impl FollowedRuns {
     /// Number of runs that are followed or being looked up.
     pub(super) fn len(&self) -> usize {
-        self.abort_handles.len() + self.pending_lookups.len()
+        self.runs.len() + self.pending_lookups.len()
     }
 
     /// Registers a lookup; its result goes to [`FollowedRuns::finish_lookup`].
@@ -53,20 +67,24 @@ impl FollowedRuns {
         self.last_request_number += 1;
         let number = self.last_request_number;
         self.pending_lookups.insert(run.clone(), number);
-        Box::pin(async move { Some(FollowLookupResult { run, request_number: number, follow: lookup.await }) })
+        Box::pin(async move { Some(FollowLookupResult { run, request_number: number, found: lookup.await }) })
     }
 
     /// Follows a run that was found, and replaces an earlier stream of the same run. Does nothing if the client has
-    /// unfollowed it meanwhile, or asked again.
+    /// unfollowed it meanwhile, or asked again, or may not read it any more.
     pub(super) fn finish_lookup(
         &mut self,
-        FollowLookupResult { run, request_number: number, follow }: FollowLookupResult,
+        FollowLookupResult { run, request_number: number, found }: FollowLookupResult,
+        may_read: impl Fn(&Principal, &SessionKey) -> bool,
     ) {
         if self.pending_lookups.get(&run) != Some(&number) {
             return;
         }
         self.pending_lookups.remove(&run);
-        let Some(follow) = follow else { return };
+        let Some(FoundRun { follow, principal, session }) = found else { return };
+        if !may_read(&principal, &session) {
+            return;
+        }
         let end_item = stream::once(std::future::ready(FollowedItem::Ended(run.clone())));
         let items: FollowedItemStream = match follow {
             RunFollow::Live(follower) => Box::pin(
@@ -79,9 +97,9 @@ impl FollowedRuns {
                 stream::iter(events.into_iter().map(|event| FollowedItem::Event(Arc::new(event)))).chain(end_item),
             ),
         };
-        let (handle, registration) = AbortHandle::new_pair();
-        if let Some(previous) = self.abort_handles.insert(run, handle) {
-            previous.abort();
+        let (abort_handle, registration) = AbortHandle::new_pair();
+        if let Some(previous) = self.runs.insert(run, FollowedRun { abort_handle, principal, session }) {
+            previous.abort_handle.abort();
         }
         self.items.push(Abortable::new(items, registration));
     }
@@ -89,9 +107,19 @@ impl FollowedRuns {
     /// Stops following a run, and drops a pending lookup of it.
     pub(super) fn remove(&mut self, run: &RunId) {
         self.pending_lookups.remove(run);
-        if let Some(handle) = self.abort_handles.remove(run) {
-            handle.abort();
+        if let Some(followed) = self.runs.remove(run) {
+            followed.abort_handle.abort();
         }
+    }
+
+    /// Stops following the runs for whose sender and session this holds. Returns them.
+    pub(super) fn remove_where(&mut self, is_lost: impl Fn(&Principal, &SessionKey) -> bool) -> Vec<RunId> {
+        let lost = self.runs.extract_if(|_, followed| is_lost(&followed.principal, &followed.session));
+        let lost = lost.map(|(run, followed)| {
+            followed.abort_handle.abort();
+            run
+        });
+        lost.collect()
     }
 
     /// The next event of any followed run; pending for ever while there is none.
@@ -102,7 +130,7 @@ impl FollowedRuns {
         loop {
             match self.items.next().await {
                 Some(FollowedItem::Event(event)) => return event,
-                Some(FollowedItem::Ended(run)) => drop(self.abort_handles.remove(&run)),
+                Some(FollowedItem::Ended(run)) => drop(self.runs.remove(&run)),
                 None => std::future::pending().await,
             }
         }

@@ -1,5 +1,7 @@
 //! Parse request frames; serialize response and event frames; the error type.
 
+use std::time::Duration;
+
 use quell_kernel::json_size::exceeds_value_count;
 use quell_protocol::Object;
 use serde::{Deserialize, Serialize};
@@ -55,6 +57,9 @@ impl RequestFrame {
     }
 }
 
+/// Code in the details of an answer to an approval that the caller may not decide.
+pub(super) const APPROVAL_NOT_YOURS: &str = "APPROVAL_NOT_YOURS";
+
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RpcError {
     code: &'static str,
@@ -93,12 +98,29 @@ impl RpcError {
         Self { code: "UNAVAILABLE", message: message.into(), details: None, retry_after_ms: Some(500) }
     }
 
+    /// The principal made too many requests.
+    pub(super) fn rate_limited(wait: Duration) -> Self {
+        Self {
+            code: "UNAVAILABLE",
+            message: "too many requests of this token: requests_per_minute in [server]; stops are not limited"
+                .to_owned(),
+            details: Some(Box::new(json!({"code": "TOO_MANY_REQUESTS"}))),
+            retry_after_ms: Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1)),
+        }
+    }
+
     pub(super) fn with_details(self, details: Value) -> Self {
         Self { details: Some(Box::new(details)), ..self }
     }
 
     pub(super) fn details(&self) -> Value {
         self.details.as_deref().cloned().unwrap_or_default()
+    }
+
+    /// The text, if the caller may not do what it asked for.
+    pub(super) fn forbidden_reason(&self) -> Option<&str> {
+        let is_foreign_approval = || self.details.as_ref().is_some_and(|details| details["code"] == APPROVAL_NOT_YOURS);
+        (self.code == "FORBIDDEN" || is_foreign_approval()).then_some(&self.message)
     }
 
     fn to_json(&self) -> Value {

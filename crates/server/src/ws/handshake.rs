@@ -1,6 +1,6 @@
 //! Handle `connect`: protocol version, token, scopes, `hello-ok`.
 
-use quell_engine::access::{BrowserSecrets, Caller, Credential, RequestOrigin};
+use quell_engine::access::{BrowserSecrets, Caller, Credential, CredentialRefusal, RequestOrigin};
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::json_object::optional_object;
 use quell_protocol::{Object, Principal, Surface};
@@ -74,13 +74,13 @@ pub(super) struct HandshakeError {
     pub(super) refusal: RpcError,
     pub(super) close_code: u16,
     pub(super) close_reason: &'static str,
-    /// A token was presented and is not valid.
-    pub(super) is_bad_token: bool,
+    /// Why the presented credential is not accepted, if that is the reason.
+    pub(super) refused_credential: Option<Box<CredentialRefusal>>,
 }
 
 impl HandshakeError {
     pub(super) fn policy_violation(refusal: RpcError, close_reason: &'static str) -> Self {
-        Self { refusal, close_code: close::POLICY, close_reason, is_bad_token: false }
+        Self { refusal, close_code: close::POLICY, close_reason, refused_credential: None }
     }
 }
 
@@ -170,9 +170,13 @@ fn authenticate(
         let message = "unauthorized: gateway token missing (the daemon wrote one to `token` in its data directory)";
         return Err(refuse("AUTH_TOKEN_MISSING", "update_auth_configuration", message));
     };
-    let (principal, scope) = server.engine().access().resolve_credential(&credential).ok_or_else(|| {
-        let failed = refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", "unauthorized: gateway token mismatch");
-        HandshakeError { is_bad_token: true, ..failed }
+    let (principal, scope) = server.engine().access().check_credential(&credential).map_err(|refusal| {
+        let message = match &refusal {
+            CredentialRefusal::Unknown => "unauthorized: gateway token mismatch".to_owned(),
+            known => format!("unauthorized: {known}"),
+        };
+        let failed = refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", &message);
+        HandshakeError { refused_credential: Some(Box::new(refusal)), ..failed }
     })?;
     Ok((credential, principal, scope))
 }
@@ -243,8 +247,8 @@ fn hello_payload(server: &ServerState, connection: &str, protocol: u64, role: Ws
 }
 
 const EVENT_NAMES: &str = "\
-    connect.challenge tick chat agent sessions.changed shutdown run run.event run.amended agents.changed \
-    execution:cancel hold.changed";
+    connect.challenge tick chat agent sessions.changed shutdown run run.event run.amended run.unfollowed \
+    agents.changed execution:cancel hold.changed";
 
 #[cfg(test)]
 mod tests {

@@ -15,13 +15,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_engine::Engine;
-use quell_engine::engine::RunFollow;
+use quell_kernel::stop_text;
 use quell_protocol::api::{RunView, SessionRow};
 use quell_protocol::{Principal, RunId, SessionKey};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::followed_runs::{FollowLookup, PendingRequest};
+use super::followed_runs::{FollowLookup, FoundRun, PendingRequest};
 use super::frame::{RequestFrame, RpcError};
 use super::outbox::ClientOutbox;
 use super::peer::WsPeer;
@@ -30,6 +30,16 @@ use crate::state::ServerState;
 
 /// Methods that are accepted however many requests are pending.
 const STOP_METHODS: &[&str] = &["chat.abort", "runs.stop", "sessions.abort", "stop.all"];
+
+/// True for what the stop contract names: stops, the hold, and messages whose text is a stop. No limiter counts them.
+fn is_outside_limits(method: &str, params: &Value) -> bool {
+    let is_stop_text = || {
+        let text = params.get("message").and_then(Value::as_str);
+        let is_literal = params.get("suppressCommandInterpretation").and_then(Value::as_bool) == Some(true);
+        method == "chat.send" && !is_literal && text.is_some_and(stop_text::is_stop_phrase)
+    };
+    STOP_METHODS.contains(&method) || matches!(method, "hold.get" | "hold.set") || is_stop_text()
+}
 
 /// Maximum number of chats to which one connection may subscribe.
 const MAX_CHAT_SUBSCRIPTIONS: usize = 1024;
@@ -145,11 +155,20 @@ impl WsClient {
             let problem = "too many requests of this connection, or of all together, are pending";
             return self.answer(&id, &Err(RpcError::unavailable(problem)));
         }
+        if !is_outside_limits(&method, &request.params)
+            && let Err(wait) = self.server.count_request(&self.peer.caller.principal)
+        {
+            return self.answer(&id, &Err(RpcError::rate_limited(wait)));
+        }
         let outcome = parameters::check_parameters(&method, request.params)
             .and_then(|params| self.call_method(&method, params, load));
         let outbox = Arc::clone(&self.outbox);
+        let client = Arc::clone(self);
         match outcome {
-            Err(refusal) => self.answer(&id, &Err(refusal)),
+            Err(refusal) => {
+                self.audit_refusal(&method, &refusal);
+                self.answer(&id, &Err(refusal))
+            }
             Ok(MethodOutcome::Answered(payload)) => self.answer(&id, &Ok(payload)),
             // The stop itself has been carried out.
             Ok(MethodOutcome::Pending(_)) if load.pending_requests >= MAX_PENDING_STOPS => {
@@ -157,7 +176,11 @@ impl WsClient {
                 self.answer(&id, &Err(RpcError::unavailable(problem)))
             }
             Ok(MethodOutcome::Pending(work)) => RequestOutcome::Pending(Box::pin(async move {
-                outbox.push_response(&id, &work.await);
+                let result = work.await;
+                if let Err(refusal) = &result {
+                    client.audit_refusal(&method, refusal);
+                }
+                outbox.push_response(&id, &result);
                 drop((held, permit));
                 None
             })),
@@ -175,6 +198,13 @@ impl WsClient {
                 outbox.push_response(&id, &Ok(json!({"following": false})));
                 RequestOutcome::Unfollow(run)
             }
+        }
+    }
+
+    /// Records a refusal for want of rights.
+    fn audit_refusal(&self, method: &str, refusal: &RpcError) {
+        if let Some(reason) = refusal.forbidden_reason() {
+            self.engine().audit_refusal(&self.peer.caller, method, reason);
         }
     }
 
@@ -240,7 +270,7 @@ impl WsClient {
 enum MethodOutcome {
     Answered(Value),
     Pending(Pin<Box<dyn Future<Output = RpcResult> + Send>>),
-    Follow(RunId, Pin<Box<dyn Future<Output = Result<RunFollow, RpcError>> + Send>>),
+    Follow(RunId, Pin<Box<dyn Future<Output = Result<FoundRun, RpcError>> + Send>>),
     Unfollow(RunId),
 }
 

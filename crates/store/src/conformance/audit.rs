@@ -41,6 +41,26 @@ pub(crate) async fn entries_are_read_in_pages_from_the_oldest_on<D: TestDatabase
     assert_eq!(audit_targets(&home.open(), 0, 9).await.0.len(), 3, "they outlive the daemon");
 }
 
+pub(crate) async fn origins_of_an_action_are_listed_once<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let from = |origin: Option<&str>, action| AuditEntry {
+        from: origin.map(str::to_owned),
+        action,
+        ..audit_entry("2026-01-01", "token anna")
+    };
+    let entries = [
+        from(Some("b"), Action::NewAddress),
+        from(Some("a"), Action::NewAddress),
+        from(Some("a"), Action::NewAddress),
+        from(None, Action::NewAddress),
+        from(Some("c"), Action::Stop),
+    ];
+    store.audit().append(entries.to_vec()).await.unwrap();
+    let anna = Principal::parse("anna").unwrap();
+    let expected = vec![(anna.clone(), "a".to_owned()), (anna, "b".to_owned())];
+    assert_eq!(store.audit().list_origins(Action::NewAddress).await, Ok(expected));
+}
+
 pub(crate) async fn old_entries_are_forgotten_and_their_numbers_never_used_again<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     let old = (0..2500).map(|number| audit_entry("2025-01-01", &number.to_string()));

@@ -118,11 +118,43 @@ pub(crate) async fn the_hold_is_kept_whole_and_lifted<D: TestDatabase>() {
     assert_eq!(store.runs().hold().await, Ok(Hold::default()));
 }
 
+fn token_row(name: &str, scope: AccessLevel) -> TokenRow {
+    TokenRow {
+        name: name.into(),
+        scope,
+        scopes: vec![scope.into()],
+        created_at: "noon".into(),
+        expires_at: Some("midnight".into()),
+        rotated_at: None,
+        previous_until: None,
+    }
+}
+
+pub(crate) async fn a_rotated_token_keeps_its_scopes_and_is_rotated_from_its_last_secret<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let made = StoredToken { row: token_row("ci", AccessLevel::Write), sha256: "11".into(), previous_sha256: None };
+    store.access().create_token(made.clone()).await.unwrap();
+    let row = TokenRow {
+        expires_at: None,
+        rotated_at: Some("one".into()),
+        previous_until: Some("two".into()),
+        ..made.row.clone()
+    };
+    let rotated = StoredToken { row, sha256: "22".into(), previous_sha256: Some("11".into()) };
+    assert_eq!(store.access().rotate_token(rotated.clone()).await, Ok(true));
+    assert_eq!(store.access().list_tokens().await.unwrap(), std::slice::from_ref(&rotated));
+    assert_eq!(store.access().rotate_token(rotated.clone()).await, Ok(false), "somebody else was first");
+    assert_eq!(store.access().list_tokens().await.unwrap(), [rotated]);
+    assert_eq!(store.access().revoke_token("ci".into()).await, Ok(true));
+    assert_eq!(store.access().list_tokens().await.unwrap(), []);
+}
+
 pub(crate) async fn names_of_tokens_are_unique_and_a_revoked_token_is_gone<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     let token = |name: &str, scope: AccessLevel, sha256: &str| StoredToken {
-        row: TokenRow { name: name.into(), scope, scopes: vec![scope.into()], created_at: "noon".into() },
+        row: token_row(name, scope),
         sha256: sha256.into(),
+        previous_sha256: None,
     };
     let (ci, bot) = (token("ci", AccessLevel::Write, "11"), token("bot", AccessLevel::Read, "22"));
     store.access().create_token(ci.clone()).await.unwrap();

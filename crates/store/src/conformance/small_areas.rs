@@ -38,8 +38,16 @@ async fn valid_cookies(store: &Store, now: i64) -> Vec<String> {
 pub(crate) async fn a_cookie_lasts_until_its_expiry_and_no_longer_than_its_token<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     let scope = AccessLevel::Read;
-    let row = TokenRow { name: "ci".into(), scope, scopes: vec![scope.into()], created_at: "noon".into() };
-    store.access().create_token(StoredToken { row, sha256: "t".into() }).await.unwrap();
+    let row = TokenRow {
+        name: "ci".into(),
+        scope,
+        scopes: vec![scope.into()],
+        created_at: "noon".into(),
+        expires_at: None,
+        rotated_at: None,
+        previous_until: None,
+    };
+    store.access().create_token(StoredToken { row, sha256: "t".into(), previous_sha256: None }).await.unwrap();
     for (sha256, token, expires) in [("1", "t", 10), ("2", "t", 30), ("3", "u", 20), ("4", "t", 20), ("2", "t", 40)] {
         store.access().save_cookie(cookie(sha256, token, expires), 2).await.unwrap();
     }

@@ -1,10 +1,11 @@
 //! Agents, tokens, cookies, the audit log, spend.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use quell_kernel::daily_spend::add_usage;
-use quell_protocol::audit::AuditRow;
-use quell_protocol::{AgentId, Usage};
+use quell_protocol::audit::{Action, AuditRow};
+use quell_protocol::{AgentId, Principal, Usage};
 
 use super::{Data, MemoryStore};
 use crate::{
@@ -71,10 +72,26 @@ impl AccessStore for MemoryStore {
         self.read(|data| Ok(data.tokens.values().cloned().collect()))
     }
 
+    fn rotate_token(&self, token: StoredToken) -> StoreFuture<'_, bool> {
+        self.write(move |data| {
+            let stored = data.tokens.get_mut(&token.row.name);
+            let Some(stored) = stored.filter(|stored| token.previous_sha256.as_ref() == Some(&stored.sha256)) else {
+                return Ok(false);
+            };
+            let (scope, scopes, created_at) =
+                (stored.row.scope, stored.row.scopes.clone(), stored.row.created_at.clone());
+            *stored = token;
+            (stored.row.scope, stored.row.scopes, stored.row.created_at) = (scope, scopes, created_at);
+            Ok(true)
+        })
+    }
+
     fn revoke_token(&self, name: String) -> StoreFuture<'_, bool> {
         self.write(move |data| {
             let Some(token) = data.tokens.remove(&name) else { return Ok(false) };
-            data.cookies.retain(|cookie| cookie.token != token.sha256);
+            let is_of_token =
+                |sha256: &String| *sha256 == token.sha256 || Some(sha256) == token.previous_sha256.as_ref();
+            data.cookies.retain(|cookie| !is_of_token(&cookie.token));
             Ok(true)
         })
     }
@@ -117,6 +134,14 @@ impl AuditStore for MemoryStore {
         self.read(move |data| {
             let rows = data.audit.iter().filter(|row| row.seq > after);
             Ok((rows.clone().take(limit).cloned().collect(), rows.count() > limit))
+        })
+    }
+
+    fn list_origins(&self, action: Action) -> StoreFuture<'_, Vec<(Principal, String)>> {
+        self.read(move |data| {
+            let rows = data.audit.iter().filter(|row| row.action == action.as_str());
+            let pairs = rows.filter_map(|row| Some((row.principal.clone(), row.from.clone()?)));
+            Ok(pairs.collect::<BTreeSet<_>>().into_iter().collect())
         })
     }
 

@@ -10,13 +10,13 @@ use crate::{AccessStore, StoreError, StoreFuture, StoredCookie, StoredToken};
 impl AccessStore for SqliteStore {
     fn create_token(&self, token: StoredToken) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            let StoredToken { row, sha256 } = token;
+            let StoredToken { row, sha256, previous_sha256 } = token;
             let name = row.name.clone();
             let inserted = self.write(move |db| {
                 let sql =
                     "INSERT INTO tokens (name, scope, created_at, sha256, approve, endpoints, read_all, write_all,
-                                               stop_all)
-                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (name) DO NOTHING";
+                                               stop_all, expires_at, rotated_at, previous_sha256, previous_until)
+                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT (name) DO NOTHING";
                 let has = |scope| row.scopes.contains(&scope);
                 db.prepare_cached(sql)?.execute(params![
                     row.name,
@@ -27,7 +27,11 @@ impl AccessStore for SqliteStore {
                     has(TokenScope::Endpoints),
                     has(TokenScope::ReadAll),
                     has(TokenScope::WriteAll),
-                    has(TokenScope::StopAll)
+                    has(TokenScope::StopAll),
+                    row.expires_at,
+                    row.rotated_at,
+                    previous_sha256,
+                    row.previous_until
                 ])
             });
             if inserted.await? > 0 { Ok(()) } else { Err(StoreError::NameTaken(name)) }
@@ -36,15 +40,28 @@ impl AccessStore for SqliteStore {
 
     fn list_tokens(&self) -> StoreFuture<'_, Vec<StoredToken>> {
         self.read(|db| {
-            let sql = "SELECT name, scope, created_at, sha256, approve, endpoints, read_all, write_all, stop_all
+            let sql = "SELECT name, scope, created_at, sha256, approve, endpoints, read_all, write_all, stop_all,
+                              expires_at, rotated_at, previous_sha256, previous_until
                        FROM tokens ORDER BY name";
             db.prepare_cached(sql)?.query_map([], token_from_row)?.collect()
         })
     }
 
+    fn rotate_token(&self, token: StoredToken) -> StoreFuture<'_, bool> {
+        self.write(move |db| {
+            let StoredToken { row, sha256, previous_sha256 } = &token;
+            let sql = "UPDATE tokens SET sha256 = ?1, expires_at = ?2, rotated_at = ?3, previous_sha256 = ?4,
+                                         previous_until = ?5
+                       WHERE name = ?6 AND sha256 = ?4";
+            let new = params![sha256, row.expires_at, row.rotated_at, previous_sha256, row.previous_until, row.name];
+            Ok(db.prepare_cached(sql)?.execute(new)? > 0)
+        })
+    }
+
     fn revoke_token(&self, name: String) -> StoreFuture<'_, bool> {
         self.write(move |db| {
-            let cookies = "DELETE FROM page_cookies WHERE token = (SELECT sha256 FROM tokens WHERE name = ?1)";
+            let cookies = "DELETE FROM page_cookies WHERE token IN (SELECT sha256 FROM tokens WHERE name = ?1
+                           UNION SELECT previous_sha256 FROM tokens WHERE name = ?1)";
             db.prepare_cached(cookies)?.execute([&name])?;
             Ok(db.prepare_cached("DELETE FROM tokens WHERE name = ?1")?.execute([&name])? > 0)
         })
@@ -100,6 +117,14 @@ fn token_from_row(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
         write_all: row.get(7)?,
         stop_all: row.get(8)?,
     };
-    let token = TokenRow { name: row.get(0)?, scope, scopes: grants.to_token_scopes(scope), created_at: row.get(2)? };
-    Ok(StoredToken { row: token, sha256: row.get(3)? })
+    let token = TokenRow {
+        name: row.get(0)?,
+        scope,
+        scopes: grants.to_token_scopes(scope),
+        created_at: row.get(2)?,
+        expires_at: row.get(9)?,
+        rotated_at: row.get(10)?,
+        previous_until: row.get(12)?,
+    };
+    Ok(StoredToken { row: token, sha256: row.get(3)?, previous_sha256: row.get(11)? })
 }

@@ -1,7 +1,7 @@
 //! The audit log.
 
 use quell_protocol::Principal;
-use quell_protocol::audit::AuditRow;
+use quell_protocol::audit::{Action, AuditRow};
 use rusqlite::{Connection, Row, params};
 
 use super::SqliteStore;
@@ -27,6 +27,15 @@ impl AuditStore for SqliteStore {
             let more = rows.len() > limit;
             rows.truncate(limit);
             Ok((rows, more))
+        })
+    }
+
+    fn list_origins(&self, action: Action) -> StoreFuture<'_, Vec<(Principal, String)>> {
+        self.read(move |db| {
+            let sql = "SELECT DISTINCT principal, origin FROM audit WHERE action = ?1 AND origin IS NOT NULL
+                       ORDER BY principal, origin";
+            let row = |row: &Row<'_>| Ok((parse_id_column(row, 0, Principal::parse)?, row.get(1)?));
+            db.prepare_cached(sql)?.query_map([action.as_str()], row)?.collect()
         })
     }
 

@@ -24,6 +24,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0013_owners_grants.sql"),
     include_str!("migrations/0014_verified_cookies.sql"),
     include_str!("migrations/0015_sharing.sql"),
+    include_str!("migrations/0016_token_lifetimes.sql"),
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.

@@ -81,7 +81,13 @@ CREATE TABLE tokens (
     endpoints  INTEGER NOT NULL DEFAULT 0 CHECK (endpoints IN (0, 1)),
     read_all   INTEGER NOT NULL DEFAULT 0 CHECK (read_all IN (0, 1)),
     write_all  INTEGER NOT NULL DEFAULT 0 CHECK (write_all IN (0, 1)),
-    stop_all   INTEGER NOT NULL DEFAULT 0 CHECK (stop_all IN (0, 1))
+    stop_all   INTEGER NOT NULL DEFAULT 0 CHECK (stop_all IN (0, 1)),
+    -- Times are RFC 3339. NULL: it never expires, was never rotated.
+    expires_at TEXT,
+    rotated_at TEXT,
+    -- Hash of the secret before the last rotation, and the end of that secret.
+    previous_sha256 TEXT,
+    previous_until  TEXT
 ) STRICT;
 
 -- Lines of live runs, for recovery after a crash. Deleted with the sealed turn.

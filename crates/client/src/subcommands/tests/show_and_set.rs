@@ -277,13 +277,18 @@ async fn a_token_is_shown_once_and_alone_on_the_output() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("POST /api/tokens", json!({"name": "ci", "scope": "read", "token": "q-secret"})),
         ("GET /api/tokens", items(json!([{"name": "ci", "scope": "read", "createdAt": "2026-01-01T00:00:00Z"}]))),
+        ("POST /api/tokens/ci/rotate", json!({"name": "ci", "scope": "read", "token": "q-new"})),
         ("DELETE /api/tokens/ci", json!({})),
     ]);
     let (exit, seen) = run_piped(&daemon, &["token", "create", "ci", "--scope", "read"]).await;
     assert_eq!((exit, seen.out()), (Exit::Done, "q-secret\n".into()));
     assert_eq!(daemon.requests()[0].body, json!({"name": "ci", "scope": "read"}));
     let (_, seen) = run_piped(&daemon, &["token", "list"]).await;
-    assert!(lines(&seen)[1].starts_with("ci    read   "), "{}", seen.out());
+    assert!(lines(&seen)[1].starts_with("ci    read   ") && lines(&seen)[1].ends_with("never"), "{}", seen.out());
+    let words = ["token", "rotate", "ci", "--overlap", "10m", "--expires", "30d"];
+    let (exit, seen) = run_piped(&daemon, &words).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, "q-new\n".into()));
+    assert_eq!(daemon.requests().last().unwrap().body, json!({"overlapS": 600, "expiresInS": 2_592_000}));
     let (exit, seen) = run_piped(&daemon, &["token", "revoke", "ci"]).await;
     assert_eq!((exit, seen.out()), (Exit::Done, "token ci is revoked\n".into()));
     let (exit, _) = run_piped(&daemon, &["token", "revoke", "other"]).await;

@@ -4,18 +4,20 @@
 use quell_kernel::approval::ApprovalPolicy;
 use quell_process::{WardenExe, base_environment};
 use quell_protocol::audit::Action;
+use quell_scope::clock::{Clock, SkippedTime};
 use quell_store::sqlite::test_support::RefusedWrite;
 
 use crate::prelude::*;
 use crate::ws::WsTestClient;
 
-/// Waits until the log has `n` entries after `after`; a task of the engine writes them.
+/// Waits until the log has `n` entries after `after`, besides those about access; a task of the engine writes them.
 pub(crate) async fn wait_audit_entries(api: &TestApiClient, after: u64, n: usize) -> Vec<Value> {
     poll_until("the audit entries", async || {
         let list = api.get(&format!("/api/audit?after={after}")).await.expect_status(200);
-        let items = list["items"].as_array().unwrap();
+        let is_action = |row: &&Value| !["new_address", "refused"].contains(&row["action"].as_str().unwrap());
+        let items: Vec<Value> = list["items"].as_array().unwrap().iter().filter(is_action).cloned().collect();
         assert!(items.len() <= n, "{list:#}");
-        (items.len() == n).then(|| items.clone())
+        (items.len() == n).then_some(items)
     })
     .await
 }
@@ -33,7 +35,8 @@ async fn stops_are_written_down_with_who_what_and_from_where() {
     let _ = server.http.post(&path, &json!({"reason": "lunch"})).await.expect_status(200);
     let rows = wait_audit_entries(&server.http, 0, 1).await;
     assert_eq!(audit_columns(&rows[0]), ("admin", "http", "stop", format!("run {first}").as_str()), "{rows:#?}");
-    assert_eq!((&rows[0]["seq"], &rows[0]["from"]), (&json!(1), &json!("127.0.0.1")));
+    // The first entry is the first use of the token.
+    assert_eq!((&rows[0]["seq"], &rows[0]["from"]), (&json!(2), &json!("127.0.0.1")));
     assert_eq!(rows[0]["detail"], format!("stopped: {first}; reason: lunch"));
     assert!(rows[0]["at"].as_str().unwrap().ends_with('Z'), "{rows:#?}");
 
@@ -47,7 +50,7 @@ async fn stops_are_written_down_with_who_what_and_from_where() {
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     client.call("chat.abort", json!({"sessionKey": "t"})).await;
     server.wait_ended(&third).await;
-    let rows = wait_audit_entries(&server.http, 1, 2).await;
+    let rows = wait_audit_entries(&server.http, 2, 2).await;
     assert_eq!(audit_columns(&rows[0]), ("admin", "http", "stop", "session s"));
     assert_eq!(rows[0]["from"], "127.0.0.1, forwarded for 10.0.0.1, 203.0.113.9");
     assert!(rows[0]["detail"].as_str().unwrap().contains(&second));
@@ -155,7 +158,7 @@ async fn the_list_is_read_in_pages_and_survives_its_daemon() {
         let Some(next) = page["nextCursor"].as_str() else { break };
         path = format!("/api/audit?limit=2&after={next}");
     }
-    assert_eq!(seen, [1, 2, 3, 4, 5]);
+    assert_eq!(seen, [1, 2, 3, 4, 5, 6], "the first use of the token, and five holds");
     assert_problem(&server.http.get("/api/audit?after=x").await, 400, "invalid_request");
 }
 
@@ -174,8 +177,9 @@ async fn a_stop_waits_for_no_list_and_what_was_refused_is_written_later_or_is_in
     assert_eq!(audit_columns(&rows[0]).3, format!("run {run_id}"));
 
     let shown = run_cli(daemon.home(), &["audit"]);
-    assert!(shown.code == 0 && shown.out.contains(&format!("stop  run {run_id}")), "{shown:?}");
-    let none = run_cli(daemon.home(), &["audit", "--after", "1", "--json"]);
+    let stop_line = shown.out.lines().find(|line| line.contains(&format!("run {run_id}")));
+    assert!(shown.code == 0 && stop_line.is_some_and(|line| line.contains("  stop  ")), "{shown:?}");
+    let none = run_cli(daemon.home(), &["audit", "--after", "1000", "--json"]);
     assert_eq!((none.code, none.out.as_str()), (0, "[]\n"), "{none:?}");
 
     other.refuse(RefusedWrite::AuditEntry);
@@ -187,4 +191,118 @@ async fn a_stop_waits_for_no_list_and_what_was_refused_is_written_later_or_is_in
     for part in ["ERROR", "admin", "hold", "the last deed", "127.0.0.1"] {
         assert!(line.contains(part), "{part} is not in {line}");
     }
+}
+
+/// The entries with this action, when there are `n`.
+async fn wait_entries_of(api: &TestApiClient, action: &str, n: usize) -> Vec<Value> {
+    poll_until(action, async || {
+        let list = api.get("/api/audit?limit=1000").await.expect_status(200);
+        let of_action = list["items"].as_array().unwrap().iter().filter(|row| row["action"] == action);
+        let rows: Vec<Value> = of_action.cloned().collect();
+        assert!(rows.len() <= n, "{rows:#?}");
+        (rows.len() == n).then_some(rows)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_requests_of_known_principals_are_written_down() {
+    let time: &'static SkippedTime = Box::leak(Box::default());
+    let server = TestServer::start_with(|plan| {
+        plan.engine.clock = Clock::with_skipped_time(time);
+        let main = plan.engine.agents.get_mut(&parse_agent_id("main")).unwrap();
+        main.approvals.insert("list_files".to_owned(), ApprovalPolicy::Ask);
+    })
+    .await;
+    let run = server.start_streaming_run("s").await;
+    server.model.script(list_files_call());
+    let _asking = server.send_message("asking", "list").await;
+    let approval = server.http.wait_approval().await["id"].as_str().unwrap().to_owned();
+    let body = json!({"name": "guest", "scope": "write", "expiresInS": 3600});
+    let made = server.http.post("/api/tokens", &body).await.expect_status(201);
+    let token = made["token"].as_str().unwrap();
+    let guest = server.http.with_token(token);
+    assert_problem(&guest.get("/api/audit").await, 403, "forbidden");
+    assert_problem(&guest.post(&format!("/api/runs/{run}/stop"), &json!({})).await, 403, "forbidden");
+    assert_problem(&guest.post_run("s", &json!({"text": "x"})).await, 403, "forbidden");
+    let mut client = WsTestClient::connect_operator(&server, token).await;
+    client.call_refused("hold.set", json!({"held": true})).await;
+    client.call_refused("approvals.resolve", json!({"id": approval, "decision": "allow"})).await;
+    // Strangers are in the log of the daemon, because nobody knows who they are.
+    assert_problem(&server.http.with_token("wrong").get("/api/runs").await, 401, "unauthorized");
+    assert_problem(&guest.get("/api/runs/none").await, 404, "run_not_found");
+    time.skip(Duration::from_secs(3600));
+    assert_problem(&guest.get("/api/runs").await, 401, "unauthorized");
+    let rows = wait_entries_of(&server.http, "refused", 6).await;
+    let targets: Vec<&str> = rows.iter().map(|row| row["target"].as_str().unwrap()).collect();
+    let stop = format!("request POST /api/runs/{run}/stop");
+    let expected = [
+        "request GET /api/audit",
+        &stop,
+        "request POST /api/sessions/s/runs",
+        "request hold.set",
+        "request approvals.resolve",
+        "request GET /api/runs",
+    ];
+    assert_eq!(targets, expected);
+    assert!(rows.iter().all(|row| row["principal"] == "guest" && row["from"] == "127.0.0.1"), "{rows:#?}");
+    assert!(rows[0]["detail"].as_str().unwrap().contains("scope admin"), "{rows:#?}");
+    assert!(rows[5]["detail"].as_str().unwrap().contains("guest expired at"), "{rows:#?}");
+    assert!(!json!(rows).to_string().contains(token), "the list holds a secret");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_use_of_a_token_from_an_address_is_written_down_once() {
+    let server = TestServer::start().await;
+    let token = server.create_token("bot", "read").await;
+    let bot = server.http.with_token(&token);
+    for proxied in [None, Some("203.0.113.9"), Some("203.0.113.9"), None, Some("2001:db8::1"), Some("2001:db8::2")] {
+        let request = bot.request(Method::GET, "/api/runs");
+        let request = match proxied {
+            Some(address) => request.header("x-forwarded-for", address),
+            None => request,
+        };
+        let _ = bot.send(request).await.expect_status(200);
+    }
+    let networks = |rows: &[Value]| -> Vec<String> {
+        let of_bot = rows.iter().filter(|row| row["target"] == "token bot");
+        of_bot.map(|row| row["detail"].as_str().unwrap().to_owned()).collect()
+    };
+    // One of them is the admin's.
+    let rows = wait_entries_of(&server.http, "new_address", 4).await;
+    let expected = ["127.0.0.1", "127.0.0.1 for 203.0.113.9", "127.0.0.1 for 2001:db8::/64"];
+    assert_eq!(networks(&rows), expected.map(|network| format!("first use from {network}")));
+    let server = server.restart().await;
+    let bot = server.http.with_token(&token);
+    let _ = bot.get("/api/runs").await.expect_status(200);
+    let request = bot.request(Method::GET, "/api/runs").header("x-forwarded-for", "198.51.100.1");
+    let _ = bot.send(request).await.expect_status(200);
+    let rows = wait_entries_of(&server.http, "new_address", 5).await;
+    assert_eq!(networks(&rows).len(), 4, "known addresses survive a restart: {rows:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_exported_as_lines_of_json_by_admins() {
+    let (_model, daemon) = start_daemon("").await;
+    let http = daemon.api();
+    for n in 0..3 {
+        let _ = http.put("/api/hold", &json!({"held": n % 2 == 0})).await.expect_status(200);
+    }
+    let listed = wait_audit_entries(&http, 0, 3).await;
+    let path = "/api/audit?format=jsonl";
+    let answer = http.request(Method::GET, path).send().await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "application/x-ndjson");
+    let text = answer.text().await.unwrap();
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(text.ends_with('\n') && listed.iter().all(|row| rows.contains(row)), "{text}");
+    let rest = http.request(Method::GET, &format!("{path}&after={}&limit=1", rows[0]["seq"]));
+    assert_eq!(rest.send().await.unwrap().text().await.unwrap(), text.lines().nth(1).unwrap().to_owned() + "\n");
+    let shown = run_cli(daemon.home(), &["audit", "export"]);
+    assert!(shown.code == 0 && shown.out.starts_with(&text), "{shown:?}");
+    let none = run_cli(daemon.home(), &["audit", "export", "--after", "1000"]);
+    assert_eq!((none.code, none.out.as_str()), (0, ""));
+    let made = http.post("/api/tokens", &json!({"name": "eyes", "scope": "read:all"})).await.expect_status(201);
+    let reader = http.with_token(made["token"].as_str().unwrap());
+    assert_problem(&reader.get(path).await, 403, "forbidden");
+    assert_problem(&http.get("/api/audit?format=csv").await, 400, "invalid_request");
 }

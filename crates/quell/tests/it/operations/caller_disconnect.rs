@@ -1,6 +1,7 @@
 //! Requests complete even when their caller disconnects: in the database, in memory and in the audit log.
 
 use futures_util::poll;
+use quell_engine::access::TokenSpec;
 use quell_engine::memory::{Note, NoteScope};
 use quell_protocol::api::AccessLevel;
 
@@ -63,7 +64,7 @@ async fn actions_of_callers_that_left_are_audited() {
     test.run_message("s", "hello").await;
     poll_once_and_drop(&test, test.engine.open_session(&alice(), session_request("u", "c"))).await;
     wait_audit_entry(&test, "configure_session").await;
-    poll_once_and_drop(&test, test.engine.create_token(&root(), "t", AccessLevel::Read)).await;
+    poll_once_and_drop(&test, test.engine.create_token(&root(), TokenSpec::new("t", AccessLevel::Read))).await;
     wait_audit_entry(&test, "create_token").await;
     poll_once_and_drop(&test, test.engine.revoke_token(&root(), "t")).await;
     wait_audit_entry(&test, "revoke_token").await;

@@ -74,7 +74,11 @@ impl RouteSpec {
                 &[("scope", "call|run|tree", "model calls alone, all runs, or those of all agents below it, too")]
             }
             ("post", "/api/runs/{id}/stop" | "/api/sessions/{key}/stop" | "/api/stop") => &[WAIT_PARAM],
-            ("get", "/api/audit") => &[("after", "count", "the number of the last entry that is known"), LIMIT_PARAM],
+            ("get", "/api/audit") => &[
+                ("after", "count", "the number of the last entry that is known"),
+                ("format", "json|jsonl", "`jsonl`: an export of all entries as lines of JSON"),
+                LIMIT_PARAM,
+            ],
             ("get", "/api/senders") => &[LIMIT_PARAM, CURSOR_PARAM],
             ("get", path) if path.ends_with("/memory") => NOTE_PARAMS,
             _ => &[],
@@ -424,7 +428,7 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         Admin,
         "/api/audit",
         "Who did what, when and from where: the oldest first after ?after=",
-        &["200 [AuditRow] entries"],
+        &["200 AUDIT a page of entries; with format=jsonl all of them, one in each line"],
     ),
     get(Admin, "/api/tokens", "All tokens, without their secrets", &["200 [TokenRow] tokens"]),
     post(
@@ -433,6 +437,13 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         "Make a token; its secret is shown once",
         Required("TokenRequest"),
         &["201 NewToken the token", "409 the name is taken"],
+    ),
+    post(
+        Admin,
+        "/api/tokens/{name}/rotate",
+        "Give a token a new secret, which is shown once; the old one ends at once, or after an overlap",
+        Optional("TokenRotationRequest"),
+        &["200 NewToken the token with its new secret", "404 unknown", "409 it was changed at the same time"],
     ),
     delete(Admin, "/api/tokens/{name}", "Revoke a token", &["204 none revoked", "404 unknown"]),
 ];

@@ -153,19 +153,24 @@ struct AgentWaitParams {
 
 pub(super) async fn wait(client: Arc<WsClient>, value: Value) -> RpcResult {
     let wait: AgentWaitParams = parse_params(value)?;
-    if client.find_readable_run(&wait.run_id).await?.is_none() {
-        return Err(RpcError::invalid(format!("there is no run {:?}", wait.run_id)));
-    }
+    let unknown = || RpcError::invalid(format!("there is no run {:?}", wait.run_id));
+    let run = client.find_readable_run(&wait.run_id).await?.ok_or_else(unknown)?;
     if let Some(live_run) = client.engine().live_run(&wait.run_id) {
         let limit = wait.timeout_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
-        if tokio::time::timeout(limit, live_run.wait_for_progress(RunProgress::Ended)).await.is_err() {
-            return Ok(json!({"runId": wait.run_id, "status": "pending"}));
+        tokio::select! {
+            biased;
+            () = client.engine().wait_run_withdrawn(&client.peer.caller, &run.principal, &run.session_key) => {
+                return Err(unknown());
+            }
+            ended = tokio::time::timeout(limit, live_run.wait_for_progress(RunProgress::Ended)) => if ended.is_err() {
+                return Ok(json!({"runId": wait.run_id, "status": "pending"}));
+            }
         }
         return Ok(payloads::run_outcome(&live_run.view()));
     }
     match client.engine().find_run(&wait.run_id).await? {
         Some(run) => Ok(payloads::run_outcome(&run)),
-        None => Err(RpcError::invalid(format!("there is no run {:?}", wait.run_id))),
+        None => Err(unknown()),
     }
 }
 

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::MAX_FOLLOWED_RUNS;
+use super::super::followed_runs::FoundRun;
 use super::super::frame::RpcError;
 use super::{ConnectionLoad, MAX_PENDING_WAITS, MethodOutcome, WsClient, parse_params};
 
@@ -27,8 +28,9 @@ pub(super) fn follow(client: Arc<WsClient>, value: Value, load: ConnectionLoad) 
     let run = run_id.clone();
     let lookup = Box::pin(async move {
         let unknown = || RpcError::invalid(format!("there is no run {run_id:?}"));
-        client.find_readable_run(&run_id).await?.ok_or_else(unknown)?;
-        client.engine().follow_run(&run_id, after).await?.ok_or_else(unknown)
+        let found = client.find_readable_run(&run_id).await?.ok_or_else(unknown)?;
+        let follow = client.engine().follow_run(&run_id, after).await?.ok_or_else(unknown)?;
+        Ok(FoundRun { follow, principal: found.principal, session: found.session_key })
     });
     Ok(MethodOutcome::Follow(run, lookup))
 }
