@@ -116,12 +116,14 @@ impl ButtonFixture {
         self.model.recorded_requests().last().unwrap().body["messages"].to_string()
     }
 
-    async fn shut_down(self) {
+    /// Shuts everything down, and returns what the group shows then.
+    async fn shut_down(self) -> ChatView {
         self.wait("the answers to all presses", |view| view.unanswered == 0).await;
         let deadline = tokio::time::sleep(Duration::from_secs(5));
         let (left, ()) = tokio::join!(self.engine.shut_down(), self.channels.shut_down(deadline));
         assert!(left.is_empty(), "{left:?}");
         assert_eq!(self.server.client_errors(), Vec::<String>::new());
+        self.server.view()
     }
 }
 
@@ -271,6 +273,16 @@ async fn an_answer_from_elsewhere_withdraws_the_buttons(#[values(Telegram, Disco
     fixture.wait_for_end(&message, "was denied by page:admin").await;
     fixture.wait_for_answer().await;
     fixture.shut_down().await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_withdraws_the_buttons(#[values(Telegram, Discord, Slack)] kind: ChannelKind) {
+    let fixture = ButtonFixture::start(kind).await;
+    let (message, _) = fixture.ask(json!({"path": "."})).await;
+    let view = fixture.shut_down().await;
+    let shown = view.messages.iter().find(|shown| shown.id == message.id).unwrap();
+    assert!(shown.buttons.is_empty() && shown.text.contains("was not executed"), "{view:#?}");
 }
 
 /// The response to the message is lost: the press says which message it is.
