@@ -38,9 +38,9 @@ const PRESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The messages with buttons that show calls which wait now, by the id of the approval.
 #[derive(Default)]
-pub(super) struct ApprovalMessages(Mutex<BTreeMap<String, ShownApproval>>);
+pub(super) struct ApprovalMessages(Mutex<BTreeMap<String, ApprovalMessageState>>);
 
-struct ShownApproval {
+struct ApprovalMessageState {
     channel: String,
     address: ChatAddress,
     /// None until the network has named it.
@@ -195,7 +195,7 @@ impl ApprovalMessages {
 
     fn register(&self, target: &ReplyTarget, id: &str, offers_allow: bool) -> ShownGuard<'_> {
         let (channel, address) = (target.channel.name.clone(), target.address.clone());
-        self.lock().insert(id.to_owned(), ShownApproval { channel, address, message: None, offers_allow });
+        self.lock().insert(id.to_owned(), ApprovalMessageState { channel, address, message: None, offers_allow });
         ShownGuard { messages: self, id: id.to_owned() }
     }
 
@@ -215,7 +215,7 @@ impl ApprovalMessages {
         shown.message.as_ref().is_none_or(|message| *message == press.message_id)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ShownApproval>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ApprovalMessageState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
