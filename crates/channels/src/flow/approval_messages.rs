@@ -21,7 +21,7 @@ use super::notices::NoticePriority;
 use super::reply_target::ReplyTarget;
 use super::send_retry::{RetrySafety, SendPersistence, retry};
 use super::{Channels, channel_caller};
-use crate::network::{ButtonPress, ChatAddress, MessageButtons, MessageId, PressReply, SendError};
+use crate::network::{ButtonPress, ChatAddress, MessageId, PressReply, SendError};
 
 /// Calls that are shown with buttons at the same time. Further ones get a notice without buttons.
 const MAX_SHOWN: usize = 256;
@@ -38,9 +38,9 @@ const PRESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The messages with buttons that show calls which wait now, by the id of the approval.
 #[derive(Default)]
-pub(super) struct ApprovalMessages(Mutex<BTreeMap<String, ShownApproval>>);
+pub(super) struct ApprovalMessages(Mutex<BTreeMap<String, ApprovalMessageState>>);
 
-struct ShownApproval {
+struct ApprovalMessageState {
     channel: String,
     address: ChatAddress,
     /// None until the network has named it.
@@ -73,6 +73,9 @@ fn push_notice(target: &ReplyTarget, row: &ApprovalRow) {
 async fn run_approval_message(channels: Channels, target: ReplyTarget, mut rows: watch::Receiver<ApprovalRow>) {
     let Some(buttons) = target.channel.network.features().buttons else { return };
     let row = rows.borrow_and_update().clone();
+    if row.state != ApprovalState::Pending {
+        return;
+    }
     let message = ApprovalMessage::new(&row, &buttons.message_format());
     // Before the message is sent: a press may come before the network's response.
     let shown = channels.approval_messages().register(&target, &row.id, message.offers(Decision::Allow));
@@ -94,7 +97,8 @@ async fn run_approval_message(channels: Channels, target: ReplyTarget, mut rows:
         let row = rows.borrow_and_update().clone();
         let is_settled = row.state != ApprovalState::Pending;
         if let Some(message) = shown.message() {
-            show_change(buttons, address, &message, &row).await;
+            // The configuration of the channel may have changed, its token included.
+            show_change(&channels.current_channel(&target.channel), address, &message, &row).await;
         }
         if is_settled {
             return;
@@ -102,7 +106,8 @@ async fn run_approval_message(channels: Channels, target: ReplyTarget, mut rows:
     }
 }
 
-async fn show_change(buttons: &dyn MessageButtons, address: &ChatAddress, message: &MessageId, row: &ApprovalRow) {
+async fn show_change(channel: &ActiveChannel, address: &ChatAddress, message: &MessageId, row: &ApprovalRow) {
+    let Some(buttons) = channel.network.features().buttons else { return };
     let content = ApprovalMessage::new(row, &buttons.message_format());
     let edit = || buttons.edit(address, message, &content.piece, &content.buttons);
     let is_pending = row.state == ApprovalState::Pending;
@@ -195,21 +200,27 @@ impl ApprovalMessages {
 
     fn register(&self, target: &ReplyTarget, id: &str, offers_allow: bool) -> ShownGuard<'_> {
         let (channel, address) = (target.channel.name.clone(), target.address.clone());
-        self.lock().insert(id.to_owned(), ShownApproval { channel, address, message: None, offers_allow });
+        self.lock().insert(id.to_owned(), ApprovalMessageState { channel, address, message: None, offers_allow });
         ShownGuard { messages: self, id: id.to_owned() }
     }
 
     /// True if the message of the press shows this call and has this button. As long as the network has not named the
-    /// message, the press names it.
+    /// message, the press of an approver names it.
     fn has_button(&self, channel: &ActiveChannel, press: &ButtonPress, button: &ApprovalButton) -> bool {
         let mut messages = self.lock();
         let Some(shown) = messages.get_mut(&button.approval_id) else { return false };
         let is_here = shown.channel == channel.name && shown.address.target == press.address.target;
         let is_offered = button.decision == Decision::Deny || shown.offers_allow;
-        is_here && is_offered && *shown.message.get_or_insert_with(|| press.message_id.clone()) == press.message_id
+        if !is_here || !is_offered {
+            return false;
+        }
+        if shown.message.is_none() && channel.is_approver(&press.sender) {
+            shown.message = Some(press.message_id.clone());
+        }
+        shown.message.as_ref().is_none_or(|message| *message == press.message_id)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ShownApproval>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ApprovalMessageState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -18,7 +18,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use self::servers::{ButtonServer, ChatView, ShownMessage};
+use self::servers::{ButtonServer, ChatView, ShownButtonMessage};
 use super::super::Channels;
 use super::{WAIT_TIMEOUT, engine_config, page_admin, page_submission};
 use crate::config::ChannelKind::{self, Discord, Slack, Telegram};
@@ -64,7 +64,7 @@ impl ButtonFixture {
     }
 
     /// Ann asks for something that needs a call. Returns the message of the call, and the call.
-    async fn ask(&self, arguments: Value) -> (ShownMessage, ApprovalRow) {
+    async fn ask(&self, arguments: Value) -> (ShownButtonMessage, ApprovalRow) {
         let call = ScriptedResponse::tool_call("c1", "list_files", &arguments);
         self.model.script(call).script(ScriptedResponse::text("It is done."));
         self.server.write("ann", "list it");
@@ -90,8 +90,8 @@ impl ButtonFixture {
     }
 
     /// Waits until the message shows this text, without buttons.
-    async fn wait_for_end(&self, message: &ShownMessage, text: &str) -> ShownMessage {
-        let is_over = |shown: &ShownMessage| shown.id == message.id && shown.text.contains(text);
+    async fn wait_for_end(&self, message: &ShownButtonMessage, text: &str) -> ShownButtonMessage {
+        let is_over = |shown: &ShownButtonMessage| shown.id == message.id && shown.text.contains(text);
         let view = self.wait(text, |view| view.messages.iter().any(is_over)).await;
         let shown = view.messages.into_iter().find(|shown| shown.id == message.id).unwrap();
         assert_eq!(shown.buttons, [], "the buttons are withdrawn");
@@ -116,17 +116,19 @@ impl ButtonFixture {
         self.model.recorded_requests().last().unwrap().body["messages"].to_string()
     }
 
-    async fn shut_down(self) {
+    /// Shuts everything down, and returns what the group shows then.
+    async fn shut_down(self) -> ChatView {
         self.wait("the answers to all presses", |view| view.unanswered == 0).await;
         let deadline = tokio::time::sleep(Duration::from_secs(5));
         let (left, ()) = tokio::join!(self.engine.shut_down(), self.channels.shut_down(deadline));
         assert!(left.is_empty(), "{left:?}");
         assert_eq!(self.server.client_errors(), Vec::<String>::new());
+        self.server.view()
     }
 }
 
 /// The data of the button with this label.
-fn data_of(message: &ShownMessage, label: &str) -> String {
+fn data_of(message: &ShownButtonMessage, label: &str) -> String {
     message.buttons.iter().find(|button| button.label.contains(label)).unwrap().data.clone()
 }
 
@@ -249,7 +251,7 @@ async fn a_quorum_of_two_is_counted_in_the_message(#[values(Telegram, Discord, S
     assert!(message.text.contains("Approved by 0 of 2 people."), "{message:?}");
     let approve = data_of(&message, "Approve");
     fixture.server.press("bob", &message.id, &approve);
-    let counted = |shown: &ShownMessage| shown.text.contains("Approved by 1 of 2 people: chat:");
+    let counted = |shown: &ShownButtonMessage| shown.text.contains("Approved by 1 of 2 people: chat:");
     let view = fixture.wait("the count", |view| view.messages.iter().any(counted)).await;
     assert_eq!(view.messages.iter().find(|shown| counted(shown)).unwrap().buttons.len(), 2, "the buttons stay");
     fixture.press_refused("bob", &message.id, &approve, "you have allowed the call already").await;
@@ -271,6 +273,16 @@ async fn an_answer_from_elsewhere_withdraws_the_buttons(#[values(Telegram, Disco
     fixture.wait_for_end(&message, "was denied by page:admin").await;
     fixture.wait_for_answer().await;
     fixture.shut_down().await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_withdraws_the_buttons(#[values(Telegram, Discord, Slack)] kind: ChannelKind) {
+    let fixture = ButtonFixture::start(kind).await;
+    let (message, _) = fixture.ask(json!({"path": "."})).await;
+    let view = fixture.shut_down().await;
+    let shown = view.messages.iter().find(|shown| shown.id == message.id).unwrap();
+    assert!(shown.buttons.is_empty() && shown.text.contains("was not executed"), "{view:#?}");
 }
 
 /// The response to the message is lost: the press says which message it is.
@@ -295,7 +307,7 @@ async fn where_buttons_are_refused_the_commands_are_named(#[values(Telegram, Dis
     fixture.server.refuse_next_message();
     fixture.model.script(ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."})));
     fixture.server.write("ann", "list it");
-    let is_notice = |shown: &ShownMessage| shown.buttons.is_empty() && shown.text.contains("/approve ");
+    let is_notice = |shown: &ShownButtonMessage| shown.buttons.is_empty() && shown.text.contains("/approve ");
     fixture.wait("the notice", |view| view.messages.iter().any(is_notice)).await;
     fixture.shut_down().await;
 }

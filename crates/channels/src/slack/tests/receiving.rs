@@ -95,7 +95,7 @@ async fn own_messages_changes_and_programs_are_not_heard() {
 }
 
 #[tokio::test]
-async fn a_press_in_a_thread_is_acknowledged_at_once_and_refused_there() {
+async fn a_press_in_a_thread_is_acknowledged_and_refused_there() {
     let fixture = SlackFixture::listening().await;
     fixture.sink.set_storing(false);
     let first = fixture.post("begin");

@@ -261,7 +261,7 @@ async fn listening_ends_as_the_server_says(#[case] fault: FakeTelegramFault, #[c
 }
 
 #[tokio::test]
-async fn a_press_in_a_topic_has_the_place_of_its_message_and_bots_press_nothing() {
+async fn a_press_in_a_topic_has_its_place_and_bots_do_not_press() {
     let fake = FakeTelegram::start().await;
     let (bot, sink) = (telegram_network(&fake), RecordingInboundSink::new());
     let query = |id: &str, is_bot: bool, message: Value| {

@@ -90,6 +90,32 @@ async fn a_stop_from_the_chat_ends_the_run_and_says_so() {
     fixture.assert_stop_told(1).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pressed_button_allows_the_call_and_is_audited() {
+    let process_lock = ProcessLock::shared().await;
+    let telegram = FakeTelegram::start().await;
+    let section =
+        format!("approvals = {{ list_files = \"ask\" }}\n{}approvers = [\"77\"]\n", channel_config(&telegram));
+    let fixture = ChannelDaemonFixture::start(process_lock, &section, TOKEN).await;
+    let call = ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."}));
+    fixture.model.script(call).script(ScriptedResponse::text("It is empty."));
+    telegram.post_message(CHAT, ANN, "what is there?");
+    let find = |it: &[FakeTelegramMessage]| it.iter().find(|shown| !shown.buttons.is_empty()).cloned();
+    let state = telegram.wait_for("the buttons", |it| find(it.messages(CHAT)).is_some()).await;
+    let shown = find(state.messages(CHAT)).unwrap();
+    telegram.press_button(CHAT, ANN, shown.id, &shown.buttons[0].data);
+    let end = "list_files was allowed by telegram:77.";
+    let is_over = |it: &FakeTelegramMessage| it.id == shown.id && it.text.contains(end) && it.buttons.is_empty();
+    telegram.wait_for(end, |it| it.messages(CHAT).iter().any(is_over)).await;
+    telegram.wait_for("the answer", |it| it.bot_texts(CHAT).contains(&"It is empty.")).await;
+    let answered = telegram.wait_for("the reply", |it| it.presses.iter().all(|press| !press.answers.is_empty())).await;
+    assert_eq!(answered.presses[0].answers, [("✅ Allowed: list_files.".to_owned(), false)]);
+    let audit = fixture.daemon.api().get("/api/audit").await.expect_status(200);
+    let rows = audit["items"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["action"] == "approve").expect("an audited approval");
+    assert_eq!((&row["principal"], &row["surface"]), (&json!("telegram:77"), &json!("channel")), "{row:#}");
+}
+
 /// Regression: the stop got no reply at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_ends_a_command_that_was_left_in_the_background_and_says_so() {

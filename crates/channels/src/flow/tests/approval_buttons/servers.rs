@@ -47,7 +47,7 @@ pub(super) trait ButtonServer: Send + Sync {
 #[derive(Debug, Clone)]
 pub(super) struct ChatView {
     /// The messages of the account.
-    pub(super) messages: Vec<ShownMessage>,
+    pub(super) messages: Vec<ShownButtonMessage>,
     /// Refused presses: the person, and the text that only this person sees.
     pub(super) refusals: Vec<(String, String)>,
     /// Presses that the network still waits for.
@@ -55,14 +55,14 @@ pub(super) struct ChatView {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ShownMessage {
+pub(super) struct ShownButtonMessage {
     pub(super) id: String,
     /// Without marks of code.
     pub(super) text: String,
     pub(super) buttons: Vec<FakeButton>,
 }
 
-impl ShownMessage {
+impl ShownButtonMessage {
     fn new(id: String, text: &str, buttons: &[FakeButton]) -> Self {
         Self { id, text: text.replace('`', ""), buttons: buttons.to_vec() }
     }
@@ -144,7 +144,8 @@ impl ButtonServer for FakeTelegram {
 
 fn telegram_view(state: &telegram::FakeTelegramState) -> ChatView {
     let own = state.messages(TELEGRAM_GROUP).iter().filter(|message| message.from == telegram::BOT_ID);
-    let messages = own.map(|shown| ShownMessage::new(shown.id.to_string(), &shown.text, &shown.buttons)).collect();
+    let messages =
+        own.map(|shown| ShownButtonMessage::new(shown.id.to_string(), &shown.text, &shown.buttons)).collect();
     let answers = state.presses.iter().flat_map(|press| press.answers.iter().map(move |answer| (press.from, answer)));
     let refused = answers.filter(|(_, (_, must_be_closed))| *must_be_closed);
     let refusals = refused.map(|(from, (text, _))| (from.to_string(), text.clone())).collect();
@@ -217,7 +218,8 @@ impl DiscordServer {
         let bot = self.server.bot_id();
         let shown = state.chat_data.channel(&self.channel).unwrap().messages.iter();
         let own = shown.filter(|message| message.author == bot);
-        let messages = own.map(|shown| ShownMessage::new(shown.id.clone(), &shown.text, &shown.buttons)).collect();
+        let messages =
+            own.map(|shown| ShownButtonMessage::new(shown.id.clone(), &shown.text, &shown.buttons)).collect();
         let refusal = |press: &discord::FakeDiscordPress| match &press.response {
             Some(FakeInteractionResponse::Ephemeral(text)) => Some((press.user.clone(), text.clone())),
             Some(FakeInteractionResponse::Deferred) | None => None,
@@ -288,7 +290,8 @@ impl ButtonServer for SlackServer {
 impl SlackServer {
     fn view_of(&self, state: &slack::FakeSlackState) -> ChatView {
         let own = state.chat_data.messages(&self.channel).iter().filter(|message| message.author == slack::BOT);
-        let messages = own.map(|shown| ShownMessage::new(shown.ts.clone(), &shown.text, &shown.buttons)).collect();
+        let messages =
+            own.map(|shown| ShownButtonMessage::new(shown.ts.clone(), &shown.text, &shown.buttons)).collect();
         let refusals = state.ephemeral.iter().map(|told| (told.user.clone(), told.text.clone())).collect();
         ChatView { messages, refusals, unanswered: state.unacknowledged() }
     }
