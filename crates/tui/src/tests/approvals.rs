@@ -72,3 +72,19 @@ fn a_typed_answer_is_for_the_call_that_was_shown_when_it_was_begun() {
     assert!(scene.screen_text(80, 24).contains("not answered, another call waits now: shell"));
     assert_eq!(scene.submit_text("/approve"), [allow("a2")]);
 }
+
+#[test]
+fn a_call_that_asks_to_leave_the_sandbox_is_marked() {
+    let (mut scene, _) = ChatHarness::running("work");
+    let escalation = json!({"reason": "it needs \u{202e}the disk", "mode": "workspace", "rule": "only the workdir", "opens": "all files"});
+    scene.receive_approvals(
+        json!([{"id": "a1", "runId": "u.1", "sessionKey": "work", "agent": "main", "principal": "admin",
+        "callId": "c1", "tool": "shell", "arguments": {"command": "ls"}, "escalation": escalation, "requestedAt": "",
+        "expiresAt": "", "state": "pending"}]),
+    );
+    let screen = scene.screen_text(120, 40);
+    for part in ["outside of the sandbox", "the disk", "only the workdir", "all files"] {
+        assert!(screen.contains(part), "{part}: {screen}");
+    }
+    assert!(!screen.contains('\u{202e}'), "{screen}");
+}

@@ -126,6 +126,32 @@ async fn approvals_are_answered_once_and_shown_as_they_are() {
     fixture.assert_no_page_errors(&["status of 409", "status of 404"]).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_asks_to_leave_the_sandbox_is_marked_and_remembered_for_a_session() {
+    let Some(fixture) = PageFixture::start_signed_in().await else { return };
+    let call = |command: &str| {
+        let arguments = json!({"command": command, "escalate": "it needs \u{202e} the disk"});
+        ScriptedResponse::tool_call("c1", "shell", &arguments)
+    };
+    fixture.model.script(call("echo outside")).script(ScriptedResponse::text("Thank you."));
+    let run = fixture.http.send_message("leaver", "please").await;
+    fixture.go_to("#/approvals").await;
+    fixture.wait_visible("#approvals .approval.outside .approval-outside").await;
+    let shown = fixture.text("#approvals [data-approval]").await;
+    for part in ["Outside of the sandbox", "the disk", "permits changes in", "stay out of reach", "echo outside"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains('\u{202e}'), "invisible characters are written as escapes: {shown}");
+    fixture.click("#approvals .approval-remember summary").await;
+    assert_eq!(fixture.eval("document.querySelector('.approval-remember input').value").await, "echo outside");
+    fixture.click_until_hidden("#approvals .allow-session", "#approvals [data-approval]").await;
+    assert_eq!(fixture.http.wait_ended(&run).await["output"], "Thank you.");
+    fixture.model.script(call("echo again")).script(ScriptedResponse::text("Not asked."));
+    let remembered = fixture.http.send_message("leaver", "again").await;
+    assert_eq!(fixture.http.wait_ended(&remembered).await["output"], "Not asked.");
+    fixture.assert_no_page_errors(&[]).await;
+}
+
 /// Somebody else answers the approval before this page hears of it.
 async fn check_late_answer(fixture: &PageFixture, call: ScriptedResponse) {
     fixture.model.script(call).script(ScriptedResponse::text("Somebody said yes."));

@@ -380,7 +380,7 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         Approve,
         "/api/approval-rules/{id}",
         "Delete a remembered allowance, so that its calls wait for a person again",
-        &["204 deleted", "404 unknown"],
+        &["204 none deleted", "404 unknown"],
     ),
     post(StopAll, "/api/stop", "Stop everything", Optional("StopAllRequest"), &["200 StopAllAnswer what was stopped"]),
     get(Token, "/api/hold", "Whether new runs are held", &["200 Hold the hold"]),
