@@ -34,7 +34,9 @@ impl StartedCommand {
     ) -> Result<Self, StartFailure> {
         match request.isolate {
             Isolate::Auto | Isolate::Pid => match namespace::start_in_namespace(request, input, listener_socket) {
-                Err(StartFailure { step: StartStep::Isolate, .. }) if request.isolate == Isolate::Auto => {
+                Err(StartFailure { step: StartStep::Isolate, errno, .. })
+                    if request.isolate == Isolate::Auto && is_permanent(errno) =>
+                {
                     Self::without_namespace(request, input)
                 }
                 inside => Ok(Self::in_namespace(inside?)),
@@ -63,5 +65,18 @@ impl StartedCommand {
         };
         let leader = started.map_err(StartFailure::program)?;
         Ok(Self { leader, command: leader, namespace_reports: None, cgroup, sandbox: facts })
+    }
+}
+
+/// Whether a system that refuses a namespace with this error always does. A shortage is no reason for less isolation: a
+/// command of another call may have caused it. Zero stands for an init that was ended.
+fn is_permanent(errno: i32) -> bool {
+    match errno {
+        0 | libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE => false,
+        libc::ENOSPC => {
+            let most = std::fs::read_to_string("/proc/sys/user/max_user_namespaces");
+            most.is_ok_and(|most| most.trim() == "0")
+        }
+        _ => true,
     }
 }

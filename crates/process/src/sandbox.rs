@@ -33,7 +33,8 @@ use landlock_rules::LandlockRules;
 pub(super) use mounts::mount_own_proc;
 pub(super) use network::listen_for_proxy;
 
-/// What the processes of a command may reach. All paths are absolute; those that do not exist are left out.
+/// What the processes of a command may reach. All paths are absolute; those that do not exist are left out. `readable`
+/// and `writable` have no symbolic links: a place that has become one is left out, too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
     pub mode: SandboxMode,
@@ -70,6 +71,9 @@ pub enum SandboxNetwork {
     /// As `Closed`, with a [`CommandNetwork`] that listens on port [`PROXY_PORT`] of the loopback interface.
     Proxied,
 }
+
+/// The first version of Landlock with rules for `truncate`.
+const TRUNCATION_ABI: i64 = 3;
 
 /// The port of the proxy in the network namespace of a command, the usual one of HTTP proxies.
 pub const PROXY_PORT: u16 = 3128;
@@ -207,8 +211,12 @@ impl PreparedSandbox {
         let landlock = if needs_landlock { LandlockRules::new(spec, has_mounts, namespaces.network)? } else { None };
         if needs_landlock {
             layers.note(SandboxLayer::Landlock, landlock.is_some(), "the kernel has no Landlock");
+            if landlock.is_some() && !has_mounts && landlock_rules::abi_version() < TRUNCATION_ABI {
+                let reason = "Landlock keeps files from being emptied from Linux 6.2 on";
+                layers.note(SandboxLayer::Landlock, false, reason);
+            }
         }
-        let filters = syscall_filter::programs(spec, namespaces.network)?;
+        let filters = syscall_filter::programs(spec, namespaces)?;
         if !filters.is_empty() {
             layers.note(SandboxLayer::SystemCalls, true, "");
         }

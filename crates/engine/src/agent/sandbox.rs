@@ -5,7 +5,7 @@
 //! temporary files, which goes with the session.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -201,11 +201,13 @@ impl SandboxSite {
         let Some(own) = self.home_dir.as_ref().map(|own| own.join(".gitconfig")).filter(|own| own.is_file()) else {
             return Ok(());
         };
-        if settings.exists() {
-            return Ok(());
+        // Only a new file: the agent may have put a link there.
+        match fs::OpenOptions::new().write(true).create_new(true).open(&settings) {
+            Ok(mut file) => writeln!(file, "[include]\n\tpath = {}", own.display()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
         }
-        fs::write(&settings, format!("[include]\n\tpath = {}\n", own.display()))
-            .map_err(|error| format!("{} cannot be written: {error}", settings.display()))
+        .map_err(|error| format!("{} cannot be written: {error}", settings.display()))
     }
 
     /// Deletes the temporary files of a session.

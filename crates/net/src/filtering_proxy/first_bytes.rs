@@ -6,8 +6,6 @@ use rustls::server::Acceptor;
 
 /// Most bytes that are held until the kind is known. A ClientHello with post-quantum keys has about 2 KiB.
 const MAX_FIRST_BYTES: usize = 32 * 1024;
-/// Longest method of a request. A longer first word is no HTTP.
-const MAX_METHOD: usize = 32;
 
 /// The first byte of a TLS handshake, and the major version of all TLS records behind it.
 const TLS_HANDSHAKE: u8 = 0x16;
@@ -55,6 +53,10 @@ impl FirstBytesReader {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// The bytes so far, to be sent on.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes
@@ -87,17 +89,22 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
 }
 
+/// The characters of a method (`tchar`, RFC 9110, section 5.6.2). Some servers accept every token as one.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
 /// Lenient where servers are: blanks may come first, and a line with `HTTP/` anywhere counts as a request. What it
 /// is exactly, the parser of the HTTP side decides, which is strict.
 fn recognise_text(text: &[u8]) -> FirstBytes {
     let begin = text.iter().position(|byte| !is_blank(*byte)).unwrap_or(text.len());
     let text = text.get(begin..).unwrap_or_default();
-    let is_method = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    let method = text.iter().take_while(|byte| is_method(byte)).count();
+    let method = text.iter().take_while(|byte| is_token(**byte)).count();
     let follows = text.get(method);
-    let can_be_request = method <= MAX_METHOD
-        && text.first().is_none_or(u8::is_ascii_alphabetic)
-        && follows.is_none_or(|byte| is_blank(*byte));
+    let can_be_request = (method > 0 || text.is_empty())
+        && follows.is_none_or(|byte| is_blank(*byte))
+        // No server takes this for text. Git's own protocol has it.
+        && !text.contains(&0);
     if begin > MAX_FIRST_BYTES || (can_be_request && text.len() > MAX_FIRST_BYTES) {
         return FirstBytes::TooLong;
     }
@@ -131,6 +138,10 @@ mod tests {
     #[case("PRI * HTTP/2.0\r\n", FirstBytes::Http)]
     #[case("GET /", FirstBytes::Incomplete)]
     #[case("\r\n", FirstBytes::Incomplete)]
+    #[case("1GET / HTTP/1.1\r\n", FirstBytes::Http)]
+    #[case("!.* / HTTP/1.1\r\n", FirstBytes::Http)]
+    #[case("A-METHOD-WITH-MORE-THAN-THIRTY-TWO-CHARACTERS / HTTP/1.1\r\n", FirstBytes::Http)]
+    #[case("0032git-upload-pack /x\0host=y\0", FirstBytes::Other)]
     #[case("SSH-2.0-OpenSSH\r\n", FirstBytes::Other)]
     #[case("EHLO me\r\n", FirstBytes::Other)]
     #[case("*1\r\n$4\r\nPING\r\n", FirstBytes::Other)]

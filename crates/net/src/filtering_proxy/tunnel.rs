@@ -44,6 +44,10 @@ pub(super) async fn relay_inspected(
         FirstBytesWait { needs_tls, head_timeout: gate.limits.head_timeout },
     )
     .await?;
+    if needs_tls && kind == FirstBytes::Incomplete && reader.is_empty() {
+        // The client only looked whether the port answers.
+        return client.shutdown().await;
+    }
     let refusal = match &kind {
         FirstBytes::Tls { server_name: Some(name) } if server.target.has_host(name) => None,
         FirstBytes::Tls { server_name: Some(name) } => {

@@ -16,7 +16,7 @@ use rustix::mount::{
 };
 use rustix::process::geteuid;
 
-use super::paths::{PlaceAccess, places};
+use super::paths::{PlaceAccess, places, with_fixed_ancestors};
 use super::syscalls::set_read_only;
 use super::{SandboxError, SandboxSpec};
 
@@ -37,7 +37,7 @@ pub(super) fn apply(spec: &SandboxSpec) -> Result<bool, SandboxError> {
         return Ok(false);
     }
     let cwd = std::env::current_dir().map_err(|error| SandboxError::new("find the working directory", error))?;
-    let places = places(spec);
+    let places = with_fixed_ancestors(places(spec), spec.is_off());
     let mut view = FileSystemView::default();
     for (path, access) in &places {
         view.clone_place(path, access)?;

@@ -39,11 +39,11 @@ pub(super) fn places(spec: &SandboxSpec) -> BTreeMap<PathBuf, PlaceAccess> {
     if !spec.is_off() {
         places.extend(resolve(&spec.hidden).into_iter().map(|path| (path, PlaceAccess::Hidden)));
         let needed = resolve(NEEDED_IN_RUN).into_iter().filter(|path| path.starts_with("/run"));
-        let readable = resolve(&spec.readable).into_iter().chain(needed);
+        let readable = unmoved(&spec.readable).chain(needed);
         places.extend(readable.map(|path| (path, PlaceAccess::ReadOnly)));
         let is_read_only = spec.mode == SandboxMode::ReadOnly;
         let writable = if is_read_only { PlaceAccess::ReadOnly } else { PlaceAccess::ReadWrite };
-        places.extend(resolve(&spec.writable).into_iter().map(|path| (path, writable.clone())));
+        places.extend(unmoved(&spec.writable).map(|path| (path, writable.clone())));
         places.extend(resolve(&spec.home).into_iter().map(|path| (path, PlaceAccess::ReadWrite)));
         for directory in resolve(PRIVATE_DIRECTORIES) {
             let access = match &spec.temporary {
@@ -58,6 +58,25 @@ pub(super) fn places(spec: &SandboxSpec) -> BTreeMap<PathBuf, PlaceAccess> {
     without_repetitions(places)
 }
 
+/// Adds each directory above a place that could be renamed: as a place of its own it is a mount point, which the kernel
+/// refuses to rename (EBUSY). Otherwise the next command, which finds places by their paths, would see what was moved
+/// away, or use what was put there.
+pub(super) fn with_fixed_ancestors(
+    places: BTreeMap<PathBuf, PlaceAccess>,
+    is_off: bool,
+) -> BTreeMap<PathBuf, PlaceAccess> {
+    let is_writable = |directory: &Path| match directory.ancestors().find_map(|outer| places.get(outer)) {
+        Some(PlaceAccess::ReadWrite) => true,
+        Some(_) => false,
+        None => is_off,
+    };
+    let ancestors = places.keys().flat_map(|path| path.ancestors().skip(1));
+    let renameable = ancestors.filter(|directory| directory.parent().is_some() && is_writable(directory));
+    let fixed: Vec<PathBuf> =
+        renameable.filter(|directory| !places.contains_key(*directory)).map(Path::to_owned).collect();
+    places.into_iter().chain(fixed.into_iter().map(|directory| (directory, PlaceAccess::ReadWrite))).collect()
+}
+
 /// Leaves out what is hidden inside of something hidden.
 fn without_repetitions(places: BTreeMap<PathBuf, PlaceAccess>) -> BTreeMap<PathBuf, PlaceAccess> {
     let is_repeated = |path: &Path, access: &PlaceAccess| {
@@ -69,6 +88,11 @@ fn without_repetitions(places: BTreeMap<PathBuf, PlaceAccess>) -> BTreeMap<PathB
         .filter(|(path, access)| !is_repeated(path, access))
         .map(|(path, access)| (path.clone(), access.clone()))
         .collect()
+}
+
+/// Those that still are where they were when the agent was configured: another agent may have put a link there since.
+fn unmoved(paths: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
+    paths.iter().filter(|path| path.canonicalize().is_ok_and(|real| real == **path)).cloned()
 }
 
 fn resolve<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<PathBuf> {
@@ -139,6 +163,37 @@ mod tests {
         };
         let expected = [("home", PlaceAccess::ReadWrite), ("home/data", PlaceAccess::Hidden)];
         assert_eq!(fixture.places(&spec), named(&expected));
+    }
+
+    #[test]
+    fn directories_above_a_place_cannot_be_renamed() {
+        let fixture = PlacesFixture::new();
+        let spec = SandboxSpec {
+            hidden: fixture.paths(&["home/data/backup"]),
+            writable: fixture.paths(&["home"]),
+            ..SandboxSpec::new(SandboxMode::Workspace)
+        };
+        let fixed = with_fixed_ancestors(places(&spec), false);
+        assert_eq!(fixed.get(&fixture.paths(&["home/data"])[0]), Some(&PlaceAccess::ReadWrite));
+        assert!(!fixed.contains_key(fixture.dir.path()), "it is read-only");
+        let off = SandboxSpec { protected: fixture.paths(&["home/data"]), ..SandboxSpec::new(SandboxMode::Off) };
+        let fixed = with_fixed_ancestors(places(&off), true);
+        let root = fixture.dir.path().canonicalize().unwrap();
+        for directory in root.join("home").ancestors().filter(|directory| directory.parent().is_some()) {
+            assert_eq!(fixed.get(directory), Some(&PlaceAccess::ReadWrite), "{}", directory.display());
+        }
+    }
+
+    #[test]
+    fn a_place_that_became_a_link_is_not_opened() {
+        let fixture = PlacesFixture::new();
+        symlink(fixture.dir.path().join("home"), fixture.dir.path().join("work/link")).unwrap();
+        let spec = SandboxSpec {
+            writable: fixture.paths(&["work/link", "work/main"]),
+            readable: fixture.paths(&["work/link"]),
+            ..SandboxSpec::new(SandboxMode::Workspace)
+        };
+        assert_eq!(fixture.places(&spec), named(&[("work/main", PlaceAccess::ReadWrite)]));
     }
 
     #[test]

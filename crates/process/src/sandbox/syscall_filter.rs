@@ -7,7 +7,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-use super::{SandboxError, SandboxNetwork, SandboxSpec};
+use super::{OwnNamespaces, SandboxError, SandboxNetwork, SandboxSpec};
 
 /// Calls that change the machine, its mounts or the kernel, or that open files and memory past the other layers.
 const REFUSED_CALLS: &[libc::c_long] = &[
@@ -53,11 +53,8 @@ const REFUSED_CALLS: &[libc::c_long] = &[
     libc::SYS_iopl,
 ];
 
-/// Calls whose callers fall back to others when the kernel does not have them. io_uring makes sockets and opens files
-/// without the calls that are filtered; the mode in which `openat2` creates a file is in memory, which a filter cannot
-/// read.
-const ABSENT_CALLS: &[libc::c_long] =
-    &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_openat2];
+const IO_URING_CALLS: [libc::c_long; 3] =
+    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
 /// The bits that make a program run with the rights of its owner or group.
 const SET_ID_BITS: [u64; 2] = [0o4000, 0o2000];
@@ -107,13 +104,20 @@ const IPPROTO_MPTCP: u64 = 262;
 
 /// The filters in the order of their installation. Each has one action, as the kernel applies the strictest answer of
 /// all. In the mode `off` there is only that of the network, where no namespace closes it.
-pub(super) fn programs(spec: &SandboxSpec, has_own_network: bool) -> Result<Vec<BpfProgram>, SandboxError> {
+pub(super) fn programs(spec: &SandboxSpec, namespaces: OwnNamespaces) -> Result<Vec<BpfProgram>, SandboxError> {
     let build = || -> Result<Vec<BpfProgram>, seccompiler::Error> {
-        let sockets = socket_rules(spec, has_own_network)?;
+        let sockets = socket_rules(spec, namespaces.network)?;
         if spec.is_off() {
-            return if sockets.is_empty() { Ok(Vec::new()) } else { Ok(vec![compile(sockets, libc::EPERM)?]) };
+            return match sockets.is_empty() {
+                true => Ok(Vec::new()),
+                false => Ok(vec![compile(sockets, libc::EPERM)?, compile(io_uring_rules(), libc::ENOSYS)?]),
+            };
         }
-        let refused = refused_rules(spec)?.into_iter().chain(sockets).collect();
+        let mut refused: FilterRules = refused_rules(spec)?.into_iter().chain(sockets).collect();
+        if !namespaces.process {
+            // Limits of another process, such as the daemon, of which the kernel ends it. Landlock has no rule for them.
+            refused.insert(libc::SYS_prlimit64, vec![rule(argument(0, SeccompCmpOp::Ne, 0)?)?]);
+        }
         Ok(vec![compile(refused, libc::EPERM)?, compile(absent_rules(spec), libc::ENOSYS)?])
     };
     let programs =
@@ -155,26 +159,31 @@ fn set_id_rules() -> Result<FilterRules, seccompiler::Error> {
     Ok(rules)
 }
 
-/// The rules for `socket`: no talk with the host of a virtual machine, and without a network no internet sockets.
+/// The rules for `socket`: no talk with the host of a virtual machine. A closed network without a namespace permits only
+/// Unix sockets: some of the other families (SMC, RxRPC) use the internet as well.
 fn socket_rules(spec: &SandboxSpec, has_own_network: bool) -> Result<FilterRules, seccompiler::Error> {
-    let is_closed = spec.network != SandboxNetwork::Shared && !has_own_network;
-    let mut families = Vec::new();
-    if is_closed {
-        families.extend([libc::AF_INET, libc::AF_INET6, libc::AF_PACKET, libc::AF_NETLINK]);
+    let is_closed = spec.network != SandboxNetwork::Shared;
+    let mut sockets = Vec::new();
+    if is_closed && !has_own_network {
+        sockets.push(rule(argument(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()))?)?);
+    } else if is_closed || !spec.is_off() {
+        sockets.push(rule(argument(0, SeccompCmpOp::Eq, u64::from(libc::AF_VSOCK.unsigned_abs()))?)?);
     }
-    if is_closed || !spec.is_off() {
-        families.push(libc::AF_VSOCK);
-    }
-    let family_rule = |family: libc::c_int| rule(argument(0, SeccompCmpOp::Eq, u64::from(family.unsigned_abs()))?);
-    let mut sockets: Vec<SeccompRule> = families.into_iter().map(family_rule).collect::<Result<_, _>>()?;
     if spec.network != SandboxNetwork::Shared && !spec.is_off() {
         sockets.push(rule(argument(2, SeccompCmpOp::Eq, IPPROTO_MPTCP)?)?);
     }
     Ok(if sockets.is_empty() { FilterRules::new() } else { FilterRules::from([(libc::SYS_socket, sockets)]) })
 }
 
+/// io_uring makes sockets and opens files without the calls that are filtered.
+fn io_uring_rules() -> FilterRules {
+    IO_URING_CALLS.iter().map(|call| (*call, Vec::new())).collect()
+}
+
+/// The mode in which `openat2` creates a file is in memory, which a filter cannot read.
 fn absent_rules(spec: &SandboxSpec) -> FilterRules {
-    let mut rules: FilterRules = ABSENT_CALLS.iter().map(|call| (*call, Vec::new())).collect();
+    let mut rules = io_uring_rules();
+    rules.insert(libc::SYS_openat2, Vec::new());
     if !spec.nested_namespaces {
         // Its flags are in memory, which a filter cannot read. Callers fall back to `clone`.
         rules.insert(libc::SYS_clone3, Vec::new());

@@ -238,6 +238,23 @@ async fn a_refused_command_is_told_the_rule_and_the_remedy(
     assert_eq!(told.contains(&format!("`{mode}`")), !remedy.is_empty(), "{told}");
 }
 
+/// What was moved away would be open to the next command, which finds what is protected by its path.
+#[rstest]
+#[case::data("mv $(dirname $DATA) $(dirname $DATA)-2")]
+#[case::configuration("mv $PERSON/.config $PERSON/.c")]
+#[case::person("mv $PERSON $PERSON-2")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn directories_above_what_is_protected_stay_where_they_are(
+    #[case] script: &str,
+    #[values(SandboxUser::Root, SandboxUser::Ordinary)] user: SandboxUser,
+    #[values("auto", "none")] isolate: &str,
+) {
+    let agent = format!("sandbox = \"off\"\nisolate = \"{isolate}\"\n");
+    let Some(test) = SandboxDaemon::start(user, &agent).await else { return };
+    let (told, _) = test.run_command("s", &format!("{}{script} && echo MOVED", test.variables())).await;
+    assert!(!told.contains("MOVED"), "{told}");
+}
+
 /// What fills the machine with processes or memory ends with its command, and hurts nothing else.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -126,8 +126,8 @@ impl AgentFactory {
             return Err(invalid(problem));
         }
         // Absolute, because messages name files by it: `[IMAGE:/...]`.
-        let workdir =
-            std::path::absolute(&workdir_path).and_then(|whole| std::fs::create_dir_all(&whole).map(|()| whole));
+        let workdir = std::path::absolute(&workdir_path)
+            .and_then(|whole| std::fs::create_dir_all(&whole).map(|()| real_path(&whole)));
         let workdir = workdir
             .map_err(|error| invalid(format!("its workdir {} cannot be made: {error}", workdir_path.display())))?;
         self.sandbox_site.create_home(id).map_err(invalid)?;
@@ -187,9 +187,11 @@ impl AgentFactory {
         let expanded = |paths: &[PathBuf]| -> Vec<PathBuf> {
             paths.iter().map(|path| expand_home(path, self.sandbox_site.home_dir())).collect()
         };
+        // Now, and not when a command starts: by then an agent may have put a link there.
+        let fixed = |paths: &[PathBuf]| expanded(paths).iter().map(|path| real_path(path)).collect();
         let config = AgentConfig {
-            writable: expanded(&config.writable),
-            readable: expanded(&config.readable),
+            writable: fixed(&config.writable),
+            readable: fixed(&config.readable),
             hidden: expanded(&config.hidden),
             ..config.clone()
         };
@@ -215,4 +217,9 @@ impl AgentFactory {
         };
         Ok(SandboxRights { writable, readable, hidden, network, nested_namespaces, limits, ..rights })
     }
+}
+
+/// The path without symbolic links, as far as it exists.
+fn real_path(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }

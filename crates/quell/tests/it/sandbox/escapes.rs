@@ -104,6 +104,11 @@ pub(super) const ESCAPES: &[Escape] = &[
     Escape::never("a new token file", "echo x > $DATA/token && echo ESCAPED"),
     Escape::never("removed token", "rm $DATA/token && echo ESCAPED"),
     Escape::never("moved data", "mv $DATA $DATA-2 && echo ESCAPED"),
+    Escape::never(
+        "a configuration in a directory that was moved",
+        "mv $PERSON/.config $PERSON/.c; mkdir -p $PERSON/.config/quell; \
+         echo '[hooks]' > $PERSON/.config/quell/quell.toml && echo ESCAPED",
+    ),
     Escape::never("database", "head -c15 $DATA/quell.db | grep -q SQLite && echo ESCAPED"),
     Escape::never("log of the database", "head -c1 $DATA/quell.db-wal | grep -q . && echo ESCAPED"),
     Escape::never("record of wardens", "echo x >> $DATA/wardens && echo ESCAPED"),
