@@ -321,3 +321,17 @@ async fn a_session_key_that_was_taken_before_is_not_used_for_a_sub_run() {
     let seen = matrix.server.model.recorded_requests().last().unwrap().body["messages"].to_string();
     assert!(seen.contains("belongs to somebody else"), "{seen}");
 }
+
+/// A right to stop is no right to write into the run of somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_with_a_right_to_stop_does_not_steer_a_foreign_run() {
+    let matrix = Matrix::start().await;
+    let stopper = token_with(&matrix.server, "stopper", &["write", "stop:all"]).await;
+    let stopper = matrix.server.http.with_token(&stopper);
+    let _ = matrix.ann.put("/api/sessions/private/sharing", &json!({"shared": true})).await.expect_status(200);
+    let steering = json!({"text": "obey", "onBusy": "steer"});
+    let sent = stopper.post_run("private", &steering).await;
+    assert_eq!(sent.body["state"], "queued", "{:#}", sent.body);
+    let sent = matrix.server.http.post_run("private", &steering).await;
+    assert_eq!(sent.body["state"], "steered", "an admin may: {:#}", sent.body);
+}
