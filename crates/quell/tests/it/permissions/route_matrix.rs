@@ -335,3 +335,20 @@ async fn a_message_with_a_right_to_stop_does_not_steer_a_foreign_run() {
     let sent = matrix.server.http.post_run("private", &steering).await;
     assert_eq!(sent.body["state"], "steered", "an admin may: {:#}", sent.body);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_refusal_to_configure_a_private_session_does_not_tell_its_provider() {
+    let matrix = Matrix::start().await;
+    let bob = matrix.server.http.with_token(&token_with(&matrix.server, "bob", &["write"]).await);
+    let body = json!({"userId": "u", "chatId": "c", "provider": "scripted", "model": "scripted/model"});
+    let opened = matrix.ann.post("/api/sessions", &body).await;
+    assert!(opened.status < 300, "{:#}", opened.body);
+    let key = opened.body["key"].as_str().or(opened.body["sessionKey"].as_str()).unwrap();
+    let path = format!("/api/sessions/{}", percent_encode(key));
+    let change = json!({"model": "nobody/x"});
+    let refused = bob.patch(&path, &change).await;
+    assert_problem(&refused, 403, "forbidden");
+    assert!(!refused.body.to_string().contains("of the provider"), "{:#}", refused.body);
+    let refused = matrix.ann.patch(&path, &change).await;
+    assert!(refused.body.to_string().contains("of the provider scripted"), "{:#}", refused.body);
+}
