@@ -9,7 +9,7 @@ use quell_tools::background::BackgroundProcess;
 use tokio::sync::watch;
 
 use super::{AuditAction, Caller, Engine, SessionError};
-use crate::access::ADMIN_PRINCIPAL;
+use crate::access::is_named_token;
 use crate::live_run::EngineNotice;
 use crate::session::SessionClaim;
 
@@ -135,12 +135,6 @@ impl Engine {
         });
         done.await.unwrap_or(Err(quell_store::StoreError::Closed.into()))
     }
-}
-
-/// True for the principal of a token other than the admin's. Principals of chats have a colon, which no name of a token
-/// has.
-fn is_named_token(principal: &Principal) -> bool {
-    principal.as_str() != ADMIN_PRINCIPAL && !principal.as_str().contains(':')
 }
 
 impl Caller {

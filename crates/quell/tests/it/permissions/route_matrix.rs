@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use quell_engine::engine::{Caller, SubmitOutcome};
+use quell_protocol::Surface;
 use reqwest::Method;
 
 use super::*;
+use crate::test_engine::parse_principal;
 use crate::ws::WsTestClient;
 
 /// Rules of the document. A route whose rule is not here has no test.
@@ -317,6 +320,27 @@ async fn a_session_key_that_was_taken_before_is_not_used_for_a_sub_run() {
     let run = matrix.ann.send_message("target", "delegate").await;
     matrix.server.wait_ended(&run).await;
     let history = bob.get("/api/sessions/agent:main:from:target/history").await.expect_status(200);
+    assert!(!history.to_string().contains("a secret"), "{history:#}");
+    let seen = matrix.server.model.recorded_requests().last().unwrap().body["messages"].to_string();
+    assert!(seen.contains("belongs to somebody else"), "{seen}");
+}
+
+/// The same for a chat, whose people use each other's conversations.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_does_not_use_a_sub_run_session_of_a_token() {
+    let matrix = Matrix::start().await;
+    let bob = matrix.server.http.with_token(&token_with(&matrix.server, "bob", &["write"]).await);
+    matrix.server.model.script(ScriptedResponse::text("mine"));
+    let taken = bob.send_message("agent:main:from:irc_room_ann", "hello").await;
+    matrix.server.wait_ended(&taken).await;
+    let work = json!({"to": "main", "text": "a secret"});
+    matrix.server.model.script(ScriptedResponse::tool_call("c1", "send_message", &work));
+    matrix.server.model.script(ScriptedResponse::text("It was refused."));
+    let ann = Caller { principal: parse_principal("irc:ann"), surface: Surface::Channel, ..alice() };
+    let sent = matrix.server.engine.submit(&ann, submission("irc_room_ann", "delegate")).await.unwrap();
+    let SubmitOutcome::Accepted(sent) = sent else { panic!("{sent:?}") };
+    matrix.server.wait_ended(sent.run_id.as_str()).await;
+    let history = bob.get("/api/sessions/agent:main:from:irc_room_ann/history").await.expect_status(200);
     assert!(!history.to_string().contains("a secret"), "{history:#}");
     let seen = matrix.server.model.recorded_requests().last().unwrap().body["messages"].to_string();
     assert!(seen.contains("belongs to somebody else"), "{seen}");
