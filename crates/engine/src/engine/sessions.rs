@@ -28,6 +28,11 @@ pub enum SessionError {
     ForeignRunActive(SessionKey),
     #[error("you did not create the session {0:?}; a token with scope write:all or admin can do that")]
     NotOwner(SessionKey),
+    #[error(
+        "the session {0:?} has the key of a chat, whose messages it would take if it were shared; a token with scope \
+         write:all or admin can share it, and you can delete it"
+    )]
+    ChatKey(SessionKey),
     #[error("the session {0:?} is private; its owner can share it with `quell sessions share`")]
     Private(SessionKey),
     #[error(transparent)]

@@ -106,16 +106,26 @@ impl Engine {
         if is_allowed { Ok(claim) } else { Err(SessionError::Private(key.clone())) }
     }
 
+    /// True for a session that the holder of a token has created with the key of a chat. Shared, it would take the
+    /// messages of that chat, which the token would read.
+    fn is_chat_of_token(&self, key: &SessionKey) -> bool {
+        let owner = self.session_ownership(key).and_then(|session| session.owner);
+        owner.as_ref().is_some_and(is_named_token) && self.is_chat_session(key)
+    }
+
     /// Shares a session with everybody who may read or send at all, or makes it private again. False if there is no
     /// such session.
     ///
     /// # Errors
-    /// [`SessionError`]: the caller does not own it, or the store's error.
+    /// [`SessionError`]: the caller does not own it, it has the key of a chat, or the store's error.
     ///
     /// # Cancel safety
     /// Safe: it goes on in a task of the engine.
     pub async fn share_session(&self, caller: &Caller, key: &SessionKey, shared: bool) -> Result<bool, SessionError> {
         self.check_owner(caller, key)?;
+        if shared && !caller.viewer().write_all && self.is_chat_of_token(key) {
+            return Err(SessionError::ChatKey(key.clone()));
+        }
         let (engine, requester, key) = (self.clone(), caller.clone(), key.clone());
         let done = self.run_detached(async move {
             let inner = engine.inner();
