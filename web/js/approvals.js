@@ -198,9 +198,10 @@ function rememberElement(row) {
   );
 }
 
-/** The text that a pattern matches: the command of the shell, or the path of a file tool; else null. */
-export function patternSubject({ tool, arguments: given }) {
-  const field = tool === "shell" ? "command" : /^(?:read|write|edit|list|search)_files?$/.test(tool) ? "path" : "";
+/** The text that a pattern matches: the command of the shell, or the path of a file tool in the sandbox; else null. */
+export function patternSubject({ tool, arguments: given, escalation }) {
+  const isFileTool = /^(?:read|write|edit|list|search)_files?$/.test(tool) && !escalation;
+  const field = tool === "shell" ? "command" : isFileTool ? "path" : "";
   return typeof given?.[field] === "string" ? given[field] : null;
 }
 

@@ -9,8 +9,8 @@
 //   await request(method, params)  the payload, or throws Problem; fails at once while not live
 //   on(event, fn)                  fn(payload) for each event of that name -> function that removes fn
 //   follow(runId, after, fn)       fn(runEvent) for each event of a run with a number above `after`, across
-//                                  reconnects; fn(null) when the daemon refuses. Returns a function that stops it.
-//                                  A run can have several followers.
+//                                  reconnects; fn(null) when the daemon refuses, then or later. Returns a function
+//                                  that stops it. A run can have several followers.
 
 import { Problem } from "./api.js";
 import { readPageSecret } from "./page-secret.js";
@@ -149,11 +149,16 @@ function startFollow(runId) {
       setTimeout(() => followed.get(runId) === stream && startFollow(runId), FOLLOW_RETRY_MS);
       return;
     }
-    followed.delete(runId);
-    for (const follower of stream.followers) {
-      follower.fn(null);
-    }
+    refuseFollowers(runId);
   });
+}
+
+function refuseFollowers(runId) {
+  const stream = followed.get(runId);
+  followed.delete(runId);
+  for (const follower of [...(stream?.followers || [])]) {
+    follower.fn(null);
+  }
 }
 
 function onRunEvent(event) {
@@ -220,6 +225,8 @@ function onFrame(message) {
     clock.setServerTime(message.payload?.ts);
   } else if (message.event === "run.event") {
     onRunEvent(message.payload);
+  } else if (message.event === "run.unfollowed") {
+    refuseFollowers(message.payload.runId);
   } else if (message.type === "event") {
     for (const fn of [...(events.get(message.event) || [])]) {
       fn(message.payload);

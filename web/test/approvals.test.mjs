@@ -58,7 +58,8 @@ test("signed-out users may answer nothing", () => {
 test("a pattern is offered for commands and paths only", () => {
   assert.equal(patternSubject({ tool: "shell", arguments: { command: "git push" } }), "git push");
   assert.equal(patternSubject({ tool: "write_file", arguments: { path: "/srv/a", content: "x" } }), "/srv/a");
-  for (const other of [{ tool: "fetch_url", arguments: { url: "x" } }, { tool: "shell", arguments: null }]) {
+  const escalated = { tool: "write_file", arguments: { path: "/srv/a" }, escalation: { reason: "why" } };
+  for (const other of [{ tool: "fetch_url", arguments: { url: "x" } }, { tool: "shell", arguments: null }, escalated]) {
     assert.equal(patternSubject(other), null);
   }
 });

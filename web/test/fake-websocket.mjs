@@ -2,8 +2,9 @@
 // handshake.
 //
 //   fakeConnection()   {requests: [{method, params}] in the order in which they were sent, answer(method, fn): how
-//                      `method` is answered (fn(params) -> [ok, payload | error], or null for no answer), open():
-//                      lets the page connect, lose(): breaks the connection, leave(): restores the real WebSocket}
+//                      `method` is answered (fn(params) -> [ok, payload | error], or null for no answer),
+//                      tell(event, payload): sends an event, open(): lets the page connect, lose(): breaks the
+//                      connection, leave(): restores the real WebSocket}
 
 import * as websocket from "../js/websocket.js";
 
@@ -70,6 +71,7 @@ export function fakeConnection() {
   return {
     requests,
     answer: (method, fn) => answers.set(method, fn),
+    tell: (event, payload) => open.tell({ type: "event", event, payload }),
     open: () => {
       refused = false;
       return is("live");

@@ -114,6 +114,8 @@ impl Channels {
         network_factory: NetworkFactory,
     ) -> Self {
         let tools = engine.tool_names();
+        // Before the first request is served.
+        engine.set_channel_names(live_settings.current().settings.channels.keys().cloned().collect());
         let channels = Self(Arc::new(ChannelsInner {
             scope: Scope::new(engine.clock(), PointProbe::default()),
             commands_cancelled: CancellationToken::new(),

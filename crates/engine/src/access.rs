@@ -261,6 +261,12 @@ fn parse_token_name(name: &str) -> Result<Principal, AccessError> {
     Err(AccessError::BadName { name: name.into(), problem })
 }
 
+/// True for the principal of a token other than the admin's. Principals of chats have a colon, which no name of a token
+/// has.
+pub(crate) fn is_named_token(principal: &Principal) -> bool {
+    principal.as_str() != ADMIN_PRINCIPAL && !principal.as_str().contains(':')
+}
+
 fn parse_principal(name: &str) -> Result<Principal, AccessError> {
     Principal::parse(name).map_err(|bad| AccessError::BadName { name: name.into(), problem: bad.problem })
 }

@@ -23,6 +23,7 @@ mod submission;
 mod tokens;
 mod visibility;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -93,6 +94,8 @@ struct EngineInner {
     config: EngineConfig,
     audit_queue: AuditQueue,
     access_audit: AccessAudit,
+    /// Names of the configured chat channels.
+    channel_names: Mutex<BTreeSet<String>>,
     closing: CancellationToken,
     /// A hold that could not be stored yet.
     unwritten_hold: tokio::sync::Mutex<Option<Hold>>,
@@ -164,6 +167,7 @@ impl Engine {
             config,
             audit_queue,
             access_audit,
+            channel_names: Mutex::default(),
             closing,
             unwritten_hold,
             unsealed_runs: Mutex::new(unsealed),

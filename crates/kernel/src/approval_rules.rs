@@ -38,6 +38,11 @@ pub enum AllowanceProblem {
     PatternMatchesNot,
     #[error("a call of {0} has no command and no path that a pattern could match; allow it once or for the session")]
     NoPatternForTool(String),
+    #[error(
+        "a pattern for {0} outside of the sandbox would not confine it, because a path may lead through symbolic links; \
+         allow it once or for the session"
+    )]
+    NoPatternForEscalatedFiles(String),
     #[error("the call needs {0} people, so it is allowed once; leave `scope` out")]
     QuorumOnce(u32),
 }
@@ -119,6 +124,10 @@ fn check_pattern(pattern: &str, row: &ApprovalRow) -> Result<(), AllowanceProble
     let Some(subject) = subject_of_call(row) else {
         return Err(AllowanceProblem::NoPatternForTool(row.tool.clone()));
     };
+    // Inside of it, the sandbox confines the path.
+    if row.escalation.is_some() && row.tool != "shell" {
+        return Err(AllowanceProblem::NoPatternForEscalatedFiles(row.tool.clone()));
+    }
     if pattern.chars().count() > MAX_PATTERN_CHARS {
         return Err(AllowanceProblem::PatternTooLong);
     }
@@ -254,6 +263,19 @@ mod tests {
         assert!(!rule_covers(&dot, &row("cat /a/../b")), "a dot of the pattern and one of the gap");
         let exact = rule(&row("a; b"), &answer(AllowanceScope::Pattern, Some("a; b")));
         assert!(rule_covers(&exact, &row("a; b")) && !rule_covers(&exact, &row("a; b ")));
+    }
+
+    #[test]
+    fn a_pattern_of_a_path_allows_nothing_outside_of_the_sandbox() {
+        let read = ApprovalRow { tool: "read_file".to_owned(), arguments: json!({"path": "/srv/a"}), ..row("") };
+        let pattern = answer(AllowanceScope::Pattern, Some("/srv/*"));
+        assert!(rule_covers(&rule(&read, &pattern), &read));
+        let outside = escalated(read);
+        let refused = AllowanceProblem::NoPatternForEscalatedFiles("read_file".to_owned());
+        assert_eq!(Allowance::of_answer(&pattern, &outside), Err(refused));
+        let session = answer(AllowanceScope::Session, None);
+        assert_eq!(Allowance::of_answer(&session, &outside), Ok(Allowance::Session));
+        assert!(Allowance::of_answer(&answer(AllowanceScope::Pattern, Some("ls *")), &escalated(row("ls a"))).is_ok());
     }
 
     #[test]

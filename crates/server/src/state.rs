@@ -63,7 +63,7 @@ impl Default for ServerSettings {
             allowed_hosts: Vec::new(),
             max_connections: 10_000,
             max_unauthenticated_per_peer: 256,
-            requests_per_minute: 30_000,
+            requests_per_minute: 600_000,
             bad_tokens_per_minute: 100,
         }
     }

@@ -237,7 +237,7 @@ impl CommandRun<'_> {
                     .to_owned()
             }
             // A conversation belongs to everyone in it, so the text does not speak of an owner.
-            Err(SessionError::NotOwner(_) | SessionError::Private(_)) => {
+            Err(SessionError::NotOwner(_) | SessionError::ChatKey(_) | SessionError::Private(_)) => {
                 "This could not be done. Ask an operator.".to_owned()
             }
             Err(error @ SessionError::Store(_)) => {

@@ -32,6 +32,7 @@ pub(super) async fn follow_settings(channels: Channels) {
     stale_replies::load_stale_replies(&channels, configured).await;
     loop {
         let wanted = changes.borrow_and_update().settings.channels.clone();
+        channels.engine().set_channel_names(wanted.keys().cloned().collect());
         apply_channel_configs(&channels, &wanted);
         tokio::select! {
             () = channels.scope().cancelled() => return,

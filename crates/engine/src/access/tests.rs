@@ -323,7 +323,10 @@ async fn an_expired_token_is_refused_by_name_and_ends_what_is_open() {
     tokio::time::advance(Duration::from_millis(59_990)).await;
     assert!(futures_util::poll!(&mut cookie_end).is_pending());
     assert_eq!(access.authenticate(&made.token), identity("ci", AccessLevel::Write));
+    let has_ended = |name| access.has_token_ended(&Principal::parse(name).unwrap());
+    assert!(!has_ended("ci"));
     tokio::time::advance(Duration::from_millis(20)).await;
+    assert!(has_ended("ci") && !has_ended("admin") && !has_ended("irc:ann"));
     let refused = access.check_credential(&Credential::token(&made.token)).unwrap_err();
     assert!(matches!(refused, CredentialRefusal::Expired { .. }), "{refused:?}");
     assert_eq!(cookie_end.await, refused);
@@ -332,6 +335,7 @@ async fn an_expired_token_is_refused_by_name_and_ends_what_is_open() {
     let refused = access.rotate_token("ci", RotationSpec::default()).await.unwrap_err();
     assert_eq!(refused, AccessError::Lifetime(LifetimeError::NewSecretExpired));
     let again = access.rotate_token("ci", RotationSpec { lifetime, ..RotationSpec::default() }).await.unwrap().unwrap();
+    assert!(!has_ended("ci"));
     assert_eq!(access.authenticate(&again.token), identity("ci", AccessLevel::Write));
     assert_eq!(access.resolve_credential(&by_cookie), None);
 }

@@ -234,6 +234,13 @@ impl AccessControl {
         }
     }
 
+    /// True for the principal of a named token none of whose secrets is accepted any more, because they expired.
+    pub(crate) fn has_token_ended(&self, principal: &Principal) -> bool {
+        let (tokens, now) = (self.lock_tokens(), self.wall_ms());
+        let mut secrets = tokens.values().filter(|entry| entry.principal == *principal).peekable();
+        secrets.peek().is_some() && secrets.all(|entry| entry.lifetime.check(now).is_err())
+    }
+
     /// Waits until a credential is not accepted any more, and says why. Returns at once if it is not accepted now.
     ///
     /// # Cancel safety

@@ -9,8 +9,8 @@ use super::{ApprovalTable, Approvals};
 /// Maximum number of remembered allowances. The oldest gives way, and its calls wait for a person again.
 const MAX_RULES: usize = 1000;
 
-/// Called when a remembered allowance answers for a call.
-pub(super) type RuleUseCallback = Box<dyn Fn(&ApprovalRule, &ApprovalRow) + Send + Sync>;
+/// Called when a remembered allowance is about to answer for a call. False: the right of its giver has ended.
+pub(super) type RuleUseCallback = Box<dyn Fn(&ApprovalRule, &ApprovalRow) -> bool + Send + Sync>;
 
 impl ApprovalTable {
     pub(super) fn remember(&mut self, rule: ApprovalRule) {
@@ -22,19 +22,26 @@ impl ApprovalTable {
 }
 
 impl Approvals {
-    /// Sets the function that is told of each use of a remembered allowance. Only the first one is kept.
-    pub fn set_rule_use_callback(&self, callback: impl Fn(&ApprovalRule, &ApprovalRow) + Send + Sync + 'static) {
+    /// Sets the function that is told of each use of a remembered allowance, and answers false to delete the allowance
+    /// instead. Only the first one is kept.
+    pub fn set_rule_use_callback(
+        &self,
+        callback: impl Fn(&ApprovalRule, &ApprovalRow) -> bool + Send + Sync + 'static,
+    ) {
         // A second one is refused, as documented.
         let _ = self.rule_use_callback.set(Box::new(callback));
     }
 
-    /// Finds the remembered allowance that answers for a call, and reports its use.
+    /// Finds the remembered allowance that answers for a call, and reports its use. Deletes those that cover the call
+    /// and whose giver has no right any more.
     pub fn apply_rule(&self, row: &ApprovalRow) -> Option<ApprovalRule> {
-        let rule = self.lock_table().rules.iter().find(|rule| rule_covers(rule, row)).cloned()?;
-        if let Some(callback) = self.rule_use_callback.get() {
-            callback(&rule, row);
+        loop {
+            let rule = self.lock_table().rules.iter().find(|rule| rule_covers(rule, row)).cloned()?;
+            if self.rule_use_callback.get().is_none_or(|callback| callback(&rule, row)) {
+                return Some(rule);
+            }
+            self.forget_rule(&rule.id);
         }
-        Some(rule)
     }
 
     /// The remembered allowances, oldest first.

@@ -92,14 +92,18 @@ impl Engine {
         is_forgotten
     }
 
-    /// Writes an audit entry for each call that a remembered allowance lets run.
+    /// Writes an audit entry for each call that a remembered allowance lets run. An allowance ends with the token that
+    /// gave it.
     pub(super) fn audit_remembered_allowances(&self) {
         let engine = Arc::downgrade(&self.0);
         self.inner().services.approvals.set_rule_use_callback(move |rule, row| {
-            if let Some(engine) = engine.upgrade().map(Self) {
-                let action = AuditAction::on_target(Action::Approve, "approval_rule", &rule.id);
-                engine.audit_requester(&rule.allowed_by, action.with_detail(call_detail(row)));
+            let Some(engine) = engine.upgrade().map(Self) else { return false };
+            if engine.access().has_token_ended(&rule.allowed_by.principal) {
+                return false;
             }
+            let action = AuditAction::on_target(Action::Approve, "approval_rule", &rule.id);
+            engine.audit_requester(&rule.allowed_by, action.with_detail(call_detail(row)));
+            true
         });
     }
 }

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{AuditAction, Caller, Engine, OpenSessionError, OpenSessionOutcome};
 use crate::live_run::EngineNotice;
 use crate::memory::NoteScope;
+use crate::session::SessionClaim;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -27,6 +28,11 @@ pub enum SessionError {
     ForeignRunActive(SessionKey),
     #[error("you did not create the session {0:?}; a token with scope write:all or admin can do that")]
     NotOwner(SessionKey),
+    #[error(
+        "the session {0:?} has the key of a chat, whose messages it would take if it were shared; a token with scope \
+         write:all or admin can share it, and you can delete it"
+    )]
+    ChatKey(SessionKey),
     #[error("the session {0:?} is private; its owner can share it with `quell sessions share`")]
     Private(SessionKey),
     #[error(transparent)]
@@ -132,6 +138,8 @@ impl Engine {
     ) -> Result<OpenSessionOutcome, Interrupted<OpenSessionError>> {
         let (engine, requester, key, cancel) = (self.clone(), caller.clone(), key.clone(), cancel.clone());
         let opened = self.run_detached(async move {
+            // Before its settings are read: a refusal must not tell them.
+            let _claim = engine.claim_for_setup(&requester, &key).map_err(Interrupted::Failed)?;
             let built = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return Err(Interrupted::Cancelled),
@@ -175,6 +183,10 @@ impl Engine {
         Ok(SessionRequest { provider, model, agent, ..SessionRequest::default() })
     }
 
+    fn claim_for_setup(&self, caller: &Caller, key: &SessionKey) -> Result<SessionClaim, OpenSessionError> {
+        self.claim_session(caller, key).map_err(|private| OpenSessionError::Forbidden(private.to_string()))
+    }
+
     async fn open_session_as(
         &self,
         caller: &Caller,
@@ -183,8 +195,7 @@ impl Engine {
         cancel: &CancellationToken,
     ) -> Result<OpenSessionOutcome, Interrupted<OpenSessionError>> {
         let inner = self.inner();
-        let claim = self.claim_session(caller, key);
-        let claim = claim.map_err(|private| Interrupted::Failed(OpenSessionError::Forbidden(private.to_string())))?;
+        let claim = self.claim_for_setup(caller, key).map_err(Interrupted::Failed)?;
         let by = Requester { principal: caller.principal.clone(), surface: caller.surface };
         let scope = Scope::new(inner.clock, inner.config.probe.clone());
         let opened = {

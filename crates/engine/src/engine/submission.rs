@@ -189,7 +189,7 @@ impl Engine {
             session: submission.session.clone(),
             agent,
             principal: caller.principal.clone(),
-            admin: caller.who().admin,
+            admin: caller.is_admin(),
             surface: caller.surface,
             parent: None,
             text: submission.text.clone(),

@@ -9,7 +9,7 @@ use quell_tools::background::BackgroundProcess;
 use tokio::sync::watch;
 
 use super::{AuditAction, Caller, Engine, SessionError};
-use crate::access::ADMIN_PRINCIPAL;
+use crate::access::is_named_token;
 use crate::live_run::EngineNotice;
 use crate::session::SessionClaim;
 
@@ -106,16 +106,26 @@ impl Engine {
         if is_allowed { Ok(claim) } else { Err(SessionError::Private(key.clone())) }
     }
 
+    /// True for a session that the holder of a token has created with the key of a chat. Shared, it would take the
+    /// messages of that chat, which the token would read.
+    fn is_chat_of_token(&self, key: &SessionKey) -> bool {
+        let owner = self.session_ownership(key).and_then(|session| session.owner);
+        owner.as_ref().is_some_and(is_named_token) && self.is_chat_session(key)
+    }
+
     /// Shares a session with everybody who may read or send at all, or makes it private again. False if there is no
     /// such session.
     ///
     /// # Errors
-    /// [`SessionError`]: the caller does not own it, or the store's error.
+    /// [`SessionError`]: the caller does not own it, it has the key of a chat, or the store's error.
     ///
     /// # Cancel safety
     /// Safe: it goes on in a task of the engine.
     pub async fn share_session(&self, caller: &Caller, key: &SessionKey, shared: bool) -> Result<bool, SessionError> {
         self.check_owner(caller, key)?;
+        if shared && !caller.viewer().write_all && self.is_chat_of_token(key) {
+            return Err(SessionError::ChatKey(key.clone()));
+        }
         let (engine, requester, key) = (self.clone(), caller.clone(), key.clone());
         let done = self.run_detached(async move {
             let inner = engine.inner();
@@ -135,12 +145,6 @@ impl Engine {
         });
         done.await.unwrap_or(Err(quell_store::StoreError::Closed.into()))
     }
-}
-
-/// True for the principal of a token other than the admin's. Principals of chats have a colon, which no name of a token
-/// has.
-fn is_named_token(principal: &Principal) -> bool {
-    principal.as_str() != ADMIN_PRINCIPAL && !principal.as_str().contains(':')
 }
 
 impl Caller {

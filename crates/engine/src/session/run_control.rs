@@ -14,6 +14,7 @@ use quell_scope::{Held, Release};
 use quell_tools::ToolOutput;
 
 use super::{SessionClaim, Sessions};
+use crate::access::is_named_token;
 use crate::agent::{RunControl, SubRunRequest, SubRunSession, sub_run_report};
 use crate::live_run::{LiveRun, RunProgress, RunRequest};
 
@@ -95,12 +96,14 @@ impl SessionRunControl<'_> {
     }
 
     /// A conversation with another agent has a key that anybody could have used before. It must belong to those who
-    /// take part in this session, so that nobody else reads it.
+    /// take part in this session, so that nobody else reads it. The people of a chat use each other's conversations, and
+    /// none that belongs to the holder of a token.
     fn claim_sub_run_session(&self, key: &SessionKey) -> Result<SessionClaim, String> {
         let (owners, parent) = (self.sessions.owners(), &self.live_run.run);
         let claim = owners.claim(key, &parent.principal);
         let parent_owner = owners.find(&parent.session);
-        let is_open = parent.surface == Surface::Channel
+        let found_owner = claim.found().and_then(|session| session.owner.as_ref());
+        let is_open = parent.surface == Surface::Channel && !found_owner.is_some_and(is_named_token)
             || parent_owner.as_ref().is_some_and(|session| session.sharing == Sharing::Shared);
         let takes_part = |owner: &Principal| {
             *owner == parent.principal

@@ -29,7 +29,7 @@ pub struct NewRun {
     pub session: SessionKey,
     pub agent: AgentId,
     pub principal: Principal,
-    /// True when the sender may stop any run: an interrupting run aborts only runs that its sender may stop.
+    /// True for a message of an admin, which may steer and interrupt the runs of others. A right to stop is not enough.
     pub admin: bool,
     pub surface: Surface,
     /// The run that starts it, if it is a sub-run.

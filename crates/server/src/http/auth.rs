@@ -288,22 +288,26 @@ pub(crate) fn request_origin(extensions: &Extensions, headers: &HeaderMap) -> Re
     )
 }
 
+/// The cookie under either name: a proxy may set `X-Forwarded-Proto` for some of its paths only.
 pub(crate) fn login_cookie<'h>(headers: &'h HeaderMap, server: &ServerState) -> Option<&'h str> {
-    let wanted = server.engine().access().cookie_name();
+    let name = server.engine().access().cookie_name();
+    find_cookie(headers, &host_cookie_name(name)).or_else(|| find_cookie(headers, name))
+}
+
+fn find_cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let all = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let mut pairs = all.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    let name = login_cookie_name(headers, wanted);
     pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
-/// True behind a proxy with TLS.
+/// True behind a proxy with TLS. Some proxies name the scheme of the WebSocket.
 pub(super) fn is_over_tls(headers: &HeaderMap) -> bool {
-    headers.get("x-forwarded-proto").is_some_and(|scheme| scheme.as_bytes() == b"https")
+    headers.get("x-forwarded-proto").is_some_and(|scheme| matches!(scheme.as_bytes(), b"https" | b"wss"))
 }
 
-/// The name of the cookie on the way of this request.
-pub(super) fn login_cookie_name(headers: &HeaderMap, name: &str) -> String {
-    if is_over_tls(headers) { format!("{HOST_COOKIE_PREFIX}{name}") } else { name.to_owned() }
+/// The name of the cookie that is set over TLS.
+pub(super) fn host_cookie_name(name: &str) -> String {
+    format!("{HOST_COOKIE_PREFIX}{name}")
 }
 
 /// Both secrets of a signed-in browser; `None` if one is missing.

@@ -18,9 +18,10 @@ use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 impl From<SessionError> for ProblemResponse {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::ForeignRunActive(_) | SessionError::NotOwner(_) | SessionError::Private(_) => {
-                problem_response(ErrorCode::Forbidden, error.to_string())
-            }
+            SessionError::ForeignRunActive(_)
+            | SessionError::NotOwner(_)
+            | SessionError::ChatKey(_)
+            | SessionError::Private(_) => problem_response(ErrorCode::Forbidden, error.to_string()),
             SessionError::Store(error) => error.into(),
         }
     }

@@ -11,7 +11,7 @@ use quell_protocol::web_ui::{CallerView, SignInLink, SignInRequest, SignedIn};
 use quell_protocol::{ErrorCode, Principal};
 use secrecy::ExposeSecret;
 
-use super::auth::{browser_secrets, count_bad_token, is_over_tls, login_cookie_name};
+use super::auth::{browser_secrets, count_bad_token, host_cookie_name, is_over_tls};
 use super::extractors::UnauthenticatedJsonBody;
 use super::{ApiCall, ApiResult, ProblemResponse, check_origin, problem_response};
 use crate::state::ServerState;
@@ -64,7 +64,7 @@ pub(super) async fn sign_in(
     let caller = CallerView { answers_own_calls, ..caller_view(principal, scope, grants) };
     Ok(with_cookie(
         Json(SignedIn { caller, page_secret: Secret::new(page_secret.expose_secret().to_owned()) }),
-        &cookie_header(&server, &headers, cookie.expose_secret(), COOKIE_MAX_AGE_S),
+        &cookie_header(&server, &headers, cookie.expose_secret()),
     ))
 }
 
@@ -76,7 +76,10 @@ pub(super) async fn sign_out(
     if let Some(secrets) = browser_secrets(&headers, &server) {
         server.engine().access().sign_out(secrets).await?;
     }
-    Ok(with_cookie(StatusCode::NO_CONTENT, &cookie_header(&server, &headers, "", 0)))
+    // The browser may have signed in under each name. It ignores what it may not set without TLS.
+    let name = server.engine().access().cookie_name();
+    let answer = with_cookie(StatusCode::NO_CONTENT, &format_cookie(name, "", 0, false));
+    Ok(with_cookie(answer, &format_cookie(&host_cookie_name(name), "", 0, true)))
 }
 
 pub(super) async fn me(ApiCall { caller, server, .. }: ApiCall) -> Json<CallerView> {
@@ -103,18 +106,26 @@ fn caller_view(principal: Principal, scope: AccessLevel, grants: Grants) -> Call
     }
 }
 
-/// The `Set-Cookie` value. Scripts cannot read the cookie, and requests from other sites do not carry it.
-fn cookie_header(server: &ServerState, headers: &HeaderMap, value: &str, max_age_s: u64) -> String {
-    // Behind a proxy with TLS, the cookie is sent over TLS only.
-    let name = login_cookie_name(headers, server.engine().access().cookie_name());
-    let secure = if is_over_tls(headers) { "; Secure" } else { "" };
+/// The `Set-Cookie` value of a sign-in. Behind a proxy with TLS, the cookie is sent over TLS only.
+fn cookie_header(server: &ServerState, headers: &HeaderMap, value: &str) -> String {
+    let name = server.engine().access().cookie_name();
+    if is_over_tls(headers) {
+        format_cookie(&host_cookie_name(name), value, COOKIE_MAX_AGE_S, true)
+    } else {
+        format_cookie(name, value, COOKIE_MAX_AGE_S, false)
+    }
+}
+
+/// Scripts cannot read the cookie, and requests from other sites do not carry it.
+fn format_cookie(name: &str, value: &str, max_age_s: u64, is_secure: bool) -> String {
+    let secure = if is_secure { "; Secure" } else { "" };
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={max_age_s}{secure}")
 }
 
 fn with_cookie(answer: impl IntoResponse, cookie: &str) -> Response {
     let mut response = answer.into_response();
     if let Ok(cookie) = HeaderValue::try_from(cookie) {
-        response.headers_mut().insert(header::SET_COOKIE, cookie);
+        response.headers_mut().append(header::SET_COOKIE, cookie);
     }
     response
 }

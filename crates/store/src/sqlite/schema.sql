@@ -1,4 +1,4 @@
--- The schema of a new database, version 15. `migrations/` brings databases of older versions to the same one.
+-- The schema of a new database, version 16. `migrations/` brings databases of older versions to the same one.
 
 CREATE TABLE sessions (
     key              TEXT PRIMARY KEY NOT NULL,

@@ -6,7 +6,8 @@ use quell_engine::access::RequestOrigin;
 use quell_engine::engine::Caller;
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::channel::{ChannelTest, DeliveryState};
-use quell_protocol::{Principal, Surface};
+use quell_protocol::{Principal, SessionKey, Surface};
+use quell_testkit::model::ScriptedResponse;
 use rstest::rstest;
 
 use super::FlowFixture;
@@ -78,5 +79,28 @@ async fn an_unknown_target_is_refused() {
     assert!(fixture.engine.list_audit(0, 10).await.unwrap().items.is_empty(), "a refused request leaves no audit row");
     let probed = fixture.channels.probe("paper").await.unwrap();
     assert_eq!(probed, ChannelTest { ok: true, detail: "paper".to_owned() });
+    fixture.shut_down().await;
+}
+
+/// Shared, the session would take the messages of the chat, and the token would read them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_does_not_share_a_session_with_the_key_of_a_chat() {
+    let fixture = FlowFixture::start().await;
+    let writer = Caller {
+        principal: Principal::parse("bob").unwrap(),
+        scope: AccessLevel::Write,
+        grants: Grants::for_level(AccessLevel::Write),
+        surface: Surface::Http,
+        ..admin_caller()
+    };
+    for (session, is_shared) in [("paper_room_ann", false), ("papers_room_ann", true)] {
+        let key = SessionKey::parse(session).unwrap();
+        fixture.model.script(ScriptedResponse::text("mine"));
+        fixture.engine.submit(&writer, super::page_submission(session, "hello")).await.unwrap();
+        let shared = fixture.engine.share_session(&writer, &key, true).await;
+        assert_eq!(shared.is_ok(), is_shared, "{session}: {shared:?}");
+        assert!(fixture.engine.share_session(&admin_caller(), &key, true).await.unwrap(), "{session}");
+        assert!(fixture.engine.share_session(&writer, &key, false).await.unwrap(), "{session}");
+    }
     fixture.shut_down().await;
 }

@@ -74,6 +74,24 @@ async fn the_websocket_lists_and_answers_them_under_both_names() {
     assert_eq!(unknown["error"]["details"]["code"], "APPROVAL_NOT_FOUND", "{unknown}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_websocket_allows_later_calls_of_a_session() {
+    let server = start_server().await;
+    let token = server.create_token("approver", "approve").await;
+    let mut client = WsTestClient::connect_operator(&server, &token).await;
+    let (run, row) = start_asking_run(&server, "s").await;
+    let answer = json!({"id": row["id"], "decision": "allow", "scope": "pattern", "pattern": "no match"});
+    let refused = client.call_refused("approvals.resolve", answer).await;
+    assert!(refused.to_string().contains("pattern"), "{refused}");
+    client.call("approvals.resolve", json!({"id": row["id"], "decision": "allow", "scope": "session"})).await;
+    assert_eq!(server.wait_ended(&run).await["verdict"]["kind"], "completed");
+    let rules = server.http.get("/api/approval-rules").await.expect_status(200);
+    assert_fields(&rules["items"][0], &json!({"sessionKey": "s", "tool": "list_files"}));
+    server.model.script(list_files_call()).script(ScriptedResponse::text("done"));
+    let run = server.send_message("s", "again").await;
+    assert_eq!(server.wait_ended(&run).await["verdict"]["kind"], "completed", "nobody was asked");
+}
+
 /// The principal of the run answers in person: by a browser that was signed in by a link from the daemon's terminal. A
 /// link or a cookie that a token alone gave is no better than that token.
 #[tokio::test(flavor = "multi_thread")]

@@ -195,9 +195,23 @@ async fn a_cookie_behind_a_proxy_with_tls_never_travels_without_it() {
     let set = answer.headers()[SET_COOKIE].to_str().unwrap().to_owned();
     assert!(set.starts_with("__Host-quell_session_") && set.contains("; Secure") && set.contains("; Path=/"), "{set}");
     let browser = SignedInBrowser::of_answer(answer).await;
-    let request = browser_client().get(format!("{}/api/me", base_url(&server))).header(COOKIE, &browser.cookie);
-    let request = request.header(PAGE_SECRET, &browser.page_secret).header("x-forwarded-proto", "https");
-    assert_eq!(request.send().await.unwrap().status(), 200);
+    let request = |method: Method, path: &str, scheme: Option<&str>| {
+        let request = browser_client().request(method, format!("{}{path}", base_url(&server)));
+        let request = request.header(COOKIE, &browser.cookie).header(PAGE_SECRET, &browser.page_secret);
+        scheme.into_iter().fold(request, |request, scheme| request.header("x-forwarded-proto", scheme))
+    };
+    // A proxy may name the scheme of the WebSocket, or none for some paths.
+    for scheme in [Some("https"), Some("wss"), None] {
+        let me = request(Method::GET, "/api/me", scheme).send().await.unwrap();
+        assert_eq!(me.status(), 200, "{scheme:?}");
+    }
+    let out = request(Method::POST, "/api/sign-out", None).send().await.unwrap();
+    let deleted: Vec<_> = out.headers().get_all(SET_COOKIE).iter().map(|set| set.to_str().unwrap()).collect();
+    assert!(
+        deleted.len() == 2 && deleted.iter().all(|set| set.contains("=; ") && set.contains("Max-Age=0")),
+        "{deleted:?}"
+    );
+    assert_eq!(request(Method::GET, "/api/me", None).send().await.unwrap().status(), 401);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use quell_engine::engine::{Caller, SubmitOutcome};
+use quell_protocol::Surface;
 use reqwest::Method;
 
 use super::*;
+use crate::test_engine::parse_principal;
 use crate::ws::WsTestClient;
 
 /// Rules of the document. A route whose rule is not here has no test.
@@ -320,4 +323,56 @@ async fn a_session_key_that_was_taken_before_is_not_used_for_a_sub_run() {
     assert!(!history.to_string().contains("a secret"), "{history:#}");
     let seen = matrix.server.model.recorded_requests().last().unwrap().body["messages"].to_string();
     assert!(seen.contains("belongs to somebody else"), "{seen}");
+}
+
+/// The same for a chat, whose people use each other's conversations.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_does_not_use_a_sub_run_session_of_a_token() {
+    let matrix = Matrix::start().await;
+    let bob = matrix.server.http.with_token(&token_with(&matrix.server, "bob", &["write"]).await);
+    matrix.server.model.script(ScriptedResponse::text("mine"));
+    let taken = bob.send_message("agent:main:from:irc_room_ann", "hello").await;
+    matrix.server.wait_ended(&taken).await;
+    let work = json!({"to": "main", "text": "a secret"});
+    matrix.server.model.script(ScriptedResponse::tool_call("c1", "send_message", &work));
+    matrix.server.model.script(ScriptedResponse::text("It was refused."));
+    let ann = Caller { principal: parse_principal("irc:ann"), surface: Surface::Channel, ..alice() };
+    let sent = matrix.server.engine.submit(&ann, submission("irc_room_ann", "delegate")).await.unwrap();
+    let SubmitOutcome::Accepted(sent) = sent else { panic!("{sent:?}") };
+    matrix.server.wait_ended(sent.run_id.as_str()).await;
+    let history = bob.get("/api/sessions/agent:main:from:irc_room_ann/history").await.expect_status(200);
+    assert!(!history.to_string().contains("a secret"), "{history:#}");
+    let seen = matrix.server.model.recorded_requests().last().unwrap().body["messages"].to_string();
+    assert!(seen.contains("belongs to somebody else"), "{seen}");
+}
+
+/// A right to stop is no right to write into the run of somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_with_a_right_to_stop_does_not_steer_a_foreign_run() {
+    let matrix = Matrix::start().await;
+    let stopper = token_with(&matrix.server, "stopper", &["write", "stop:all"]).await;
+    let stopper = matrix.server.http.with_token(&stopper);
+    let _ = matrix.ann.put("/api/sessions/private/sharing", &json!({"shared": true})).await.expect_status(200);
+    let steering = json!({"text": "obey", "onBusy": "steer"});
+    let sent = stopper.post_run("private", &steering).await;
+    assert_eq!(sent.body["state"], "queued", "{:#}", sent.body);
+    let sent = matrix.server.http.post_run("private", &steering).await;
+    assert_eq!(sent.body["state"], "steered", "an admin may: {:#}", sent.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_refusal_to_configure_a_private_session_does_not_tell_its_provider() {
+    let matrix = Matrix::start().await;
+    let bob = matrix.server.http.with_token(&token_with(&matrix.server, "bob", &["write"]).await);
+    let body = json!({"userId": "u", "chatId": "c", "provider": "scripted", "model": "scripted/model"});
+    let opened = matrix.ann.post("/api/sessions", &body).await;
+    assert!(opened.status < 300, "{:#}", opened.body);
+    let key = opened.body["key"].as_str().or(opened.body["sessionKey"].as_str()).unwrap();
+    let path = format!("/api/sessions/{}", percent_encode(key));
+    let change = json!({"model": "nobody/x"});
+    let refused = bob.patch(&path, &change).await;
+    assert_problem(&refused, 403, "forbidden");
+    assert!(!refused.body.to_string().contains("of the provider"), "{:#}", refused.body);
+    let refused = matrix.ann.patch(&path, &change).await;
+    assert!(refused.body.to_string().contains("of the provider scripted"), "{:#}", refused.body);
 }

@@ -61,7 +61,7 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     method(Read, "agent.wait", "runId timeoutMs"),
     method(List, "agents.list", ""),
     open(List, "approvals.list", ""),
-    open(Approve, "approvals.resolve", "id decision reason"),
+    open(Approve, "approvals.resolve", "id decision scope pattern reason"),
     // `agentId` is accepted and ignored: a key identifies one session whatever its agent is, and an agent's name must
     // never widen a stop. `preserveSideRuns` has no effect, because Quell has no side runs.
     method(Stop, "chat.abort", "sessionKey runId agentId preserveSideRuns force reason stopReason"),
@@ -80,7 +80,7 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     method(Token, "models.list", "agentId view"),
     open(List, "node.event", "event payload payloadJSON"),
     open(List, "plugin.approval.list", ""),
-    open(Approve, "plugin.approval.resolve", "id decision reason"),
+    open(Approve, "plugin.approval.resolve", "id decision scope pattern reason"),
     open(Public, "question.list", ""),
     method(Read, "runs.follow", "runId after"),
     method(Read, "runs.get", "runId"),

@@ -275,9 +275,10 @@ pub(super) async fn show(client: Arc<WsClient>, value: Value) -> RpcResult {
 impl From<SessionError> for RpcError {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::ForeignRunActive(_) | SessionError::NotOwner(_) | SessionError::Private(_) => {
-                Self::not_owner(error.to_string())
-            }
+            SessionError::ForeignRunActive(_)
+            | SessionError::NotOwner(_)
+            | SessionError::ChatKey(_)
+            | SessionError::Private(_) => Self::not_owner(error.to_string()),
             SessionError::Store(error) => error.into(),
         }
     }
