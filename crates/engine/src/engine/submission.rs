@@ -203,7 +203,10 @@ impl Engine {
 
     async fn duplicate_of_live(&self, requested: &LiveRun) -> Result<SubmitOutcome, SubmitError> {
         let conflict = || SubmitError::Conflict(requested.run.id.clone());
-        let Some(live_run) = self.inner().runs.live_run(&requested.run.id) else { return Err(conflict()) };
+        let Some(live_run) = self.inner().runs.live_run(&requested.run.id) else {
+            // It has just left the memory.
+            return self.duplicate_of_stored_or(requested, conflict()).await;
+        };
         if live_run.fingerprint != requested.fingerprint {
             return Err(conflict());
         }
