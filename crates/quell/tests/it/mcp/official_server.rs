@@ -32,11 +32,15 @@ async fn start_over_pipes() -> Option<TestEngine> {
         args: vec![server_program(&folder).display().to_string(), "stdio".to_owned()],
         ..McpConfig::default()
     };
-    Some(start_engine(server).await)
+    Some(start_engine(server, &[folder]).await)
 }
 
-async fn start_engine(server: McpConfig) -> TestEngine {
+/// `readable` are the files of the server, which a sandbox hides where the checkout is in /tmp.
+async fn start_engine(server: McpConfig, readable: &[PathBuf]) -> TestEngine {
     TestEngine::start_with(ProcessLock::shared().await, |config| {
+        for agent in config.agents.values_mut() {
+            agent.readable.extend_from_slice(readable);
+        }
         config.mcp.insert("all".to_owned(), server);
     })
     .await
@@ -123,7 +127,7 @@ async fn over_http_it_is_called_cancelled_and_its_session_closed() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("output");
     let (url, _server) = start_over_http(&output).await;
-    let test = start_engine(McpConfig { url: Some(url), ..McpConfig::default() }).await;
+    let test = start_engine(McpConfig { url: Some(url), ..McpConfig::default() }, &[]).await;
     assert_eq!(call_tool(&test, "get-sum", json!({"a": 2, "b": 3})).await, "The sum of 2 and 3 is 5.");
     let run = start_long_operation(&test, 600).await;
     test.wait_printed(&run, "progress: 3 of 600").await;
