@@ -80,7 +80,8 @@ async fn an_allowed_call_leaves_the_sandbox_and_reaches_no_credential() {
     // The principal of the run is what asked.
     let path = format!("/api/approvals/{}", row["id"].as_str().unwrap());
     assert_problem(&test.api().post(&path, &json!({"decision": "allow"})).await, 403, "forbidden");
-    let listed = run_cli(test.test.daemon.home(), &["approvals"]);
+    // The copy: this user may not reach the checkout.
+    let listed = run_to_exit(test.test.daemon.home().command(&test.test.quell).arg("approvals"));
     assert!(
         listed.out.contains("OUTSIDE OF THE SANDBOX") && listed.out.contains("the desk is elsewhere"),
         "{listed:?}"

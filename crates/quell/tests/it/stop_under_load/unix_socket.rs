@@ -60,11 +60,13 @@ async fn everything_else_needs_one_there_too() {
 /// In a mount namespace a command does not see the socket. Landlock alone does not hide it (ABI 7), but the daemon knows
 /// the descendants of its wardens.
 #[rstest]
-#[case::unseen("", "")]
+#[case::unseen("", "no daemon answers")]
 #[case::refused("isolate = \"none\"\n", "processes that the daemon has started may not use this socket")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_of_an_agent_is_refused_at_the_socket(#[case] agent: &str, #[case] why: &str) {
-    let fixture = EndlessRunDaemon::start_with_agent("", agent).await;
+    // A checkout in /tmp is hidden.
+    let agent = format!("{agent}readable = [{:?}]\n", quell_exe().canonicalize().unwrap());
+    let fixture = EndlessRunDaemon::start_with_agent("", &agent).await;
     let (data, exe) = (fixture.daemon.home().data_dir(), quell_exe().display().to_string());
     let command = format!("QUELL_HOME='{}' '{exe}' stop --all 2>&1; echo \"code $?\"", data.display());
     fixture.model.script(shell_call(command)).script(ScriptedResponse::text("It did not work."));
