@@ -11,6 +11,7 @@ use crate::marker_scan::MarkerScanner;
 use crate::model::SoakModel;
 use crate::plan::SoakDialect;
 use crate::results::SoakResults;
+use crate::scenes::zombie_leader_program;
 
 /// Log lines that are shown with a fault.
 const MAX_LOG_LINES: usize = 12;
@@ -116,6 +117,8 @@ fn config(base_url: &str) -> String {
     for dialect in SoakDialect::ALL {
         for role in ["main", "scout", "asking", "small", "tools"] {
             text += &format!("[agents.{}]\nmodel = \"{}/m\"\n", dialect.agent_id(role), dialect.kind());
+            // It lies in /tmp, which sandboxes hide.
+            text += &format!("readable = [{:?}]\n", zombie_leader_program());
             if role != "tools" {
                 text += "mcp = []\n";
             }

@@ -1,6 +1,6 @@
 //! Messages and scripted model answers of each scene.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -280,13 +280,17 @@ fn back_off_answers(plan: &RoundPlan) -> Vec<ScriptedResponse> {
     vec![first, refusal(503, if plan.needs_stop { "50" } else { "0.05" }), text_answer("Now then.")]
 }
 
-/// A process whose leader looks dead while another thread lives. The program is built once, in a directory that is
-/// removed with the soak.
+/// A process whose leader looks dead while another thread lives.
 fn zombie_leader(mark: &ProcessMarker) -> String {
+    hostile::zombie_leader(zombie_leader_program(), mark)
+}
+
+/// The program of [`zombie_leader`], built once, in a directory that is removed with the soak.
+pub(crate) fn zombie_leader_program() -> &'static Path {
     static PROGRAM: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
         let folder = tempfile::tempdir().expect("a folder for a program");
         let program = hostile::compile(HostileProgram::ZOMBIE_LEADER, folder.path());
         (folder, program)
     });
-    hostile::zombie_leader(&PROGRAM.1, mark)
+    &PROGRAM.1
 }
