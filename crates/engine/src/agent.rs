@@ -13,6 +13,7 @@ mod permissions;
 mod registry;
 mod result_images;
 mod sandbox;
+mod session_networks;
 mod tools;
 
 use std::ffi::OsString;

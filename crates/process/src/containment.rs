@@ -9,6 +9,7 @@ use rustix::process::{Pid, getpid};
 
 use super::cgroup::Cgroup;
 use super::command_start::start_command;
+use super::namespace::NetworkSetup;
 use super::process_tree::{self, ChildLookup};
 use super::sandbox::{OwnNamespaces, PreparedSandbox};
 use super::warden_protocol::{LaunchRequest, StartFailure, StartStep};
@@ -26,14 +27,14 @@ pub(super) struct StartedCommand {
 }
 
 impl StartedCommand {
-    /// `listener_socket` takes the listener of the proxy, if the command gets a network namespace.
+    /// `network` is used if the command gets a network namespace.
     pub(super) fn new(
         request: &LaunchRequest,
         input: &mut Option<OwnedFd>,
-        listener_socket: Option<OwnedFd>,
+        network: NetworkSetup,
     ) -> Result<Self, StartFailure> {
         match request.isolate {
-            Isolate::Auto | Isolate::Pid => match namespace::start_in_namespace(request, input, listener_socket) {
+            Isolate::Auto | Isolate::Pid => match namespace::start_in_namespace(request, input, network) {
                 Err(StartFailure { step: StartStep::Isolate, errno, .. })
                     if request.isolate == Isolate::Auto && is_permanent(errno) =>
                 {

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, PipeReader, PipeWriter};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use super::fd_passing::{self, CommandInput};
 use super::output::OutputPipes;
 use super::warden_protocol::{self, LaunchRequest};
 use super::warden_watch::WardenControl;
-use super::{CommandSpec, RUN_ID_VARIABLE, SpawnError, WardenExe, WardensInner, live_wardens};
+use super::{CommandSpec, PROXY_PORT, RUN_ID_VARIABLE, SpawnError, WardenExe, WardensInner, live_wardens};
 
 #[derive(Debug)]
 pub(super) struct WardenExecutable {
@@ -73,6 +74,10 @@ pub(super) fn launch(
 fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) -> io::Result<LaunchedCommand> {
     let (daemon_end, warden_end) = std::os::unix::net::UnixStream::pair()?;
     let listener_pair = spec.network.as_ref().map(|_| std::os::unix::net::UnixStream::pair()).transpose()?;
+    let shared_network = spec.network_to_share();
+    let proxy_address =
+        || shared_network.map_or(Ipv4Addr::LOCALHOST, |shared_network| shared_network.next_proxy_address());
+    let proxy = spec.network.as_ref().map(|_| proxy_address());
     let (stdout, stdout_end) = io::pipe()?;
     let (stderr, stderr_end) = io::pipe()?;
     let request = LaunchRequest {
@@ -81,10 +86,11 @@ fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) 
         sandbox: spec.sandbox.clone(),
         input,
         argv: spec.argv.clone(),
-        env: spec.env.iter().cloned().chain(network_variables(spec)).collect(),
+        env: spec.env.iter().cloned().chain(network_variables(spec, proxy)).collect(),
         open_files: shared.open_files,
         record: shared.warden_record.is_some(),
-        sends_listener: listener_pair.is_some(),
+        proxy,
+        shares_network: shared_network.is_some(),
     };
     // The descriptors wait in the socket until the warden reads them.
     fd_passing::send_descriptor(&daemon_end, request.to_file()?)?;
@@ -100,6 +106,9 @@ fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) 
         }
         None => None,
     };
+    if let Some(shared_network) = shared_network {
+        shared_network.send_to(&daemon_end)?;
+    }
     daemon_end.set_nonblocking(true)?;
     let socket = UnixStream::from_std(daemon_end)?;
     let streams = OutputPipes::new(pipe_receiver(stdout)?, pipe_receiver(stderr)?);
@@ -126,8 +135,9 @@ fn send_input_pipe(socket: &std::os::unix::net::UnixStream, input: CommandInput)
     }
 }
 
-fn network_variables(spec: &CommandSpec) -> impl Iterator<Item = (OsString, OsString)> {
-    let variables = spec.network.iter().flat_map(|network| network.environment());
+fn network_variables(spec: &CommandSpec, proxy: Option<Ipv4Addr>) -> impl Iterator<Item = (OsString, OsString)> {
+    let proxied = spec.network.iter().zip(proxy);
+    let variables = proxied.flat_map(|(network, proxy)| network.environment(SocketAddrV4::new(proxy, PROXY_PORT)));
     variables.map(|(name, value)| (name.into(), value.into()))
 }
 

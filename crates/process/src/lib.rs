@@ -24,6 +24,7 @@ mod output;
 mod process_tree;
 mod running;
 mod sandbox;
+mod shared_network;
 mod signals;
 mod survivors;
 mod warden;
@@ -56,6 +57,7 @@ use warden_watch::{NetworkStart, StopCause, WardenWatch};
 pub use output::CapturedOutput;
 pub use running::{RunningCommand, StopHandle, StopOnDrop};
 pub use sandbox::{CommandNetwork, PROXY_PORT, SandboxNetwork, SandboxSpec};
+pub use shared_network::SharedNetwork;
 pub use survivors::Survivors;
 
 /// The environment variable with the run id, by which all processes of a run can be found.
@@ -142,9 +144,18 @@ pub struct CommandSpec {
     pub sandbox: Option<Arc<SandboxSpec>>,
     /// The way out of the command's network namespace, for a sandbox with a proxied network.
     pub network: Option<Arc<dyn CommandNetwork>>,
+    /// The network namespace that the command shares with others; one of its own if `None`. Only for a sandbox with a
+    /// closed or proxied network.
+    pub shared_network: Option<Arc<SharedNetwork>>,
 }
 
 impl CommandSpec {
+    /// The network namespace that the command shares with others, if it gets one.
+    fn network_to_share(&self) -> Option<&Arc<SharedNetwork>> {
+        let is_of_the_daemon = |sandbox: &Arc<SandboxSpec>| sandbox.network == SandboxNetwork::Shared;
+        self.shared_network.as_ref().filter(|_| !self.sandbox.as_ref().is_none_or(is_of_the_daemon))
+    }
+
     fn run_id(&self) -> Option<&str> {
         self.env.iter().find(|(name, _)| name == RUN_ID_VARIABLE)?.1.to_str()
     }

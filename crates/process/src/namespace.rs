@@ -8,6 +8,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
@@ -25,7 +26,49 @@ use super::ProcessEndMethod;
 use super::command_start::{close_output, name_process, start_command};
 use super::fd_passing;
 use super::sandbox::{OwnNamespaces, PreparedSandbox, listen_for_proxy, mount_own_proc};
+use super::shared_network::{NamespaceExchange, SharedNamespace};
 use super::warden_protocol::{self, CommandEndReport, LaunchRequest, StartFailure, WardenReport};
+
+/// What the network namespace of a command needs, as the daemon has sent it.
+#[derive(Debug)]
+pub(super) struct NetworkSetup {
+    /// Where the listener of the proxy goes, and its address.
+    proxy: Option<(OwnedFd, Ipv4Addr)>,
+    /// Where the namespace is found, or left for others.
+    shared: Option<NamespaceExchange>,
+}
+
+impl NetworkSetup {
+    pub(super) fn receive(request: &LaunchRequest) -> io::Result<Self> {
+        let receive_socket = |address| fd_passing::receive_descriptor(io::stdin()).map(|socket| (socket, address));
+        let proxy = request.proxy.map(receive_socket).transpose()?;
+        let shared = request.shares_network.then(|| NamespaceExchange::receive_from(io::stdin())).transpose()?;
+        Ok(Self { proxy, shared })
+    }
+
+    /// In the warden: enters the namespace of the session, if there is one.
+    fn enter_shared(&self) -> Result<Option<SharedNamespace>, StartFailure> {
+        let entered = self.shared.as_ref().map(NamespaceExchange::enter).transpose();
+        entered.map_err(|error| StartFailure::network("enter the network of the session", &error))
+    }
+
+    /// In the init of the command's namespace: sends the listener of the proxy, and leaves a new namespace for the next
+    /// command of the session.
+    fn set_up(&self, privilege: NamespacePrivilege, entered: Option<SharedNamespace>) -> Result<(), StartFailure> {
+        if let Some((socket, address)) = &self.proxy {
+            let sent = listen_for_proxy(*address).and_then(|listener| fd_passing::send_descriptor(socket, listener));
+            sent.map_err(|error| StartFailure::network("listen for the proxy", &error))?;
+        }
+        match &self.shared {
+            Some(shared) if entered == Some(SharedNamespace::ToCreate) => {
+                let has_user_namespace = privilege != NamespacePrivilege::Privileged;
+                let left = shared.leave_own(has_user_namespace);
+                left.map_err(|error| StartFailure::network("share the network with the session", &error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 pub(super) struct NamespaceInit {
     /// Its pid outside of the namespace.
@@ -42,15 +85,16 @@ pub(super) struct NamespaceInit {
 pub(super) fn start_in_namespace(
     request: &LaunchRequest,
     input: &mut Option<OwnedFd>,
-    listener_socket: Option<OwnedFd>,
+    network: NetworkSetup,
 ) -> Result<NamespaceInit, StartFailure> {
     let (warden_end, init_end) = UnixStream::pair().map_err(StartFailure::isolate)?;
     let further_namespaces = request.sandbox.as_ref().map_or(0, |sandbox| sandbox.namespace_flags());
+    let entered = network.enter_shared()?;
     let ForkedInit { child, privilege, namespaces } =
-        fork_into_namespace(further_namespaces).map_err(StartFailure::isolate)?;
+        fork_into_namespace(further_namespaces, entered).map_err(StartFailure::isolate)?;
     let Some(pid) = child else {
         drop(warden_end);
-        NamespaceStart { warden: &init_end, request, privilege, namespaces, listener_socket }.run_init(input.take())
+        NamespaceStart { warden: &init_end, request, privilege, namespaces, network, entered }.run_init(input.take())
     };
     drop(init_end);
     match read_first_report(&warden_end) {
@@ -99,11 +143,14 @@ struct ForkedInit {
 /// Forks into a new PID namespace and these further ones, inside a user namespace where this process lacks the
 /// privilege. Where further ones or the mount namespace are forbidden (systemd's `RestrictNamespaces`), the rest works
 /// without them.
-fn fork_into_namespace(further: libc::c_int) -> io::Result<ForkedInit> {
+///
+/// With `entered`, this process is in the network namespace already, and in the user namespace that owns it.
+fn fork_into_namespace(further: libc::c_int, entered: Option<SharedNamespace>) -> io::Result<ForkedInit> {
     // Read now: inside, the ids belong to nobody until the map is written.
     let user = NamespacePrivilege::UserNamespace { user: geteuid().as_raw(), group: getegid().as_raw() };
     let (pid, user_ns) = (libc::CLONE_NEWPID, libc::CLONE_NEWUSER);
-    let most = pid | libc::CLONE_NEWNS | further;
+    let entered = if entered == Some(SharedNamespace::Entered) { libc::CLONE_NEWNET } else { 0 };
+    let most = pid | libc::CLONE_NEWNS | (further & !entered);
     let fewer = pid | libc::CLONE_NEWNS;
     let attempts = [
         (most, NamespacePrivilege::Privileged),
@@ -117,7 +164,11 @@ fn fork_into_namespace(further: libc::c_int) -> io::Result<ForkedInit> {
         match clone_with_flags(flags) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => last_error = error,
             forked => {
-                return Ok(ForkedInit { child: forked?, privilege, namespaces: OwnNamespaces::of_flags(flags) });
+                return Ok(ForkedInit {
+                    child: forked?,
+                    privilege,
+                    namespaces: OwnNamespaces::of_flags(flags | entered),
+                });
             }
         }
     }
@@ -148,7 +199,8 @@ struct NamespaceStart<'a> {
     request: &'a LaunchRequest,
     privilege: NamespacePrivilege,
     namespaces: OwnNamespaces,
-    listener_socket: Option<OwnedFd>,
+    network: NetworkSetup,
+    entered: Option<SharedNamespace>,
 }
 
 impl NamespaceStart<'_> {
@@ -177,11 +229,8 @@ impl NamespaceStart<'_> {
                 None
             }
         };
-        if self.namespaces.network
-            && let Some(socket) = &self.listener_socket
-        {
-            let sent = listen_for_proxy().and_then(|listener| fd_passing::send_descriptor(socket, listener));
-            sent.map_err(|error| StartFailure::network(&error))?;
+        if self.namespaces.network {
+            self.network.set_up(self.privilege, self.entered)?;
         }
         let facts = sandbox.as_ref().map(|sandbox| sandbox.facts().clone());
         let input = input.map_or_else(Stdio::null, Stdio::from);

@@ -19,7 +19,7 @@ mod syscalls;
 use std::fmt;
 use std::fs::DirBuilder;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddrV4, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,7 @@ pub struct SandboxSpec {
 pub enum SandboxNetwork {
     /// That of the daemon.
     Shared,
-    /// Nothing but a loopback interface of its own.
+    /// Nothing but a loopback interface, of its own or of a [`SharedNetwork`](super::SharedNetwork).
     Closed,
     /// As `Closed`, with a [`CommandNetwork`] that listens on port [`PROXY_PORT`] of the loopback interface.
     Proxied,
@@ -80,8 +80,8 @@ pub const PROXY_PORT: u16 = 3128;
 
 /// Serves the way out of a command's network namespace, in the daemon.
 pub trait CommandNetwork: Send + Sync + fmt::Debug {
-    /// The variables that lead programs to the proxy.
-    fn environment(&self) -> Vec<(&'static str, String)>;
+    /// The variables that lead programs to the proxy at this address.
+    fn environment(&self, proxy: SocketAddrV4) -> Vec<(&'static str, String)>;
 
     /// Serves connections to this listener, which lives in the namespace of the command, until the result is dropped or
     /// the scope is stopped. Called once. Must not block.

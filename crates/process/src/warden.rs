@@ -27,6 +27,7 @@ use super::cgroup::Cgroup;
 use super::command_start::{close_output, name_process, receive_input};
 use super::containment::StartedCommand;
 use super::fd_passing;
+use super::namespace::NetworkSetup;
 use super::process_tree::{self, ChildLookup, ProcDirectory, SignalOutcome, SignalPass};
 use super::signals::{self, ChildChanges};
 use super::warden_protocol::{self, CommandEndReport, LaunchRequest, LeftoverProcess, StartFailure, WardenReport};
@@ -124,9 +125,8 @@ impl Warden {
             .then(|| fd_passing::receive_descriptor(io::stdin()))
             .transpose()
             .map_err(StartFailure::warden)?;
-        let listener_socket = request.sends_listener.then(|| fd_passing::receive_descriptor(io::stdin()));
-        let listener_socket = listener_socket.transpose().map_err(StartFailure::warden)?;
-        let started = StartedCommand::new(request, &mut input, listener_socket)?;
+        let network = NetworkSetup::receive(request).map_err(StartFailure::warden)?;
+        let started = StartedCommand::new(request, &mut input, network)?;
         // Installed after the start, so that the init of a namespace does not inherit them. The first reap finds a
         // child that ended before.
         let child_changes = signals::install_handlers().map_err(StartFailure::warden)?;

@@ -9,6 +9,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
@@ -79,8 +80,9 @@ impl StartFailure {
         Self::new(StartStep::Isolate, &error.into())
     }
 
-    pub(super) fn network(error: &io::Error) -> Self {
-        Self { step: StartStep::Sandbox, errno: 0, detail: Some(format!("listen for the proxy: {error}")) }
+    /// `step` says what was tried.
+    pub(super) fn network(step: &str, error: &io::Error) -> Self {
+        Self { step: StartStep::Sandbox, errno: 0, detail: Some(format!("{step}: {error}")) }
     }
 
     pub(super) fn program(error: impl Into<io::Error>) -> Self {
@@ -149,8 +151,11 @@ pub(super) struct LaunchRequest {
     pub(super) open_files: Option<u64>,
     /// True when the descriptor of the warden record follows, for the entry of the warden's end.
     pub(super) record: bool,
-    /// True when the descriptor of a socket follows, for the listener of the proxy.
-    pub(super) sends_listener: bool,
+    /// The address at which the init of the namespace listens for the proxy. The descriptor of a socket follows, for the
+    /// listener.
+    pub(super) proxy: Option<Ipv4Addr>,
+    /// True when the descriptors of a [`NamespaceExchange`](super::shared_network::NamespaceExchange) follow.
+    pub(super) shares_network: bool,
 }
 
 impl LaunchRequest {
@@ -221,7 +226,8 @@ mod tests {
             env: vec![("PATH".into(), "/bin".into()), ("EMPTY".into(), OsString::new())],
             open_files: Some(1024),
             record: true,
-            sends_listener: false,
+            proxy: Some(Ipv4Addr::LOCALHOST),
+            shares_network: false,
         }
     }
 

@@ -24,8 +24,8 @@ use super::orphans::{self, LostWarden, TakeOverOutcome};
 use super::process_tree;
 use super::warden_protocol::{self, CommandEndReport, StartFailure, StartStep, WardenReport};
 use super::{
-    CapturedOutput, CommandNetwork, CommandSpec, Isolate, ProcessEnd, ProcessEndMethod, ProcessEndReason, SpawnError,
-    WardensInner, fd_passing, live_wardens,
+    CapturedOutput, CommandNetwork, CommandSpec, Isolate, ProcessEnd, ProcessEndMethod, ProcessEndReason,
+    SharedNetwork, SpawnError, WardensInner, fd_passing, live_wardens,
 };
 
 /// After a forced stop, how often the daemon checks whether a warden that does not answer needs help.
@@ -144,6 +144,8 @@ impl NetworkStart {
 /// The task that waits for the end of a command.
 pub(super) struct WardenWatch {
     network_start: Option<NetworkStart>,
+    /// Exists as long as the command, so that the next command of the session enters it.
+    _shared_network: Option<Arc<SharedNetwork>>,
     wardens: Arc<WardensInner>,
     control: Arc<WardenControl>,
     held: Held,
@@ -178,6 +180,7 @@ impl WardenWatch {
         let deadline = spec.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Self {
             network_start,
+            _shared_network: spec.shared_network.clone(),
             wardens,
             control,
             held,

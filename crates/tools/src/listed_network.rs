@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddrV4, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_kernel::network_access::{NetworkRefusal, NetworkRules};
 use quell_net::filtering_proxy::{
     FilteringProxy, ProxyLimits, ProxySetup, RefusalObserver, SystemResolver, proxy_environment,
 };
-use quell_process::{CommandNetwork, PROXY_PORT};
+use quell_process::CommandNetwork;
 use quell_scope::Scope;
 
 /// The most refusals that a command is told; it may cause any number.
@@ -35,8 +35,8 @@ impl ListedNetwork {
 }
 
 impl CommandNetwork for ListedNetwork {
-    fn environment(&self) -> Vec<(&'static str, String)> {
-        proxy_environment(PROXY_PORT)
+    fn environment(&self, proxy: SocketAddrV4) -> Vec<(&'static str, String)> {
+        proxy_environment(proxy)
     }
 
     fn serve(&self, listener: TcpListener, scope: &Scope) -> io::Result<Box<dyn Send + Sync>> {

@@ -99,6 +99,7 @@ impl ToolFixture {
             shell_timeout_s: 600,
             isolate: Isolate::default(),
             sandbox: None,
+            shared_network: None,
             may_escalate: false,
             network: &NetworkAccess::On,
             sink: &mut NoOutput,

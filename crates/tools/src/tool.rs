@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use quell_kernel::network_access::NetworkAccess;
-use quell_process::{Isolate, OutputSink, SandboxSpec, Wardens};
+use quell_process::{Isolate, OutputSink, SandboxSpec, SharedNetwork, Wardens};
 use quell_protocol::CallEnd;
 use quell_protocol::sandbox::SandboxMode;
 use quell_scope::{Cancelled, Scope};
@@ -116,6 +116,8 @@ pub struct ToolContext<'a> {
     pub isolate: Isolate,
     /// What commands and file tools may reach; commands have no sandbox if `None`.
     pub sandbox: Option<Arc<SandboxSpec>>,
+    /// The network that the commands of the session share, where it is not that of the daemon.
+    pub shared_network: Option<Arc<SharedNetwork>>,
     /// Whether a call may ask to run outside of the sandbox, which a refused one is told.
     pub may_escalate: bool,
     /// The servers that commands and `fetch_url` may reach.

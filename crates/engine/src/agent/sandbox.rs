@@ -8,14 +8,16 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use quell_kernel::network_access::NetworkAccess;
-use quell_process::{SandboxNetwork, SandboxSpec};
+use quell_process::{SandboxNetwork, SandboxSpec, SharedNetwork};
 use quell_protocol::{AgentId, SessionKey};
 use quell_tools::ProtectedPaths;
 use sha2::{Digest, Sha256};
 
 use super::Agent;
+use super::session_networks::SessionNetworks;
 
 /// Parent of the agents' home directories, below that of the workdirs. No agent's directory begins with a dot.
 const HOME_DIRECTORY: &str = ".home";
@@ -127,6 +129,7 @@ pub struct SandboxSite {
     protected: Vec<PathBuf>,
     hidden: Vec<PathBuf>,
     toolchains: Vec<(String, PathBuf)>,
+    networks: SessionNetworks,
 }
 
 impl SandboxSite {
@@ -149,7 +152,7 @@ impl SandboxSite {
         }
         hidden.push(work_dir.clone());
         let protected = protected.directories.iter().chain(&protected.files).map(|path| absolute(path)).collect();
-        Self { work_dir, temporary_dir, home_dir, protected, hidden, toolchains }
+        Self { work_dir, temporary_dir, home_dir, protected, hidden, toolchains, networks: SessionNetworks::default() }
     }
 
     /// Parent of the workdirs of agents that configure none.
@@ -186,6 +189,17 @@ impl SandboxSite {
             is_required: rights.is_required,
             ..SandboxSpec::new(rights.mode)
         }
+    }
+
+    /// The network that a command with this sandbox shares with the other commands of its session; `None` for that of
+    /// the daemon.
+    pub fn shared_network(
+        &self,
+        agent: &AgentId,
+        session: &SessionKey,
+        sandbox: &SandboxSpec,
+    ) -> Option<Arc<SharedNetwork>> {
+        (sandbox.network != SandboxNetwork::Shared).then(|| self.networks.network_of(agent, session))
     }
 
     /// Creates the home directory of an agent. A new one uses the Git settings of the daemon's user, such as the name

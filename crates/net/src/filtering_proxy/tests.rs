@@ -13,7 +13,7 @@ use super::*;
 
 #[test]
 fn the_environment_names_the_proxy_and_spares_loopback() {
-    let variables = proxy_environment(3128);
+    let variables = proxy_environment("127.0.0.1:3128".parse().unwrap());
     let value = |wanted| variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str());
     for name in ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"] {
         assert_eq!(value(name), Some("http://127.0.0.1:3128"), "{name}");

@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-/// Listens on the port of the proxy, in the own network namespace.
-pub(in super::super) fn listen_for_proxy() -> io::Result<TcpListener> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, super::PROXY_PORT))
+/// Listens on the port of the proxy at this address of the own network namespace.
+pub(in super::super) fn listen_for_proxy(address: Ipv4Addr) -> io::Result<TcpListener> {
+    TcpListener::bind((address, super::PROXY_PORT))
 }
 
 /// Brings up `lo` in the own network namespace, so that servers and tests of the command can talk to each other.

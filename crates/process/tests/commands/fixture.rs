@@ -84,6 +84,7 @@ impl CommandFixture {
             isolate: self.isolate,
             sandbox: None,
             network: None,
+            shared_network: None,
         }
     }
 
@@ -100,7 +101,11 @@ impl CommandFixture {
     }
 
     pub(crate) fn start_script(&self, script: &str) -> StartedScript {
-        let (wardens, spec, scope) = (self.wardens.clone(), self.spec(script), self.scope.clone());
+        self.start_spec(self.spec(script))
+    }
+
+    pub(crate) fn start_spec(&self, spec: CommandSpec) -> StartedScript {
+        let (wardens, scope) = (self.wardens.clone(), self.scope.clone());
         let (mut sink, seen) = WatchedOutput::new();
         let handle = tokio::spawn(async move { wardens.run(&spec, &scope, &mut sink).await });
         StartedScript { handle, output: seen }

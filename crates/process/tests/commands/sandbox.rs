@@ -3,6 +3,7 @@
 //! Each case says for a mode what a script must be able to do. Where the system permits no namespaces, the cases of
 //! namespaces check the error and end.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{TcpListener, UdpSocket};
@@ -11,8 +12,9 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quell_process::{CommandSpec, Isolate, ProcessEnd, SandboxNetwork, SandboxSpec, SpawnError};
+use quell_process::{CommandSpec, Isolate, ProcessEnd, SandboxNetwork, SandboxSpec, SharedNetwork, SpawnError};
 use quell_protocol::sandbox::{ResourceLimits, SandboxFacts, SandboxLayer, SandboxMode};
+use quell_scope::StopLevel;
 use rstest::rstest;
 
 use crate::fixture::{CommandFixture, WARDEN_BINARY};
@@ -53,14 +55,18 @@ impl SandboxFixture {
         }
     }
 
-    /// Runs a script in the workdir; `$D` is the directory of this fixture, `$PROBE` tries a system call.
-    async fn run(&self, sandbox: SandboxSpec, script: &str) -> Result<ProcessEnd, SpawnError> {
+    /// A script in the workdir; `$D` is the directory of this fixture, `$PROBE` tries a system call.
+    fn spec(&self, sandbox: SandboxSpec, script: &str) -> CommandSpec {
         let mut spec =
             CommandSpec { cwd: self.path("work/main"), sandbox: Some(Arc::new(sandbox)), ..self.commands.spec(script) };
         spec.env.push(("D".into(), self.dir.path().into()));
         spec.env.push(("PROBE".into(), format!("{WARDEN_BINARY} probe").into()));
         spec.env.push(("HOME".into(), self.path("agent-home").into()));
-        self.commands.run_spec(&spec).await
+        spec
+    }
+
+    async fn run(&self, sandbox: SandboxSpec, script: &str) -> Result<ProcessEnd, SpawnError> {
+        self.commands.run_spec(&self.spec(sandbox, script)).await
     }
 
     /// Runs a script that must succeed, and returns what it printed.
@@ -279,6 +285,37 @@ async fn without_a_network_nothing_outside_is_reached(
     if isolate == Isolate::Pid {
         fixture.output(sandbox, "$PROBE loopback").await;
     }
+}
+
+#[tokio::test]
+async fn commands_share_a_network_as_long_as_one_of_them_runs() {
+    if !permits_namespaces(Isolate::Pid).await {
+        return;
+    }
+    let fixture = SandboxFixture::new(Isolate::Pid).await;
+    let sandbox = SandboxSpec { network: SandboxNetwork::Closed, ..fixture.sandbox(SandboxMode::Workspace) };
+    let alone = fixture.output(sandbox.clone(), "readlink /proc/self/ns/net; echo ready").await;
+    let network = Arc::new(SharedNetwork::default());
+    let gone = Arc::downgrade(&network);
+    let spec =
+        |script| CommandSpec { shared_network: Some(Arc::clone(&network)), ..fixture.spec(sandbox.clone(), script) };
+    // Started at once, so that only one of them may create it.
+    let mut running: Vec<_> = (0..8)
+        .map(|_| fixture.commands.start_spec(spec("readlink /proc/self/ns/net; echo ready; exec sleep 1000")))
+        .collect();
+    let mut names = BTreeSet::new();
+    for started in &mut running {
+        names.insert(started.wait_for_output("ready").await);
+    }
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert!(!names.contains(&alone), "{alone}");
+    drop(network);
+    fixture.commands.scope.stop(StopLevel::Forced);
+    for started in running {
+        let end = started.handle.await.unwrap().unwrap();
+        assert_eq!(end.leftovers, Vec::<String>::new());
+    }
+    assert!(gone.upgrade().is_none(), "it ends with the last command");
 }
 
 #[rstest]

@@ -187,6 +187,7 @@ impl CommandProbe<'_> {
             isolate,
             sandbox: None,
             network: None,
+            shared_network: None,
         }
     }
 }

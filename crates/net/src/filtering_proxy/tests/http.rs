@@ -1,5 +1,6 @@
 //! Plain HTTP: requests in absolute form, and what both sides see of each other.
 
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use quell_kernel::network_access::RefusalCause;
@@ -39,7 +40,8 @@ async fn an_allowed_server_gets_the_request_in_normal_form() {
 async fn an_http_client_with_the_proxy_of_its_environment_gets_through() {
     let server = Server::start_mirror().await;
     let proxy = ProxyUnderTest::start(&[server.at("a.localhost")]).await;
-    let (_, address) = proxy_environment(proxy.port).into_iter().find(|(name, _)| *name == "http_proxy").unwrap();
+    let proxy_address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, proxy.port);
+    let (_, address) = proxy_environment(proxy_address).into_iter().find(|(name, _)| *name == "http_proxy").unwrap();
     let client = reqwest::Client::builder()
         .tls_backend_preconfigured(tls_without_certificates())
         .proxy(reqwest::Proxy::all(address).unwrap())

@@ -66,10 +66,42 @@ async fn commands_reach_the_servers_of_their_agent(
         assert!(layers.contains(&json!("network")), "{layers:?}");
     }
     // A server of the command's own is reached in any case.
-    let own = "python3 -m http.server 8123 --bind 127.0.0.1 >/dev/null 2>&1 & \
-               until python3 -c \"import socket; socket.create_connection(('127.0.0.1', 8123))\" 2>/dev/null; do :; done; echo served";
+    // Its port is chosen by the system: another command may run in the same network.
+    let own = "python3 -c \"import socket; server = socket.create_server(('127.0.0.1', 0)); \
+               socket.create_connection(server.getsockname()); print('served')\"";
     let (told, _) = test.run_command("u", own).await;
     assert!(told.contains("served"), "{told}");
+}
+
+/// A server in the background is reached by the next command of its session, and by nobody else.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_of_a_session_reach_each_other(
+    #[values("off", "list")] network: &str,
+    #[values(SandboxUser::Root, SandboxUser::Ordinary)] user: SandboxUser,
+) {
+    if !has_program("python3") {
+        return;
+    }
+    let (listed, _) = answering_server().await;
+    let value = if network == "off" { "\"off\"".to_owned() } else { format!("[\"{listed}\"]") };
+    let Some(test) = SandboxDaemon::start(user, &format!("network = {value}\n")).await else { return };
+    let serve = json!({"command": "exec python3 -m http.server 8123 --bind 127.0.0.1", "background": true});
+    test.model.script(ScriptedResponse::tool_call("c0", "shell", &serve)).script(ScriptedResponse::text("serving"));
+    let run = test.daemon.api().send_message("s", "serve").await;
+    test.daemon.api().wait_ended(&run).await;
+    let connect = "python3 -c \"import socket; socket.create_connection(('127.0.0.1', 8123)); print('connected')\"";
+    let (told, _) = test.run_command("s", &format!("until {connect} 2>/dev/null; do :; done")).await;
+    assert!(told.contains("connected"), "{told}");
+    let (told, _) = test.run_command("other", connect).await;
+    assert!(!told.contains("connected"), "{told}");
+    if network == "list" {
+        // Each command has a proxy of its own, also while another one of the session runs.
+        let ask = format!("unset NO_PROXY no_proxy\n{}", get(&format!("http://{listed}/")));
+        let (told, _) = test.run_command("s", &ask).await;
+        assert!(told.contains("reached"), "{told}");
+    }
+    test.daemon.api().post("/api/sessions/s/stop?wait=1", &json!({})).await.expect_status(200);
 }
 
 #[rstest]
