@@ -55,12 +55,15 @@ export function rowTooltip(row) {
   return parts.join("\n");
 }
 
-/** The mode of the sandbox, and the layers that the system did not permit. */
+/** The mode of the sandbox, its user, and the layers that the system did not permit. */
 function sandboxLines(sandbox) {
   if (!SANDBOX_MODES.includes(sandbox?.mode)) {
     return [];
   }
   const lines = [t(`ledger.sandbox.${sandbox.mode}`)];
+  if (sandbox.user !== undefined) {
+    lines.push(t("ledger.sandbox-user", { user: sandbox.user }));
+  }
   if (sandbox.missing?.length) {
     const layers = sandbox.missing.map((missing) => missing.layer).join(", ");
     lines.push(t("ledger.sandbox-missing", { layers }));

@@ -31,7 +31,8 @@ usage: cargo xtask COMMAND
   ci [STEP...]            fmt, clippy, docs, deny, test, soak, or only the named ones
   structure [--names]     sizes, names of types, circles between files, dependencies of the crates
   bench [ARG...]          measure the product against a baseline in the same run (release build)
-  soak [ARG...]           random runs and stops on the real binary, all checked: --minutes N, --seed S, --sessions 200, --release
+  soak [ARG...]           all attempts to escape from a sandbox, then random runs and stops on the real binary, all
+                          checked: --minutes N, --seed S, --sessions 200, --release
 ";
 
 /// The release that is installed when there is none. This takes some minutes, once.
@@ -222,8 +223,23 @@ fn bench(args: &[String]) -> anyhow::Result<()> {
     run_checked(&mut command)
 }
 
-/// Runs the soak on the binary that the tests have built, or on the release build with `--release`.
+/// Every attempt to escape from a sandbox, in all modes, as all users; then random runs.
 fn soak(args: &[String]) -> anyhow::Result<()> {
+    cargo([
+        "test",
+        "--package",
+        "quell",
+        "--test",
+        "it",
+        "--locked",
+        "--quiet",
+        "nothing_escapes_but_what_the_table_says",
+    ])?;
+    random_runs(args)
+}
+
+/// Runs and stops at random on the binary that the tests have built, or on the release build with `--release`.
+fn random_runs(args: &[String]) -> anyhow::Result<()> {
     let (release, args): (Vec<&String>, Vec<&String>) = args.iter().partition(|arg| *arg == "--release");
     let profile = if release.is_empty() { "dev" } else { "release" };
     let bench = ["bench", "--package", "quell", "--bench", "soak", "--locked", "--profile", profile, "--"];
@@ -233,7 +249,7 @@ fn soak(args: &[String]) -> anyhow::Result<()> {
 }
 
 fn short_soak() -> anyhow::Result<()> {
-    soak(&["--minutes", "2"].map(str::to_owned))
+    random_runs(&["--minutes", "2"].map(str::to_owned))
 }
 
 fn cargo<const N: usize>(args: [&str; N]) -> anyhow::Result<()> {

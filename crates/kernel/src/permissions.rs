@@ -33,6 +33,8 @@ pub struct SandboxRights {
     pub readable: Vec<PathBuf>,
     /// Further hidden places.
     pub hidden: Vec<PathBuf>,
+    /// User and group id of the commands; those of the daemon if `None`.
+    pub user: Option<u32>,
     /// The servers that commands and `fetch_url` may reach.
     pub network: NetworkAccess,
     /// Whether commands may create namespaces.
@@ -52,7 +54,8 @@ impl SandboxRights {
         let (writable, readable, hidden) = (Vec::new(), Vec::new(), Vec::new());
         let (network, limits) = (NetworkAccess::On, ResourceLimits::default());
         let (nested_namespaces, is_required, may_escalate) = (false, false, true);
-        Self { mode, writable, readable, hidden, network, nested_namespaces, limits, is_required, may_escalate }
+        let user = None;
+        Self { mode, writable, readable, hidden, user, network, nested_namespaces, limits, is_required, may_escalate }
     }
 
     /// Whether there is a sandbox whose calls may ask to run outside.
@@ -76,6 +79,8 @@ impl SandboxRights {
             writable: kept(&self.writable, &may_write),
             readable: kept(&self.readable, &may_read),
             hidden: hidden.cloned().collect(),
+            // The daemon's user, root, may do more than any other.
+            user: self.user.or(ceiling.user),
             network: self.network.restricted_by(&ceiling.network),
             nested_namespaces: self.nested_namespaces && ceiling.nested_namespaces,
             limits: self.limits.restricted_by(ceiling.limits),
@@ -198,14 +203,23 @@ mod tests {
         let mode = select(SandboxMode::ALL.as_slice());
         let limits = (option::of(1_u32..9), option::of(1_u64..9))
             .prop_map(|(processes, memory_bytes)| ResourceLimits { processes, memory_bytes });
-        let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+        let flags = (any::<bool>(), any::<bool>(), any::<bool>(), option::of(1_u32..4));
         (mode, places(), places(), places(), network(), limits, flags).prop_map(
-            |(mode, writable, readable, hidden, network, limits, (nested_namespaces, is_required, may_escalate))| {
+            |(
+                mode,
+                writable,
+                readable,
+                hidden,
+                network,
+                limits,
+                (nested_namespaces, is_required, may_escalate, user),
+            )| {
                 SandboxRights {
                     mode,
                     writable,
                     readable,
                     hidden,
+                    user,
                     network,
                     nested_namespaces,
                     limits,
@@ -271,6 +285,7 @@ mod tests {
                     prop_assert!(chain.iter().all(|link| may_reach(&link.sandbox, server)), "{:?}", server);
                 }
             }
+            prop_assert_eq!(last.sandbox.user.is_some(), chain.iter().any(|link| link.sandbox.user.is_some()));
             prop_assert_eq!(last.sandbox.nested_namespaces, chain.iter().all(|link| link.sandbox.nested_namespaces));
             let least = |limit: fn(&ResourceLimits) -> Option<u64>| chain.iter().filter_map(|link| limit(&link.sandbox.limits)).min();
             prop_assert_eq!(last.sandbox.limits.memory_bytes, least(|limits| limits.memory_bytes));

@@ -14,6 +14,7 @@ compile_error!("the wardens need Linux: pidfds, child sub-reapers and /proc");
 
 mod cgroup;
 mod command_start;
+mod command_user;
 mod containment;
 mod fd_passing;
 mod launch;
@@ -54,6 +55,7 @@ use launch::{LaunchedCommand, WardenExecutable};
 use warden_record::{UnfinishedWarden, WardenRecord};
 use warden_watch::{NetworkStart, StopCause, WardenWatch};
 
+pub use command_user::CommandUser;
 pub use output::CapturedOutput;
 pub use running::{RunningCommand, StopHandle, StopOnDrop};
 pub use sandbox::{CommandNetwork, PROXY_PORT, SandboxNetwork, SandboxSpec};

@@ -20,11 +20,12 @@ use std::fmt;
 use std::fs::DirBuilder;
 use std::io;
 use std::net::{SocketAddrV4, TcpListener};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, lchown};
 use std::path::{Path, PathBuf};
 
 use quell_protocol::sandbox::{MissingLayer, ResourceLimits, SandboxFacts, SandboxLayer, SandboxMode};
 use quell_scope::Scope;
+use rustix::process::geteuid;
 use seccompiler::BpfProgram;
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,9 @@ pub struct SandboxSpec {
     pub variables: Vec<(String, PathBuf)>,
     /// The directory that the command sees as `/tmp`; an empty one that lives as long as the command if `None`.
     pub temporary: Option<PathBuf>,
+    /// User and group id of the command; those of this process if `None`. Needs the rights of root, and a mount
+    /// namespace: the directories above hidden places may be closed to that user.
+    pub user: Option<u32>,
     pub network: SandboxNetwork,
     /// Whether the command may create namespaces, as the sandbox of Chromium does.
     pub nested_namespaces: bool,
@@ -104,6 +108,7 @@ impl SandboxSpec {
             home: None,
             variables: Vec::new(),
             temporary: None,
+            user: None,
             network: SandboxNetwork::Shared,
             nested_namespaces: false,
             limits: ResourceLimits::default(),
@@ -121,7 +126,8 @@ impl SandboxSpec {
     pub(super) fn create_temporary_directory(&self) -> Result<(), String> {
         let Some(directory) = self.temporary.as_ref().filter(|_| !self.is_off()) else { return Ok(()) };
         let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        created.map_err(|error| format!("the directory {} cannot be created: {error}", directory.display()))
+        let given = created.and_then(|()| lchown(directory, self.user, self.user));
+        given.map_err(|error| format!("the directory {} cannot be created: {error}", directory.display()))
     }
 
     fn is_off(&self) -> bool {
@@ -143,10 +149,12 @@ pub(super) struct OwnNamespaces {
     pub(super) process: bool,
     pub(super) ipc: bool,
     pub(super) network: bool,
+    /// In this one only the own user exists.
+    pub(super) user: bool,
 }
 
 impl OwnNamespaces {
-    pub(super) const NONE: Self = Self { mount: false, process: false, ipc: false, network: false };
+    pub(super) const NONE: Self = Self { mount: false, process: false, ipc: false, network: false, user: false };
 
     /// Those that `clone` has created with these flags.
     pub(super) fn of_flags(flags: libc::c_int) -> Self {
@@ -156,6 +164,7 @@ impl OwnNamespaces {
             process: has(libc::CLONE_NEWPID),
             ipc: has(libc::CLONE_NEWIPC),
             network: has(libc::CLONE_NEWNET),
+            user: has(libc::CLONE_NEWUSER),
         }
     }
 }
@@ -166,6 +175,7 @@ pub(super) struct PreparedSandbox {
     landlock: Option<LandlockRules>,
     filters: Vec<BpfProgram>,
     keeps_some_capabilities: bool,
+    user: Option<u32>,
     memory_bytes: Option<u64>,
     forbids_new_privileges: bool,
     environment: Vec<(String, PathBuf)>,
@@ -180,6 +190,9 @@ impl PreparedSandbox {
         let mut layers = LayerList::default();
         let has_mounts = namespaces.mount && mounts::apply(spec)?;
         layers.note(SandboxLayer::Mounts, has_mounts, "the system permits no mount namespace");
+        if spec.user.is_some() && !(has_mounts && geteuid().is_root() && !namespaces.user) {
+            return Err(SandboxError::User);
+        }
         let has_own_proc = has_mounts && namespaces.process && mount_own_proc().is_ok();
         let no_own_proc = match namespaces.process {
             true => "the system permits no /proc of its own, so all processes can be seen",
@@ -224,7 +237,7 @@ impl PreparedSandbox {
             layers.note(SandboxLayer::Network, true, "");
         }
         layers.note(SandboxLayer::Privileges, true, "");
-        let facts = SandboxFacts { mode: spec.mode, layers: layers.applied, missing: layers.missing };
+        let facts = SandboxFacts { mode: spec.mode, user: spec.user, layers: layers.applied, missing: layers.missing };
         if let Some(missing) = facts.missing.first().filter(|_| spec.is_required) {
             return Err(SandboxError::Required(missing.clone()));
         }
@@ -234,6 +247,7 @@ impl PreparedSandbox {
             landlock,
             filters,
             keeps_some_capabilities: spec.is_off(),
+            user: spec.user,
             memory_bytes: spec.limits.memory_bytes,
             environment: environment(spec, has_mounts),
         })
@@ -251,7 +265,7 @@ impl PreparedSandbox {
     /// Binds the calling process, which must have one thread and is about to `exec`. The order is that of the kernel's
     /// rules: capabilities go while they may be dropped, and the filter comes last.
     pub(super) fn enter(&mut self) -> io::Result<()> {
-        privileges::drop_capabilities(self.keeps_some_capabilities)?;
+        privileges::drop_privileges(self.keeps_some_capabilities, self.user)?;
         if self.forbids_new_privileges {
             rustix::thread::set_no_new_privs(true)?;
         }
@@ -312,6 +326,11 @@ pub(super) enum SandboxError {
     /// `sandbox_require = true`, and the system does not permit this layer.
     #[error("{} is required and missing: {}", .0.layer.description(), .0.reason)]
     Required(MissingLayer),
+    /// Another user was asked for, and the system does not permit to become one in a mount namespace.
+    #[error(
+        "run_as needs a daemon that runs as root and may mount; leave run_as out, or give it the right to mount (CAP_SYS_ADMIN)"
+    )]
+    User,
 }
 
 impl SandboxError {

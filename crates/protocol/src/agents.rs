@@ -64,6 +64,8 @@ pub struct NewAgent {
     pub readable: Option<Vec<String>>,
     /// Further places that commands may not see.
     pub hidden: Option<Vec<String>>,
+    /// User and group id of its commands, where the daemon runs as root.
+    pub run_as: Option<u32>,
     /// Servers that commands may reach: `on`, `off`, or a list such as `["example.org:443"]`.
     pub network: Option<NetworkSetting>,
     /// True if commands may create namespaces, as Chromium's sandbox does.
@@ -166,6 +168,7 @@ impl NewAgent {
             writable: None,
             readable: None,
             hidden: None,
+            run_as: None,
             network: None,
             nested_namespaces: None,
             max_processes: None,

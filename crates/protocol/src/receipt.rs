@@ -255,7 +255,12 @@ mod tests {
             exit_code: Some(0),
             signal: Some(9),
             held_by: Some(Containment::Namespace),
-            sandbox: Some(SandboxFacts { mode: SandboxMode::Workspace, layers: Vec::new(), missing: Vec::new() }),
+            sandbox: Some(SandboxFacts {
+                mode: SandboxMode::Workspace,
+                user: None,
+                layers: Vec::new(),
+                missing: Vec::new(),
+            }),
         };
         let written = serde_json::to_value(&facts).unwrap();
         let read: ProcessFactsIfAny = serde_json::from_value(written.clone()).unwrap();

@@ -86,6 +86,9 @@ impl ResourceLimits {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SandboxFacts {
     pub mode: SandboxMode,
+    /// The user id that the command ran with; that of the daemon if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
     /// The layers that the command ran under.
     pub layers: Vec<SandboxLayer>,
     /// The layers of this mode that the system did not permit. Empty if all were applied.

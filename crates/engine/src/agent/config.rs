@@ -111,6 +111,9 @@ pub struct AgentConfig {
     pub readable: Vec<PathBuf>,
     /// Places that commands may not see, besides those that are hidden anyway.
     pub hidden: Vec<PathBuf>,
+    /// User and group id of its commands and MCP programs, where the daemon runs as root: a user of its own for each
+    /// agent. The workdir must belong to that user.
+    pub run_as: Option<u32>,
     /// The servers that commands and `fetch_url` may reach: `on`, all that the daemon can reach; `off`, none; or a list
     /// such as `["example.org:443"]`, through a proxy of the daemon.
     pub network: NetworkAccess,
@@ -201,6 +204,14 @@ impl AgentConfig {
             let problem = "contradicts sandbox = \"read-only\"; leave it out, or set sandbox = \"workspace\"";
             return Some(("writable", problem.to_owned()));
         }
+        if self.run_as == Some(0) {
+            return Some(("run_as", "= 0 is root; name another user id, or leave it out".to_owned()));
+        }
+        if self.run_as.is_some() && self.isolate == Isolate::None {
+            let problem =
+                "contradicts isolate = \"none\": another user's files need a mount namespace; leave isolate out";
+            return Some(("run_as", problem.to_owned()));
+        }
         if (1..ResourceLimits::MIN_PROCESSES).contains(&self.max_processes) {
             let least = ResourceLimits::MIN_PROCESSES;
             return Some(("max_processes", format!("must be at least {least}, or 0 for no limit")));
@@ -282,6 +293,7 @@ impl Default for AgentConfig {
             writable: Vec::new(),
             readable: Vec::new(),
             hidden: Vec::new(),
+            run_as: None,
             network: NetworkAccess::On,
             nested_namespaces: false,
             max_processes: 4096,

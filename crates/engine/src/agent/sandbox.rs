@@ -6,12 +6,12 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quell_kernel::network_access::NetworkAccess;
-use quell_process::{SandboxNetwork, SandboxSpec, SharedNetwork};
+use quell_process::{CommandUser, SandboxNetwork, SandboxSpec, SharedNetwork};
 use quell_protocol::{AgentId, SessionKey};
 use quell_tools::ProtectedPaths;
 use sha2::{Digest, Sha256};
@@ -179,6 +179,7 @@ impl SandboxSite {
             home: Some(self.home_of(&agent.id)),
             variables: self.toolchains.clone(),
             temporary: Some(self.temporary_dir_of(session)),
+            user: rights.user,
             network: match rights.network {
                 NetworkAccess::On => SandboxNetwork::Shared,
                 NetworkAccess::Off => SandboxNetwork::Closed,
@@ -206,18 +207,27 @@ impl SandboxSite {
     /// of the author. They are included, so that what the agent sets stays its own.
     ///
     /// # Errors
-    /// A text that names the file or directory that could not be created.
-    pub fn create_home(&self, agent: &AgentId) -> Result<(), String> {
+    /// A text that names the file or directory that could not be created, or given to the user of the agent's commands.
+    pub fn create_home(&self, agent: &AgentId, user: Option<u32>) -> Result<(), String> {
         let home = self.home_of(agent);
-        let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(&home);
+        let homes = self.work_dir.join(HOME_DIRECTORY);
+        let created = fs::create_dir_all(&homes)
+            // Each home is closed; the way to it is open to the users of commands.
+            .and_then(|()| fs::set_permissions(&homes, fs::Permissions::from_mode(0o711)))
+            .and_then(|()| fs::DirBuilder::new().recursive(true).mode(0o700).create(&home));
         created.map_err(|error| format!("its home directory {} cannot be created: {error}", home.display()))?;
+        let user = user.map(CommandUser::new).transpose()?;
+        if let Some(user) = &user {
+            user.own_directory(&home)?;
+        }
         let settings = home.join(".gitconfig");
         let Some(own) = self.home_dir.as_ref().map(|own| own.join(".gitconfig")).filter(|own| own.is_file()) else {
             return Ok(());
         };
         // Only a new file: the agent may have put a link there.
         match fs::OpenOptions::new().write(true).create_new(true).open(&settings) {
-            Ok(mut file) => writeln!(file, "[include]\n\tpath = {}", own.display()),
+            Ok(mut file) => writeln!(file, "[include]\n\tpath = {}", own.display())
+                .and_then(|()| user.map_or(Ok(()), |user| user.own_file(&file))),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
         }

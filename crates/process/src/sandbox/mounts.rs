@@ -14,7 +14,7 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_bind, mount_change, move_mount,
     open_tree,
 };
-use rustix::process::geteuid;
+use rustix::process::{geteuid, umask};
 
 use super::paths::{PlaceAccess, places, with_fixed_ancestors};
 use super::syscalls::set_read_only;
@@ -36,6 +36,8 @@ pub(super) fn apply(spec: &SandboxSpec) -> Result<bool, SandboxError> {
     if !permits_mounts() {
         return Ok(false);
     }
+    // Other users pass through the directories that are made here (`SandboxSpec::user`).
+    let umask_of_command = umask(Mode::from_raw_mode(0o022));
     let cwd = std::env::current_dir().map_err(|error| SandboxError::new("find the working directory", error))?;
     let places = with_fixed_ancestors(places(spec), spec.is_off());
     let mut view = FileSystemView::default();
@@ -49,6 +51,7 @@ pub(super) fn apply(spec: &SandboxSpec) -> Result<bool, SandboxError> {
         view.attach_place(&path, &access)?;
     }
     view.close_covers()?;
+    umask(umask_of_command);
     std::env::set_current_dir(&cwd).map_err(|error| SandboxError::new(format!("enter {}", cwd.display()), error))?;
     Ok(true)
 }

@@ -2,10 +2,12 @@
 
 use std::io;
 
+use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits,
+    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
 };
 
 /// What root keeps in the mode `off`: enough to install packages and to change owners. None of them reaches devices,
@@ -26,8 +28,8 @@ const KEPT_WHEN_OFF: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE);
 
 /// Drops the capabilities of the calling process for ever; in the mode `off` all but the kept ones. A process without
-/// capabilities has nothing to drop.
-pub(super) fn drop_capabilities(keep_some: bool) -> io::Result<()> {
+/// capabilities has nothing to drop. With `user` it becomes that user, with no other group, and keeps none.
+pub(super) fn drop_privileges(keep_some: bool, user: Option<u32>) -> io::Result<()> {
     let before = capabilities(None)?;
     if before.permitted.is_empty() {
         return Ok(());
@@ -56,8 +58,24 @@ pub(super) fn drop_capabilities(keep_some: bool) -> io::Result<()> {
             | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
         set_capabilities_secure_bits(bits)?;
     }
+    if let Some(id) = user {
+        become_user(id)?;
+    }
+    let kept = if user.is_some() { CapabilitySet::empty() } else { kept };
     Ok(set_capabilities(
         None,
         CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() },
     )?)
+}
+
+/// Changes all ids of the calling process, which has one thread. Its output goes to that user, too: programs open
+/// `/dev/stderr` again.
+fn become_user(id: u32) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
+    for output in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
+        rustix::fs::fchown(output, Some(user), Some(group))?;
+    }
+    set_thread_groups(&[])?;
+    set_thread_res_gid(group, group, group)?;
+    Ok(set_thread_res_uid(user, user, user)?)
 }

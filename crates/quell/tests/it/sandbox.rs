@@ -6,7 +6,7 @@ mod escapes;
 mod network;
 mod usability;
 
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use quell_protocol::SandboxMode;
 use quell_testkit::skip::{announce_skip, lacks_root};
@@ -21,7 +21,12 @@ const ORDINARY_USER: u32 = 65534;
 enum SandboxUser {
     Root,
     Ordinary,
+    /// A daemon of root, whose malicious agent has a user of its own (`run_as`).
+    RootWithAgentUser,
 }
+
+/// The user of commands with `run_as`, which the system does not know.
+const AGENT_USER: u32 = 20_001;
 
 /// A daemon with the agents `main`, which is malicious, and `other`, and the home directory of a person.
 struct SandboxDaemon {
@@ -42,11 +47,19 @@ impl SandboxDaemon {
         let process_lock = ProcessLock::shared().await;
         let model = ScriptedModel::start().await;
         let home = DaemonHome::new("");
+        let agent_user = match user {
+            SandboxUser::RootWithAgentUser => format!("run_as = {AGENT_USER}\n"),
+            SandboxUser::Root | SandboxUser::Ordinary => String::new(),
+        };
+        if user == SandboxUser::RootWithAgentUser {
+            // The directories above a workdir must be open to its user.
+            std::fs::set_permissions(home.root_dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
         let key = home.root_dir().join("key");
         let config = format!(
             "{}[providers.keyed]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\napi_key_file = {key:?}\n\
              [providers.named]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\napi_key_env = \"KEY_OF_THE_TEST\"\n\
-             [agents.main]\nmodel = \"scripted/m\"\n{agent}[agents.other]\nmodel = \"scripted/m\"\n",
+             [agents.main]\nmodel = \"scripted/m\"\n{agent_user}{agent}[agents.other]\nmodel = \"scripted/m\"\n",
             provider_toml(&model)
         );
         std::fs::write(home.config_file(), config).unwrap();
@@ -65,12 +78,12 @@ impl SandboxDaemon {
         let quell = home.copy_executable(quell_exe());
         let started = if kernel.has_landlock() { quell.clone() } else { without_landlock(home.root_dir(), &quell) };
         let home = match user {
-            SandboxUser::Root if lacks_root() => return None,
+            SandboxUser::Root | SandboxUser::RootWithAgentUser if lacks_root() => return None,
             SandboxUser::Ordinary if rustix::process::geteuid().is_root() => {
                 give_to_user(home.root_dir(), ORDINARY_USER);
                 home.owned_by_user(ORDINARY_USER)
             }
-            SandboxUser::Root | SandboxUser::Ordinary => home,
+            SandboxUser::Root | SandboxUser::RootWithAgentUser | SandboxUser::Ordinary => home,
         };
         let daemon = home.start(&started).await;
         let other = daemon.home().work_dir().join("other/file");
@@ -176,6 +189,58 @@ async fn nothing_escapes_but_what_the_table_says(
     #[values(KernelSupport::Everything, KernelSupport::LandlockAlone)] kernel: KernelSupport,
 ) {
     assert_table(user, mode, kernel).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_user_for_the_agent_nothing_escapes_but_what_the_table_says(
+    #[values(SandboxMode::ReadOnly, SandboxMode::Workspace, SandboxMode::Off)] mode: SandboxMode,
+) {
+    assert_table(SandboxUser::RootWithAgentUser, mode, KernelSupport::Everything).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_run_as_the_user_of_their_agent(
+    #[values(SandboxMode::Workspace, SandboxMode::Off)] mode: SandboxMode,
+) {
+    let agent = format!("sandbox = \"{}\"\n", mode.as_str());
+    let Some(test) = SandboxDaemon::start(SandboxUser::RootWithAgentUser, &agent).await else { return };
+    let script = "id -u; id -g; id -G; echo said > /dev/stderr; grep CapBnd /proc/self/status; touch own";
+    let (told, run) = test.run_command("s", script).await;
+    let facts = &process_row(&run)["sandbox"];
+    if facts["missing"].to_string().contains("mounts") {
+        announce_skip("the system permits no namespaces");
+        return;
+    }
+    assert_eq!(facts["user"], AGENT_USER, "{facts:#}");
+    assert!(
+        told.starts_with(&format!("{AGENT_USER}\n{AGENT_USER}\n{AGENT_USER}\n")) && told.contains("said\n"),
+        "{told}"
+    );
+    assert_eq!(told.contains("CapBnd:\t0000000000000000"), mode == SandboxMode::Workspace, "{told}");
+    // What the file tools make is the agent's, too: its commands can change it.
+    let write = json!({"path": "deep/file", "content": "made by a tool\n"});
+    test.model
+        .script(ScriptedResponse::tool_call("c1", "write_file", &write))
+        .script(ScriptedResponse::text("written"));
+    let run = test.daemon.api().send_message("s", "go").await;
+    test.daemon.api().wait_ended(&run).await;
+    let own_places = if mode == SandboxMode::Off { "" } else { "touch ~/kept /tmp/kept && " };
+    let change = format!("echo more >> deep/file && touch deep/other && cat deep/file; {own_places}echo DONE");
+    let (told, _) = test.run_command("s", &change).await;
+    assert!(told.contains("made by a tool\nmore\n") && told.contains("DONE"), "{told}");
+    let workdir = test.daemon.home().work_dir().join("main");
+    for name in [".", "own", "deep", "deep/file", "deep/other"] {
+        assert_eq!(std::fs::metadata(workdir.join(name)).unwrap().uid(), AGENT_USER, "{name}");
+    }
+    // A stop ends what another user started.
+    test.model.script(shell_call("setsid sleep 1000 & touch begun; sleep 1000"));
+    let run = test.daemon.api().send_message("s", "go").await;
+    let begun = workdir.join("begun");
+    poll_until("the command", async || begun.exists().then_some(())).await;
+    let view = test.daemon.api().stop_run(&run).await;
+    assert_eq!(view["receipt"]["leftovers"], json!([]), "{view:#}");
 }
 
 #[rstest]

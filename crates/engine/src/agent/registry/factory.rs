@@ -7,6 +7,7 @@ use std::sync::Arc;
 use quell_kernel::ToolSpec;
 use quell_kernel::permissions::SandboxRights;
 use quell_llm::{ModelHandle, Models};
+use quell_process::CommandUser;
 use quell_protocol::AgentId;
 use quell_protocol::sandbox::SandboxMode;
 use quell_tools::{AgentFacts, Toolbox};
@@ -130,8 +131,12 @@ impl AgentFactory {
             .and_then(|whole| std::fs::create_dir_all(&whole).map(|()| real_path(&whole)));
         let workdir = workdir
             .map_err(|error| invalid(format!("its workdir {} cannot be made: {error}", workdir_path.display())))?;
-        self.sandbox_site.create_home(id).map_err(invalid)?;
         let sandbox = self.sandbox_rights(&config).map_err(|(key, problem)| invalid(format!("{key} {problem}")))?;
+        if let Some(user) = sandbox.user {
+            let given = CommandUser::new(user).and_then(|user| user.own_directory(&workdir));
+            given.map_err(|problem| invalid(format!("run_as = {user}: {problem}")))?;
+        }
+        self.sandbox_site.create_home(id, sandbox.user).map_err(invalid)?;
         let mut system = config.prompt.clone();
         if let Some(language) = &config.language {
             system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
@@ -209,13 +214,13 @@ impl AgentFactory {
             }
         }
         let limits = config.resource_limits();
-        let AgentConfig { writable, readable, hidden, network, nested_namespaces, .. } = config;
+        let AgentConfig { writable, readable, hidden, run_as: user, network, nested_namespaces, .. } = config;
         let rights = SandboxRights {
             is_required: config.sandbox_require,
             may_escalate: config.escalate,
             ..SandboxRights::new(mode)
         };
-        Ok(SandboxRights { writable, readable, hidden, network, nested_namespaces, limits, ..rights })
+        Ok(SandboxRights { writable, readable, hidden, user, network, nested_namespaces, limits, ..rights })
     }
 }
 

@@ -5,6 +5,7 @@ mod reload;
 use std::path::PathBuf;
 
 use quell_llm::{Models, ProviderConfig, ProviderKind};
+use quell_process::Isolate;
 use quell_tools::{ProtectedPaths, ToolSettings, Toolbox};
 
 use super::*;
@@ -68,6 +69,29 @@ fn comes(registry: &AgentRegistry, name: &str, config: AgentConfig) {
 
 fn ids(names: &[&str]) -> BTreeSet<AgentId> {
     names.iter().map(|name| id(name)).collect()
+}
+
+#[test]
+fn a_user_for_commands_must_be_possible() {
+    let (registry, dir) = test_registry(&["main"]);
+    let workdir = dir.path().join("taken");
+    std::fs::create_dir(&workdir).expect("a directory");
+    std::fs::write(workdir.join("file"), "").expect("a file");
+    let problem_with = |config: AgentConfig| {
+        registry
+            .factory()
+            .build(&id("other"), AgentConfig { workdir: Some(workdir.clone()), ..config })
+            .unwrap_err()
+            .problem
+    };
+    let run_as = |user| AgentConfig { run_as: Some(user), ..config() };
+    let problem = problem_with(run_as(0));
+    assert!(problem.starts_with("run_as = 0 is root"), "{problem}");
+    let problem = problem_with(AgentConfig { isolate: Isolate::None, ..run_as(20_001) });
+    assert!(problem.starts_with("run_as contradicts isolate"), "{problem}");
+    // The directory has files of another user, and an ordinary user cannot become another one.
+    let problem = problem_with(run_as(20_001));
+    assert!(["cannot enter", "chown -R", "not as root"].iter().any(|part| problem.contains(part)), "{problem}");
 }
 
 /// With a relative workdir, images were stored under names that only a daemon started in the same directory could find.
