@@ -387,6 +387,16 @@ impl Sessions {
         let routed_model = live_run.channel_origin.as_ref().and_then(|origin| origin.options().routed_model.as_deref());
         let agent = match resources.routed_agent(&base, self.0.runs.services().agents.factory(), routed_model) {
             Ok(agent) => match &live_run.max_permissions {
+                Some(max_permissions) if !agent.can_be_called_within(max_permissions) => {
+                    return Err(Interrupted::Failed(RunSetupError {
+                        code: "user",
+                        message: format!(
+                            "the agent {:?} has no user of its own (`run_as`), but the agent that called it has: its \
+                             commands would have other rights, or could not use its files; give it a `run_as`",
+                            agent.id.as_str()
+                        ),
+                    }));
+                }
                 Some(max_permissions) => Arc::new(agent.restricted_to(max_permissions)),
                 None => agent,
             },

@@ -118,6 +118,10 @@ pub fn gate_call(policy: ApprovalPolicy, place: CallPlace, right: EscalationRigh
     }
 }
 
+/// What no approval opens.
+const STAYS_CLOSED: &str =
+    "Quell's own data, configuration and keys stay out of reach, and a stop ends the call as any other";
+
 /// What a person is told about a request: the rule that holds the call back, and what it would open.
 #[must_use]
 pub fn describe_escalation(sandbox: &SandboxRights, workdir: &Path, reason: String) -> Escalation {
@@ -140,10 +144,10 @@ pub fn describe_escalation(sandbox: &SandboxRights, workdir: &Path, reason: Stri
         reason,
         mode: sandbox.mode,
         rule: format!("the sandbox `{}` permits {}", sandbox.mode.as_str(), permitted.join("; ")),
-        opens:
-            "all files and the network, as the user of the daemon has them; Quell's own data, configuration and keys \
-                stay out of reach, and a stop ends the call as any other"
-                .to_owned(),
+        opens: match sandbox.user {
+            Some(user) => format!("for commands all files and the network, as user {user} has them; {STAYS_CLOSED}"),
+            None => format!("all files and the network, as the user of the daemon has them; {STAYS_CLOSED}"),
+        },
     }
 }
 

@@ -22,7 +22,7 @@ pub use rule::{NetworkRule, NetworkRuleError};
 /// The network of an agent's commands.
 ///
 /// In configuration `"on"`, `"off"`, or a list of entries (see [`NetworkRule`]).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum NetworkAccess {
     /// The network of the daemon.
     #[default]
@@ -34,7 +34,7 @@ pub enum NetworkAccess {
 }
 
 /// The entries of a list, in the order of the configuration. Never empty.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NetworkRules(Vec<NetworkRule>);
 
 /// A server that the list allows. Only [`NetworkRules::check_target`] creates it.

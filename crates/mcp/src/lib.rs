@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::StopTimeouts;
 use quell_net::AddressPolicy;
-use quell_process::Wardens;
+use quell_process::{SandboxSpec, Wardens};
 use quell_protocol::{Leftover, ResourceKind, RunId, SessionKey};
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Scope};
@@ -229,6 +229,11 @@ impl Mcp {
     }
 }
 
+/// The user that programs run as with this sandbox. Agents with different users never share one.
+fn user_of(sandbox: Option<&Arc<SandboxSpec>>) -> Option<u32> {
+    sandbox.and_then(|sandbox| sandbox.user)
+}
+
 impl ServerPool {
     /// A lease on an instance of the server, which is started if there is none.
     fn acquire(self: &Arc<Self>, server: &Arc<McpServer>, options: &McpClientOptions) -> Result<InstanceLease, String> {
@@ -240,9 +245,11 @@ impl ServerPool {
         }
         let instances = state.instances.entry(key).or_default();
         // A session may have changed its own endpoint while an earlier run still uses the old one.
-        if let Some(running) =
-            instances.iter().find(|instance| instance.accepts_leases() && Arc::ptr_eq(&instance.server, server))
-        {
+        if let Some(running) = instances.iter().find(|instance| {
+            instance.accepts_leases()
+                && Arc::ptr_eq(&instance.server, server)
+                && user_of(instance.owner.sandbox.as_ref()) == user_of(options.sandbox.as_ref())
+        }) {
             return Ok(InstanceLease::acquire(running));
         }
         if let Some(failure) = server.recent_start_failure() {

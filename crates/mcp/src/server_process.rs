@@ -108,7 +108,7 @@ fn command_spec(pool: &ServerPool, instance: &ServerInstance, command: &str) -> 
         output_limit: STDERR_LIMIT_BYTES,
         isolate: Isolate::Auto,
         network: owner.network.clone(),
-        shared_network: None,
+        session_network: None,
         sandbox: owner.sandbox.as_ref().map(|sandbox| server.config.sandbox_for(sandbox)),
     }
 }

@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             isolate: Isolate::Auto,
             sandbox: None,
             network: None,
-            shared_network: None,
+            session_network: None,
         };
         let stop = async {
             tokio::time::sleep(Duration::from_secs(1)).await;

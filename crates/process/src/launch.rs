@@ -74,10 +74,11 @@ pub(super) fn launch(
 fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) -> io::Result<LaunchedCommand> {
     let (daemon_end, warden_end) = std::os::unix::net::UnixStream::pair()?;
     let listener_pair = spec.network.as_ref().map(|_| std::os::unix::net::UnixStream::pair()).transpose()?;
-    let shared_network = spec.network_to_share();
-    let proxy_address =
-        || shared_network.map_or(Ipv4Addr::LOCALHOST, |shared_network| shared_network.next_proxy_address());
-    let proxy = spec.network.as_ref().map(|_| proxy_address());
+    let session_network = spec.network_to_share();
+    let proxy = spec
+        .network
+        .as_ref()
+        .map(|_| session_network.map_or(Ipv4Addr::LOCALHOST, |session_network| session_network.next_proxy_address()));
     let (stdout, stdout_end) = io::pipe()?;
     let (stderr, stderr_end) = io::pipe()?;
     let request = LaunchRequest {
@@ -90,7 +91,7 @@ fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) 
         open_files: shared.open_files,
         record: shared.warden_record.is_some(),
         proxy,
-        shares_network: shared_network.is_some(),
+        shares_network: session_network.is_some(),
     };
     // The descriptors wait in the socket until the warden reads them.
     fd_passing::send_descriptor(&daemon_end, request.to_file()?)?;
@@ -106,8 +107,8 @@ fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) 
         }
         None => None,
     };
-    if let Some(shared_network) = shared_network {
-        shared_network.send_to(&daemon_end)?;
+    if let Some(session_network) = session_network {
+        session_network.send_to(&daemon_end)?;
     }
     daemon_end.set_nonblocking(true)?;
     let socket = UnixStream::from_std(daemon_end)?;

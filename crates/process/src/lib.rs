@@ -25,7 +25,7 @@ mod output;
 mod process_tree;
 mod running;
 mod sandbox;
-mod shared_network;
+mod session_network;
 mod signals;
 mod survivors;
 mod warden;
@@ -59,7 +59,7 @@ pub use command_user::CommandUser;
 pub use output::CapturedOutput;
 pub use running::{RunningCommand, StopHandle, StopOnDrop};
 pub use sandbox::{CommandNetwork, PROXY_PORT, SandboxNetwork, SandboxSpec};
-pub use shared_network::SharedNetwork;
+pub use session_network::SessionNetwork;
 pub use survivors::Survivors;
 
 /// The environment variable with the run id, by which all processes of a run can be found.
@@ -148,14 +148,16 @@ pub struct CommandSpec {
     pub network: Option<Arc<dyn CommandNetwork>>,
     /// The network namespace that the command shares with others; one of its own if `None`. Only for a sandbox with a
     /// closed or proxied network.
-    pub shared_network: Option<Arc<SharedNetwork>>,
+    pub session_network: Option<Arc<SessionNetwork>>,
 }
 
 impl CommandSpec {
     /// The network namespace that the command shares with others, if it gets one.
-    fn network_to_share(&self) -> Option<&Arc<SharedNetwork>> {
-        let is_of_the_daemon = |sandbox: &Arc<SandboxSpec>| sandbox.network == SandboxNetwork::Shared;
-        self.shared_network.as_ref().filter(|_| !self.sandbox.as_ref().is_none_or(is_of_the_daemon))
+    fn network_to_share(&self) -> Option<&Arc<SessionNetwork>> {
+        match self.sandbox.as_ref()?.network {
+            SandboxNetwork::Daemon => None,
+            SandboxNetwork::Closed | SandboxNetwork::Proxied => self.session_network.as_ref(),
+        }
     }
 
     fn run_id(&self) -> Option<&str> {

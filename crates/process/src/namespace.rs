@@ -26,7 +26,7 @@ use super::ProcessEndMethod;
 use super::command_start::{close_output, name_process, start_command};
 use super::fd_passing;
 use super::sandbox::{OwnNamespaces, PreparedSandbox, listen_for_proxy, mount_own_proc};
-use super::shared_network::{NamespaceExchange, SharedNamespace};
+use super::session_network::{NamespaceExchange, SharedNamespace};
 use super::warden_protocol::{self, CommandEndReport, LaunchRequest, StartFailure, WardenReport};
 
 /// What the network namespace of a command needs, as the daemon has sent it.
@@ -48,7 +48,7 @@ impl NetworkSetup {
 
     /// In the warden: enters the namespace of the session, if there is one.
     fn enter_shared(&self) -> Result<Option<SharedNamespace>, StartFailure> {
-        let entered = self.shared.as_ref().map(NamespaceExchange::enter).transpose();
+        let entered = self.shared.as_ref().map(|shared| shared.enter(io::stdin())).transpose();
         entered.map_err(|error| StartFailure::network("enter the network of the session", &error))
     }
 
@@ -56,8 +56,12 @@ impl NetworkSetup {
     /// command of the session.
     fn set_up(&self, privilege: NamespacePrivilege, entered: Option<SharedNamespace>) -> Result<(), StartFailure> {
         if let Some((socket, address)) = &self.proxy {
-            let sent = listen_for_proxy(*address).and_then(|listener| fd_passing::send_descriptor(socket, listener));
-            sent.map_err(|error| StartFailure::network("listen for the proxy", &error))?;
+            let listener = listen_for_proxy(*address).map_err(|error| match error.kind() {
+                io::ErrorKind::AddrInUse => StartFailure::proxy_port_in_use(),
+                _ => StartFailure::network("listen for the proxy", &error),
+            })?;
+            let sent = fd_passing::send_descriptor(socket, listener);
+            sent.map_err(|error| StartFailure::network("send the listener of the proxy", &error))?;
         }
         match &self.shared {
             Some(shared) if entered == Some(SharedNamespace::ToCreate) => {
@@ -149,7 +153,11 @@ fn fork_into_namespace(further: libc::c_int, entered: Option<SharedNamespace>) -
     // Read now: inside, the ids belong to nobody until the map is written.
     let user = NamespacePrivilege::UserNamespace { user: geteuid().as_raw(), group: getegid().as_raw() };
     let (pid, user_ns) = (libc::CLONE_NEWPID, libc::CLONE_NEWUSER);
-    let entered = if entered == Some(SharedNamespace::Entered) { libc::CLONE_NEWNET } else { 0 };
+    let entered = match entered {
+        Some(SharedNamespace::Entered { has_user_namespace: true }) => libc::CLONE_NEWNET | user_ns,
+        Some(SharedNamespace::Entered { has_user_namespace: false }) => libc::CLONE_NEWNET,
+        Some(SharedNamespace::ToCreate) | None => 0,
+    };
     let most = pid | libc::CLONE_NEWNS | (further & !entered);
     let fewer = pid | libc::CLONE_NEWNS;
     let attempts = [

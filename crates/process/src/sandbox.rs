@@ -25,7 +25,6 @@ use std::path::{Path, PathBuf};
 
 use quell_protocol::sandbox::{MissingLayer, ResourceLimits, SandboxFacts, SandboxLayer, SandboxMode};
 use quell_scope::Scope;
-use rustix::process::geteuid;
 use seccompiler::BpfProgram;
 use serde::{Deserialize, Serialize};
 
@@ -69,8 +68,8 @@ pub struct SandboxSpec {
 #[serde(rename_all = "snake_case")]
 pub enum SandboxNetwork {
     /// That of the daemon.
-    Shared,
-    /// Nothing but a loopback interface, of its own or of a [`SharedNetwork`](super::SharedNetwork).
+    Daemon,
+    /// Nothing but a loopback interface, of its own or of a [`SessionNetwork`](super::SessionNetwork).
     Closed,
     /// As `Closed`, with a [`CommandNetwork`] that listens on port [`PROXY_PORT`] of the loopback interface.
     Proxied,
@@ -109,7 +108,7 @@ impl SandboxSpec {
             variables: Vec::new(),
             temporary: None,
             user: None,
-            network: SandboxNetwork::Shared,
+            network: SandboxNetwork::Daemon,
             nested_namespaces: false,
             limits: ResourceLimits::default(),
             is_required: false,
@@ -125,8 +124,13 @@ impl SandboxSpec {
     /// Creates the directory for temporary files.
     pub(super) fn create_temporary_directory(&self) -> Result<(), String> {
         let Some(directory) = self.temporary.as_ref().filter(|_| !self.is_off()) else { return Ok(()) };
-        let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        let given = created.and_then(|()| lchown(directory, self.user, self.user));
+        let parent = directory.parent().unwrap_or(directory);
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(parent);
+        let given = created.and_then(|()| match DirBuilder::new().mode(0o700).create(directory) {
+            Ok(()) => lchown(directory, self.user, self.user),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        });
         given.map_err(|error| format!("the directory {} cannot be created: {error}", directory.display()))
     }
 
@@ -137,7 +141,7 @@ impl SandboxSpec {
     /// The namespaces that the init of the command needs besides its PID and mount namespaces, as flags of `clone`.
     pub(super) fn namespace_flags(&self) -> libc::c_int {
         let ipc = if self.is_off() { 0 } else { libc::CLONE_NEWIPC };
-        let network = if self.network == SandboxNetwork::Shared { 0 } else { libc::CLONE_NEWNET };
+        let network = if self.network == SandboxNetwork::Daemon { 0 } else { libc::CLONE_NEWNET };
         ipc | network
     }
 }
@@ -190,7 +194,7 @@ impl PreparedSandbox {
         let mut layers = LayerList::default();
         let has_mounts = namespaces.mount && mounts::apply(spec)?;
         layers.note(SandboxLayer::Mounts, has_mounts, "the system permits no mount namespace");
-        if spec.user.is_some() && !(has_mounts && geteuid().is_root() && !namespaces.user) {
+        if spec.user.is_some() && !(has_mounts && !namespaces.user && privileges::may_become_another_user()) {
             return Err(SandboxError::User);
         }
         let has_own_proc = has_mounts && namespaces.process && mount_own_proc().is_ok();
@@ -285,11 +289,14 @@ impl PreparedSandbox {
 
 /// The variables of the sandbox. Where `/tmp` cannot be replaced, one leads to the directory for temporary files.
 fn environment(spec: &SandboxSpec, has_mounts: bool) -> Vec<(String, PathBuf)> {
-    if spec.is_off() {
-        return Vec::new();
-    }
     let home = spec.home.iter().map(|home| ("HOME".to_owned(), home.clone()));
-    let mut environment: Vec<(String, PathBuf)> = spec.variables.iter().cloned().chain(home).collect();
+    let name = |user: u32| ["USER", "LOGNAME"].map(|name| (name.to_owned(), PathBuf::from(user.to_string())));
+    if spec.is_off() {
+        // Another user cannot enter the home of this one.
+        return spec.user.into_iter().flat_map(|user| name(user).into_iter().chain(home.clone())).collect();
+    }
+    let names = spec.user.into_iter().flat_map(name);
+    let mut environment: Vec<(String, PathBuf)> = spec.variables.iter().cloned().chain(home).chain(names).collect();
     match &spec.temporary {
         Some(_) if has_mounts => environment.push(("TMPDIR".to_owned(), PathBuf::from("/tmp"))),
         Some(temporary) => environment.push(("TMPDIR".to_owned(), temporary.clone())),
@@ -328,7 +335,8 @@ pub(super) enum SandboxError {
     Required(MissingLayer),
     /// Another user was asked for, and the system does not permit to become one in a mount namespace.
     #[error(
-        "run_as needs a daemon that runs as root and may mount; leave run_as out, or give it the right to mount (CAP_SYS_ADMIN)"
+        "run_as needs a daemon of root with the capabilities CAP_SYS_ADMIN (mounts), CAP_SETUID, CAP_SETGID and \
+         CAP_CHOWN; leave run_as out, or give it these"
     )]
     User,
 }

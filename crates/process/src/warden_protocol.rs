@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fd_passing::CommandInput;
 use super::sandbox::SandboxError;
-use super::{Isolate, ProcessEndMethod, SandboxSpec};
+use super::{Isolate, PROXY_PORT, ProcessEndMethod, SandboxSpec};
 
 pub(super) const WARDEN_ARGUMENT: &str = "__warden";
 /// The name that `ps` shows. Without the name of the product, so that `pkill -9 quell` ends the daemon and leaves the
@@ -83,6 +83,14 @@ impl StartFailure {
     /// `step` says what was tried.
     pub(super) fn network(step: &str, error: &io::Error) -> Self {
         Self { step: StartStep::Sandbox, errno: 0, detail: Some(format!("{step}: {error}")) }
+    }
+
+    pub(super) fn proxy_port_in_use() -> Self {
+        let detail = format!(
+            "a command of this session in the background uses port {PROXY_PORT} of all addresses, which the proxy of the \
+             network list needs: end it, or let it use another port"
+        );
+        Self { step: StartStep::Sandbox, errno: 0, detail: Some(detail) }
     }
 
     pub(super) fn program(error: impl Into<io::Error>) -> Self {
@@ -154,7 +162,7 @@ pub(super) struct LaunchRequest {
     /// The address at which the init of the namespace listens for the proxy. The descriptor of a socket follows, for the
     /// listener.
     pub(super) proxy: Option<Ipv4Addr>,
-    /// True when the descriptors of a [`NamespaceExchange`](super::shared_network::NamespaceExchange) follow.
+    /// True when the descriptors of a [`NamespaceExchange`](super::session_network::NamespaceExchange) follow.
     pub(super) shares_network: bool,
 }
 

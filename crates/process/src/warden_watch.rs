@@ -25,7 +25,7 @@ use super::process_tree;
 use super::warden_protocol::{self, CommandEndReport, StartFailure, StartStep, WardenReport};
 use super::{
     CapturedOutput, CommandNetwork, CommandSpec, Isolate, ProcessEnd, ProcessEndMethod, ProcessEndReason,
-    SharedNetwork, SpawnError, WardensInner, fd_passing, live_wardens,
+    SessionNetwork, SpawnError, WardensInner, fd_passing, live_wardens,
 };
 
 /// After a forced stop, how often the daemon checks whether a warden that does not answer needs help.
@@ -145,7 +145,7 @@ impl NetworkStart {
 pub(super) struct WardenWatch {
     network_start: Option<NetworkStart>,
     /// Exists as long as the command, so that the next command of the session enters it.
-    _shared_network: Option<Arc<SharedNetwork>>,
+    _session_network: Option<Arc<SessionNetwork>>,
     wardens: Arc<WardensInner>,
     control: Arc<WardenControl>,
     held: Held,
@@ -180,7 +180,7 @@ impl WardenWatch {
         let deadline = spec.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Self {
             network_start,
-            _shared_network: spec.shared_network.clone(),
+            _session_network: spec.session_network.clone(),
             wardens,
             control,
             held,

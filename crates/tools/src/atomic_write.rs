@@ -6,11 +6,13 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::confined_fs::{WorkdirRoot, path_error, protected_error, quoted_path, require_regular_file};
+use crate::confined_fs::{
+    WorkdirRoot, open_directory_in, path_error, protected_error, quoted_path, require_regular_file,
+};
 use crate::file_tool::{FileToolError, READ_CHUNK_BYTES, StopFlag, failed_call};
 
 /// The place to which a file will be written.
@@ -19,34 +21,18 @@ pub(super) struct AtomicWriteTarget {
     name: PathBuf,
     /// The path as the model wrote it; used in errors.
     path: PathBuf,
-    /// The file that is replaced, if there is one.
-    existing: Option<ExistingFile>,
+    /// The mode of the existing file, if there is one.
+    mode: Option<Mode>,
+    /// The user that the file gets.
+    owner: Option<u32>,
     created_directories: CreatedDirectories,
 }
 
-/// What a replaced file keeps.
-#[derive(Clone, Copy)]
-struct ExistingFile {
-    mode: Mode,
-    owner: FileOwner,
-}
-
-/// User and group of a file. What a daemon of root makes belongs to the owner of the directory around it, so that the
-/// commands of an agent, or the people whose directory it is, can change it.
-#[derive(Clone, Copy)]
-struct FileOwner {
-    user: Uid,
-    group: Gid,
-}
-
-impl FileOwner {
-    fn of(stat: &Stat) -> Self {
-        Self { user: Uid::from_raw(stat.st_uid), group: Gid::from_raw(stat.st_gid) }
-    }
-
-    /// Gives a new file to this owner; only root can.
-    fn take(self, new: impl AsFd) -> Result<(), Errno> {
-        if geteuid().is_root() { rustix::fs::fchown(new, Some(self.user), Some(self.group)) } else { Ok(()) }
+/// Gives what a file tool has made to the user of the agent's commands, so that they can change it.
+fn give_to(owner: Option<u32>, made: impl AsFd) -> Result<(), Errno> {
+    match owner {
+        Some(id) => rustix::fs::fchown(made, Some(Uid::from_raw(id)), Some(Gid::from_raw(id))),
+        None => Ok(()),
     }
 }
 
@@ -71,8 +57,7 @@ impl AtomicWriteTarget {
                 require_regular_file(path, found.kind)?;
                 let real = root.real_path_of(&found.fd).map_err(fail)?;
                 let mode = Mode::from_raw_mode(found.stat.st_mode) & Mode::from_raw_mode(0o777);
-                let existing = ExistingFile { mode, owner: FileOwner::of(&found.stat) };
-                Self::at_real_path(root, path, &real, Some(existing))
+                Self::at_real_path(root, path, &real, Some(mode))
             }
             Err(Errno::NOENT) => Self::at_real_path(root, path, path, None),
             Err(error) => Err(fail(error)),
@@ -80,7 +65,7 @@ impl AtomicWriteTarget {
     }
 
     pub(super) fn exists(&self) -> bool {
-        self.existing.is_some()
+        self.mode.is_some()
     }
 
     /// Replaces the content of the file. After an error or a stop the old content is unchanged.
@@ -92,12 +77,7 @@ impl AtomicWriteTarget {
         done
     }
 
-    fn at_real_path(
-        root: &WorkdirRoot,
-        path: &Path,
-        real: &Path,
-        existing: Option<ExistingFile>,
-    ) -> Result<Self, FileToolError> {
+    fn at_real_path(root: &WorkdirRoot, path: &Path, real: &Path, mode: Option<Mode>) -> Result<Self, FileToolError> {
         let Some(name) = real.file_name().map(PathBuf::from) else {
             return Err(failed_call(format!("{} names no file", quoted_path(path))));
         };
@@ -108,13 +88,13 @@ impl AtomicWriteTarget {
         if !root.is_allowed_place(&directory, Some(&name)) {
             return Err(protected_error(path));
         }
-        let target = Self { directory, name, path: path.to_path_buf(), existing, created_directories };
+        let target = Self { directory, name, path: path.to_path_buf(), mode, owner: root.owner, created_directories };
         target.check_writable()?;
         Ok(target)
     }
 
     fn check_writable(&self) -> Result<(), FileToolError> {
-        if self.existing.is_some() {
+        if self.mode.is_some() {
             // The rename would also replace a file that is not writable, so check first.
             return rustix::fs::accessat(&self.directory, &self.name, Access::WRITE_OK, AtFlags::empty())
                 .map_err(|e| path_error(&self.path, e));
@@ -133,19 +113,15 @@ impl AtomicWriteTarget {
         let failed =
             |error: std::io::Error| failed_call(format!("{} cannot be written: {error}", quoted_path(&self.path)));
         stop.check()?;
-        let (replacement, fd) = ReplacementFile::open(&self.directory, self.existing).map_err(fail)?;
-        let owner = match self.existing {
-            Some(existing) => existing.owner,
-            None => FileOwner::of(&rustix::fs::fstat(&self.directory).map_err(fail)?),
-        };
-        owner.take(&fd).map_err(fail)?;
+        let (replacement, fd) = ReplacementFile::open(&self.directory, self.mode).map_err(fail)?;
+        give_to(self.owner, &fd).map_err(fail)?;
         let mut file = File::from(fd);
         for piece in content.chunks(READ_CHUNK_BYTES) {
             stop.check()?;
             file.write_all(piece).map_err(failed)?;
         }
-        if let Some(existing) = self.existing {
-            rustix::fs::fchmod(&file, existing.mode).map_err(fail)?;
+        if let Some(mode) = self.mode {
+            rustix::fs::fchmod(&file, mode).map_err(fail)?;
         }
         file.sync_all().map_err(failed)?;
         stop.check()?;
@@ -166,7 +142,7 @@ impl Drop for CreatedDirectories {
 }
 
 impl<'a> ReplacementFile<'a> {
-    fn open(directory: &'a OwnedFd, old: Option<ExistingFile>) -> Result<(Self, OwnedFd), Errno> {
+    fn open(directory: &'a OwnedFd, old: Option<Mode>) -> Result<(Self, OwnedFd), Errno> {
         // A new file gets its mode from the umask. A replacement stays private until it has the mode of the old file.
         let mode = if old.is_some() { Mode::RUSR | Mode::WUSR } else { Mode::from_raw_mode(0o666) };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -204,13 +180,24 @@ fn open_or_create_directory(
     };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let above = open_or_create_directory(root, parent, created_directories)?;
-    let owner = FileOwner::of(&rustix::fs::fstat(&above)?);
     match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o777)) {
-        Ok(()) => created_directories.0.push((above, name.into())),
+        Ok(()) => give_new_directory(root.owner, &above, name)?,
         Err(Errno::EXIST) => return root.open_target_directory(path),
         Err(error) => return Err(error),
     }
-    let created = root.open_target_directory(path)?;
-    owner.take(&created)?;
-    Ok(created)
+    created_directories.0.push((above, name.into()));
+    root.open_target_directory(path)
+}
+
+/// A command of the agent may have put something else in its place meanwhile: only what is still the daemon's, and is no
+/// link, is given away.
+fn give_new_directory(owner: Option<u32>, above: &OwnedFd, name: &std::ffi::OsStr) -> Result<(), Errno> {
+    if owner.is_none() {
+        return Ok(());
+    }
+    let made = open_directory_in(above, Path::new(name))?;
+    let stat = rustix::fs::fstat(&made)?;
+    let is_empty =
+        rustix::fs::Dir::read_from(&made)?.flatten().all(|entry| matches!(entry.file_name().to_bytes(), b"." | b".."));
+    if stat.st_uid == geteuid().as_raw() && is_empty { give_to(owner, &made) } else { Ok(()) }
 }

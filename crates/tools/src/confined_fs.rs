@@ -29,6 +29,8 @@ pub(super) struct WorkdirRoot {
     /// Whether a protected path may be reachable from here by its own name.
     may_reach_protected: bool,
     is_read_only: bool,
+    /// The user that gets what is made here, if it is not that of the daemon.
+    pub(super) owner: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -67,6 +69,7 @@ impl WorkdirRoot {
             protected,
             may_reach_protected: is_near_border,
             is_read_only: context.is_read_only,
+            owner: context.owner,
         })
     }
 

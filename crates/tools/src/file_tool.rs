@@ -32,6 +32,8 @@ pub(crate) struct FileToolContext {
     pub(crate) unconfined: bool,
     /// The sandbox of the agent permits no changes.
     pub(crate) is_read_only: bool,
+    /// The user and group id that new files and directories get; those of the daemon if `None`.
+    pub(crate) owner: Option<u32>,
     pub(crate) output_limit: usize,
     pub(crate) protected: ProtectedPaths,
 }
@@ -69,7 +71,10 @@ impl<T: FileTool> ContextTool for T {
     async fn call(self, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
         let context = FileToolContext {
             workdir: cx.workdir.to_path_buf(),
-            unconfined: cx.toolbox.settings.unconfined || cx.sandbox_mode() == SandboxMode::Off,
+            // They run as the daemon: where commands run as another user, they keep to the workdir.
+            unconfined: cx.user().is_none()
+                && (cx.toolbox.settings.unconfined || cx.sandbox_mode() == SandboxMode::Off),
+            owner: cx.user(),
             is_read_only: cx.sandbox_mode() == SandboxMode::ReadOnly,
             output_limit: cx.output_limit,
             protected: cx.toolbox.settings.protected.clone(),
@@ -91,7 +96,14 @@ impl FileToolContext {
     /// A context for reads and writes that never leave the workdir.
     pub(crate) fn confined(workdir: &Path) -> Self {
         let protected = ProtectedPaths::default();
-        Self { workdir: workdir.to_path_buf(), unconfined: false, is_read_only: false, output_limit: 0, protected }
+        Self {
+            workdir: workdir.to_path_buf(),
+            unconfined: false,
+            is_read_only: false,
+            owner: None,
+            output_limit: 0,
+            protected,
+        }
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn description(mode: SandboxMode) -> &'static str {
 pub(crate) fn refusal_note(sandbox: &SandboxSpec, workdir: &Path, output: &str) -> Option<String> {
     let (_, advice) = REFUSALS.iter().find(|(words, _)| output.contains(words))?;
     let mode = sandbox.mode;
-    if mode == SandboxMode::Off && !(*advice == Advice::Network && sandbox.network != SandboxNetwork::Shared) {
+    if mode == SandboxMode::Off && !(*advice == Advice::Network && sandbox.network != SandboxNetwork::Daemon) {
         return None;
     }
     let (rule, remedy) = match advice {
@@ -85,7 +85,7 @@ pub(crate) fn refusal_note(sandbox: &SandboxSpec, workdir: &Path, output: &str) 
             "`sandbox = \"off\"`",
         ),
         Advice::Network => match sandbox.network {
-            SandboxNetwork::Shared => return None,
+            SandboxNetwork::Daemon => return None,
             SandboxNetwork::Closed => ("gives commands no network".to_owned(), "`network = \"on\"`"),
             SandboxNetwork::Proxied => (
                 "gives commands the listed servers only, through the proxy that HTTP_PROXY and HTTPS_PROXY name"

@@ -168,7 +168,7 @@ fn command_spec(
         isolate: cx.isolate,
         sandbox: cx.sandbox.clone(),
         network: network.map(|network| network as Arc<dyn CommandNetwork>),
-        shared_network: cx.shared_network.clone(),
+        session_network: cx.session_network.clone(),
     })
 }
 

@@ -99,7 +99,7 @@ impl ToolFixture {
             shell_timeout_s: 600,
             isolate: Isolate::default(),
             sandbox: None,
-            shared_network: None,
+            session_network: None,
             may_escalate: false,
             network: &NetworkAccess::On,
             sink: &mut NoOutput,
@@ -129,6 +129,7 @@ impl ToolFixture {
         FileToolContext {
             workdir: self.path(""),
             unconfined: self.toolbox.settings.unconfined,
+            owner: None,
             is_read_only: false,
             output_limit: self.limit,
             protected: self.toolbox.settings.protected.clone(),

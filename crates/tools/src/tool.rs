@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use quell_kernel::network_access::NetworkAccess;
-use quell_process::{Isolate, OutputSink, SandboxSpec, SharedNetwork, Wardens};
+use quell_process::{Isolate, OutputSink, SandboxSpec, SessionNetwork, Wardens};
 use quell_protocol::CallEnd;
 use quell_protocol::sandbox::SandboxMode;
 use quell_scope::{Cancelled, Scope};
@@ -117,7 +117,7 @@ pub struct ToolContext<'a> {
     /// What commands and file tools may reach; commands have no sandbox if `None`.
     pub sandbox: Option<Arc<SandboxSpec>>,
     /// The network that the commands of the session share, where it is not that of the daemon.
-    pub shared_network: Option<Arc<SharedNetwork>>,
+    pub session_network: Option<Arc<SessionNetwork>>,
     /// Whether a call may ask to run outside of the sandbox, which a refused one is told.
     pub may_escalate: bool,
     /// The servers that commands and `fetch_url` may reach.
@@ -130,6 +130,11 @@ impl ToolContext<'_> {
     /// The mode of the sandbox. Without one the file tools keep to the workdir, as in `workspace`.
     pub(crate) fn sandbox_mode(&self) -> SandboxMode {
         self.sandbox.as_ref().map_or(SandboxMode::Workspace, |sandbox| sandbox.mode)
+    }
+
+    /// The user that commands run as, if it is not that of the daemon.
+    pub(crate) fn user(&self) -> Option<u32> {
+        self.sandbox.as_ref().and_then(|sandbox| sandbox.user)
     }
 }
 

@@ -204,9 +204,6 @@ impl AgentConfig {
             let problem = "contradicts sandbox = \"read-only\"; leave it out, or set sandbox = \"workspace\"";
             return Some(("writable", problem.to_owned()));
         }
-        if self.run_as == Some(0) {
-            return Some(("run_as", "= 0 is root; name another user id, or leave it out".to_owned()));
-        }
         if self.run_as.is_some() && self.isolate == Isolate::None {
             let problem =
                 "contradicts isolate = \"none\": another user's files need a mount namespace; leave isolate out";

@@ -56,7 +56,7 @@ impl AgentLoop<'_> {
             CallPlace::Usual => Arc::clone(usual),
             // The mode `off` still hides what is protected.
             CallPlace::OutsideOfSandbox => {
-                Arc::new(SandboxSpec { network: SandboxNetwork::Shared, ..usual.with_mode(SandboxMode::Off) })
+                Arc::new(SandboxSpec { network: SandboxNetwork::Daemon, ..usual.with_mode(SandboxMode::Off) })
             }
         }
     }

@@ -28,6 +28,12 @@ impl Agent {
         RunPermissions { tools, servers, approvals, approval_quorum, isolation, sandbox, own_model }
     }
 
+    /// False where it would run as the user of the daemon, and the run that starts it does not.
+    #[must_use]
+    pub fn can_be_called_within(&self, max_permissions: &RunPermissions) -> bool {
+        self.sandbox.user.is_some() || max_permissions.sandbox.user.is_none()
+    }
+
     /// This agent, restricted to the permissions of the run that starts it. It keeps its own workdir, because delegated
     /// work may need its files.
     #[must_use]

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quell_kernel::network_access::NetworkAccess;
-use quell_process::{CommandUser, SandboxNetwork, SandboxSpec, SharedNetwork};
+use quell_process::{CommandUser, SandboxNetwork, SandboxSpec, SessionNetwork};
 use quell_protocol::{AgentId, SessionKey};
 use quell_tools::ProtectedPaths;
 use sha2::{Digest, Sha256};
 
 use super::Agent;
-use super::session_networks::SessionNetworks;
+use super::session_networks::{NetworkOwner, SessionNetworks};
 
 /// Parent of the agents' home directories, below that of the workdirs. No agent's directory begins with a dot.
 const HOME_DIRECTORY: &str = ".home";
@@ -177,11 +177,11 @@ impl SandboxSite {
             readable: rights.readable.clone(),
             writable: rights.writable.iter().chain([&agent.workdir]).cloned().collect(),
             home: Some(self.home_of(&agent.id)),
-            variables: self.toolchains.clone(),
-            temporary: Some(self.temporary_dir_of(session)),
+            variables: self.toolchains_for(rights.user),
+            temporary: Some(self.temporary_dir_of(session, rights.user)),
             user: rights.user,
             network: match rights.network {
-                NetworkAccess::On => SandboxNetwork::Shared,
+                NetworkAccess::On => SandboxNetwork::Daemon,
                 NetworkAccess::Off => SandboxNetwork::Closed,
                 NetworkAccess::List(_) => SandboxNetwork::Proxied,
             },
@@ -192,15 +192,29 @@ impl SandboxSite {
         }
     }
 
+    /// Those that the user of the commands can enter.
+    fn toolchains_for(&self, user: Option<u32>) -> Vec<(String, PathBuf)> {
+        let user = user.and_then(|user| CommandUser::new(user).ok());
+        let can_enter = |(_, folder): &&(String, PathBuf)| user.is_none_or(|user| user.can_enter(folder));
+        self.toolchains.iter().filter(can_enter).cloned().collect()
+    }
+
     /// The network that a command with this sandbox shares with the other commands of its session; `None` for that of
     /// the daemon.
-    pub fn shared_network(
+    pub fn session_network(
         &self,
-        agent: &AgentId,
+        agent: &Agent,
         session: &SessionKey,
         sandbox: &SandboxSpec,
-    ) -> Option<Arc<SharedNetwork>> {
-        (sandbox.network != SandboxNetwork::Shared).then(|| self.networks.network_of(agent, session))
+    ) -> Option<Arc<SessionNetwork>> {
+        (sandbox.network != SandboxNetwork::Daemon).then(|| {
+            self.networks.find_or_create(NetworkOwner {
+                session: session.clone(),
+                agent: agent.id.clone(),
+                access: agent.sandbox.network.clone(),
+                user: sandbox.user,
+            })
+        })
     }
 
     /// Creates the home directory of an agent. A new one uses the Git settings of the daemon's user, such as the name
@@ -208,26 +222,30 @@ impl SandboxSite {
     ///
     /// # Errors
     /// A text that names the file or directory that could not be created, or given to the user of the agent's commands.
-    pub fn create_home(&self, agent: &AgentId, user: Option<u32>) -> Result<(), String> {
+    pub fn create_home(&self, agent: &AgentId, user: Option<CommandUser>) -> Result<(), String> {
         let home = self.home_of(agent);
+        let failed = |error: io::Error| format!("its home directory {} cannot be created: {error}", home.display());
+        let Some(user) = user else {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&home).map_err(failed)?;
+            CommandUser::check_own(&home)?;
+            return self.include_git_settings(&home);
+        };
+        // Each home is closed; the way to it is open to the users of commands.
         let homes = self.work_dir.join(HOME_DIRECTORY);
-        let created = fs::create_dir_all(&homes)
-            // Each home is closed; the way to it is open to the users of commands.
-            .and_then(|()| fs::set_permissions(&homes, fs::Permissions::from_mode(0o711)))
-            .and_then(|()| fs::DirBuilder::new().recursive(true).mode(0o700).create(&home));
-        created.map_err(|error| format!("its home directory {} cannot be created: {error}", home.display()))?;
-        let user = user.map(CommandUser::new).transpose()?;
-        if let Some(user) = &user {
-            user.own_directory(&home)?;
-        }
+        fs::create_dir_all(&homes).map_err(failed)?;
+        fs::set_permissions(&homes, fs::Permissions::from_mode(0o711)).map_err(failed)?;
+        user.create_directory(&home)
+    }
+
+    /// The user of a `run_as` could not read them.
+    fn include_git_settings(&self, home: &Path) -> Result<(), String> {
         let settings = home.join(".gitconfig");
         let Some(own) = self.home_dir.as_ref().map(|own| own.join(".gitconfig")).filter(|own| own.is_file()) else {
             return Ok(());
         };
         // Only a new file: the agent may have put a link there.
         match fs::OpenOptions::new().write(true).create_new(true).open(&settings) {
-            Ok(mut file) => writeln!(file, "[include]\n\tpath = {}", own.display())
-                .and_then(|()| user.map_or(Ok(()), |user| user.own_file(&file))),
+            Ok(mut file) => writeln!(file, "[include]\n\tpath = {}", own.display()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
         }
@@ -239,12 +257,12 @@ impl SandboxSite {
     /// # Errors
     /// The error of the file system; none if there are no files.
     pub fn delete_temporary_files_of(&self, session: &SessionKey) -> io::Result<()> {
-        delete_directory(&self.temporary_dir_of(session))
+        self.temporary_dirs_of(session).try_for_each(|directory| delete_directory(&directory))
     }
 
     /// Whether commands of a session have left temporary files.
     pub fn has_temporary_files(&self, session: &SessionKey) -> bool {
-        self.temporary_dir_of(session).exists()
+        self.temporary_dirs_of(session).next().is_some()
     }
 
     /// Deletes the temporary files of all sessions: those of an earlier daemon. A failure is logged.
@@ -259,11 +277,22 @@ impl SandboxSite {
         self.work_dir.join(HOME_DIRECTORY).join(directory_name(agent))
     }
 
-    fn temporary_dir_of(&self, session: &SessionKey) -> PathBuf {
-        let digest = Sha256::digest(session.as_str());
-        let name: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        self.temporary_dir.join(name)
+    /// Each user of commands has one of its own.
+    fn temporary_dir_of(&self, session: &SessionKey, user: Option<u32>) -> PathBuf {
+        let name = session_directory_name(session);
+        self.temporary_dir.join(user.map_or(name.clone(), |user| format!("{name}-{user}")))
     }
+
+    fn temporary_dirs_of(&self, session: &SessionKey) -> impl Iterator<Item = PathBuf> {
+        let name = session_directory_name(session);
+        let entries = fs::read_dir(&self.temporary_dir).into_iter().flatten().flatten();
+        let is_of_session = move |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&name);
+        entries.filter(is_of_session).map(|entry| entry.path())
+    }
+}
+
+fn session_directory_name(session: &SessionKey) -> String {
+    Sha256::digest(session.as_str()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The name of an agent's directories.

@@ -172,7 +172,7 @@ impl AgentLoop<'_> {
         let run = self.writer.run();
         let owner = RunIdentity { session: run.session.clone(), run: run.id.clone(), principal: run.principal.clone() };
         let sandbox = self.sandbox_of(planned);
-        let shared_network = self.services.sandbox_site.shared_network(&self.agent.id, &run.session, &sandbox);
+        let session_network = self.services.sandbox_site.session_network(self.agent, &run.session, &sandbox);
         let mut context = ToolContext {
             scope: self.scope,
             owner: &owner,
@@ -186,7 +186,7 @@ impl AgentLoop<'_> {
             isolate: self.agent.config.isolate,
             network: self.network_of(planned),
             sandbox: Some(sandbox),
-            shared_network,
+            session_network,
             may_escalate: planned.escalation.is_none()
                 && self.agent.escalation_right(&self.services.limits) == EscalationRight::MayAsk,
             sink: &mut ToolCallSink { writer: &self.writer, call: &call.id },

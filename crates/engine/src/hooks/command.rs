@@ -131,7 +131,7 @@ fn command_spec(hooks: &HooksInner, command: &str, job: &HookJob) -> CommandSpec
         isolate: Isolate::None,
         sandbox: None,
         network: None,
-        shared_network: None,
+        session_network: None,
     }
 }
 

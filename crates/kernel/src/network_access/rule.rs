@@ -11,13 +11,13 @@ use crate::public_address::{is_non_public_network, is_public};
 ///
 /// The host is a name (`example.org`), every name below one (`*.example.org`, without `example.org` itself), an IPv4
 /// address, an IPv6 address in brackets, or a network (`10.0.0.0/8`, `[fd00::/8]`). The port is a number or `*`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NetworkRule {
     host: HostPattern,
     port: PortPattern,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum HostPattern {
     Exact(TargetHost),
     /// Every name that ends with a dot and this.
@@ -25,7 +25,7 @@ enum HostPattern {
     Network(IpNetwork),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum PortPattern {
     Any,
     /// Never 0.
@@ -33,7 +33,7 @@ enum PortPattern {
 }
 
 /// The first address, and the length of the prefix in bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct IpNetwork {
     first: IpAddr,
     prefix: u32,

@@ -107,7 +107,7 @@ fn ruleset(spec: &SandboxSpec, grants: &[Grant], has_own_network: bool) -> Resul
     if !spec.is_off() {
         ruleset = ruleset.scope(Scope::AbstractUnixSocket)?;
     }
-    if spec.network != SandboxNetwork::Shared && !has_own_network {
+    if spec.network != SandboxNetwork::Daemon && !has_own_network {
         ruleset = ruleset.handle_access(AccessNet::from_all(TESTED_ABI))?;
     }
     let mut created = ruleset.create()?;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustix::fs::{Gid, Uid};
+use rustix::fs::{FileType, Gid, Uid};
 use rustix::io::Errno;
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
@@ -32,7 +32,7 @@ const KEPT_WHEN_OFF: CapabilitySet = CapabilitySet::CHOWN
 pub(super) fn drop_privileges(keep_some: bool, user: Option<u32>) -> io::Result<()> {
     let before = capabilities(None)?;
     if before.permitted.is_empty() {
-        return Ok(());
+        return if user.is_none() { Ok(()) } else { Err(Errno::PERM.into()) };
     }
     let kept = if keep_some { KEPT_WHEN_OFF.intersection(before.permitted) } else { CapabilitySet::empty() };
     clear_ambient_capability_set()?;
@@ -68,12 +68,21 @@ pub(super) fn drop_privileges(keep_some: bool, user: Option<u32>) -> io::Result<
     )?)
 }
 
-/// Changes all ids of the calling process, which has one thread. Its output goes to that user, too: programs open
+/// Whether this process has the capabilities that [`drop_privileges`] needs for another user.
+pub(super) fn may_become_another_user() -> bool {
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN;
+    capabilities(None).is_ok_and(|own| own.effective.contains(needed))
+}
+
+/// Changes all ids of the calling process, which has one thread. Its pipes go to that user, too: programs open
 /// `/dev/stderr` again.
 fn become_user(id: u32) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
-    for output in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
-        rustix::fs::fchown(output, Some(user), Some(group))?;
+    for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
+        // Never a device: that of everybody.
+        if FileType::from_raw_mode(rustix::fs::fstat(stream)?.st_mode) == FileType::Fifo {
+            rustix::fs::fchown(stream, Some(user), Some(group))?;
+        }
     }
     set_thread_groups(&[])?;
     set_thread_res_gid(group, group, group)?;

@@ -162,14 +162,14 @@ fn set_id_rules() -> Result<FilterRules, seccompiler::Error> {
 /// The rules for `socket`: no talk with the host of a virtual machine. A closed network without a namespace permits only
 /// Unix sockets: some of the other families (SMC, RxRPC) use the internet as well.
 fn socket_rules(spec: &SandboxSpec, has_own_network: bool) -> Result<FilterRules, seccompiler::Error> {
-    let is_closed = spec.network != SandboxNetwork::Shared;
+    let is_closed = spec.network != SandboxNetwork::Daemon;
     let mut sockets = Vec::new();
     if is_closed && !has_own_network {
         sockets.push(rule(argument(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()))?)?);
     } else if is_closed || !spec.is_off() {
         sockets.push(rule(argument(0, SeccompCmpOp::Eq, u64::from(libc::AF_VSOCK.unsigned_abs()))?)?);
     }
-    if spec.network != SandboxNetwork::Shared && !spec.is_off() {
+    if spec.network != SandboxNetwork::Daemon && !spec.is_off() {
         sockets.push(rule(argument(2, SeccompCmpOp::Eq, IPPROTO_MPTCP)?)?);
     }
     Ok(if sockets.is_empty() { FilterRules::new() } else { FilterRules::from([(libc::SYS_socket, sockets)]) })

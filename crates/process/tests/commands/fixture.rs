@@ -84,7 +84,7 @@ impl CommandFixture {
             isolate: self.isolate,
             sandbox: None,
             network: None,
-            shared_network: None,
+            session_network: None,
         }
     }
 

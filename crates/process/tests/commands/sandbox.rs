@@ -12,7 +12,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quell_process::{CommandSpec, Isolate, ProcessEnd, SandboxNetwork, SandboxSpec, SharedNetwork, SpawnError};
+use quell_process::{CommandSpec, Isolate, ProcessEnd, SandboxNetwork, SandboxSpec, SessionNetwork, SpawnError};
 use quell_protocol::sandbox::{ResourceLimits, SandboxFacts, SandboxLayer, SandboxMode};
 use quell_scope::StopLevel;
 use rstest::rstest;
@@ -295,10 +295,10 @@ async fn commands_share_a_network_as_long_as_one_of_them_runs() {
     let fixture = SandboxFixture::new(Isolate::Pid).await;
     let sandbox = SandboxSpec { network: SandboxNetwork::Closed, ..fixture.sandbox(SandboxMode::Workspace) };
     let alone = fixture.output(sandbox.clone(), "readlink /proc/self/ns/net; echo ready").await;
-    let network = Arc::new(SharedNetwork::default());
+    let network = Arc::new(SessionNetwork::default());
     let gone = Arc::downgrade(&network);
     let spec =
-        |script| CommandSpec { shared_network: Some(Arc::clone(&network)), ..fixture.spec(sandbox.clone(), script) };
+        |script| CommandSpec { session_network: Some(Arc::clone(&network)), ..fixture.spec(sandbox.clone(), script) };
     // Started at once, so that only one of them may create it.
     let mut running: Vec<_> = (0..8)
         .map(|_| fixture.commands.start_spec(spec("readlink /proc/self/ns/net; echo ready; exec sleep 1000")))

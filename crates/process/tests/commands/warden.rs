@@ -101,7 +101,7 @@ fn spec(argv: &[OsString], isolate: Isolate) -> std::io::Result<CommandSpec> {
         isolate,
         sandbox: None,
         network: None,
-        shared_network: None,
+        session_network: None,
     })
 }
 

@@ -44,7 +44,7 @@ async fn measure_warden_cost(report: &BenchReport, samples: usize) {
         isolate,
         sandbox,
         network: None,
-        shared_network: None,
+        session_network: None,
     };
     let (sweep, namespace) = (command_spec(Isolate::None, None), command_spec(Isolate::Auto, None));
     let sandbox = command_spec(Isolate::Auto, Some(sandbox_of_an_agent(place.path()).into()));

@@ -187,7 +187,7 @@ impl CommandProbe<'_> {
             isolate,
             sandbox: None,
             network: None,
-            shared_network: None,
+            session_network: None,
         }
     }
 }

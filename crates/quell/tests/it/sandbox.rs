@@ -71,6 +71,7 @@ impl SandboxDaemon {
         for name in [".ssh/id", ".aws/credentials", ".mozilla/cookies", ".bash_history", ".npmrc"] {
             std::fs::write(person.join(name), "private").unwrap();
         }
+        std::fs::write(person.join(".gitconfig"), "[user]\n\tname = Person\n").unwrap();
         for name in ["notes", "desk/old", ".bashrc"] {
             std::fs::write(person.join(name), "notes").unwrap();
         }
@@ -204,9 +205,10 @@ async fn with_a_user_for_the_agent_nothing_escapes_but_what_the_table_says(
 async fn commands_run_as_the_user_of_their_agent(
     #[values(SandboxMode::Workspace, SandboxMode::Off)] mode: SandboxMode,
 ) {
-    let agent = format!("sandbox = \"{}\"\n", mode.as_str());
+    let agent = format!("sandbox = \"{}\"\ndelegates = [\"other\"]\n", mode.as_str());
     let Some(test) = SandboxDaemon::start(SandboxUser::RootWithAgentUser, &agent).await else { return };
-    let script = "id -u; id -g; id -G; echo said > /dev/stderr; grep CapBnd /proc/self/status; touch own";
+    let script = "id -u; id -g; id -G; echo said > /dev/stderr; grep CapBnd /proc/self/status; touch own; \
+                  echo \"$USER $LOGNAME\"; cd ~ && touch in-home && pwd";
     let (told, run) = test.run_command("s", script).await;
     let facts = &process_row(&run)["sandbox"];
     if facts["missing"].to_string().contains("mounts") {
@@ -214,11 +216,14 @@ async fn commands_run_as_the_user_of_their_agent(
         return;
     }
     assert_eq!(facts["user"], AGENT_USER, "{facts:#}");
-    assert!(
-        told.starts_with(&format!("{AGENT_USER}\n{AGENT_USER}\n{AGENT_USER}\n")) && told.contains("said\n"),
-        "{told}"
-    );
+    let ids = told.lines().filter(|line| *line == AGENT_USER.to_string()).count();
+    assert!(ids == 3 && told.contains("said\n"), "{told}");
     assert_eq!(told.contains("CapBnd:\t0000000000000000"), mode == SandboxMode::Workspace, "{told}");
+    assert!(told.contains(&format!("{AGENT_USER} {AGENT_USER}\n")) && told.contains("/.home/main\n"), "{told}");
+    // Root's settings of Git, which this user could not read, do not get in the way.
+    let (told, _) =
+        test.run_command("s", "git init -q repository && git -C repository status --short && echo GIT").await;
+    assert!(told.contains("GIT"), "{told}");
     // What the file tools make is the agent's, too: its commands can change it.
     let write = json!({"path": "deep/file", "content": "made by a tool\n"});
     test.model
@@ -226,7 +231,7 @@ async fn commands_run_as_the_user_of_their_agent(
         .script(ScriptedResponse::text("written"));
     let run = test.daemon.api().send_message("s", "go").await;
     test.daemon.api().wait_ended(&run).await;
-    let own_places = if mode == SandboxMode::Off { "" } else { "touch ~/kept /tmp/kept && " };
+    let own_places = if mode == SandboxMode::Off { "" } else { "touch /tmp/kept && " };
     let change = format!("echo more >> deep/file && touch deep/other && cat deep/file; {own_places}echo DONE");
     let (told, _) = test.run_command("s", &change).await;
     assert!(told.contains("made by a tool\nmore\n") && told.contains("DONE"), "{told}");
@@ -234,6 +239,27 @@ async fn commands_run_as_the_user_of_their_agent(
     for name in [".", "own", "deep", "deep/file", "deep/other"] {
         assert_eq!(std::fs::metadata(workdir.join(name)).unwrap().uid(), AGENT_USER, "{name}");
     }
+    // The file tools work as the daemon: they do not leave the workdir, whatever the mode.
+    let private = test.daemon.home().work_dir().join("other/file");
+    for call in [
+        ("read_file", json!({"path": private})),
+        ("write_file", json!({"path": "/etc/quell-run-as", "content": "x"})),
+        ("write_file", json!({"path": "../other/new", "content": "x"})),
+    ] {
+        test.model.script(ScriptedResponse::tool_call("c2", call.0, &call.1)).script(ScriptedResponse::text("seen"));
+        let run = test.daemon.api().send_message("files", "go").await;
+        test.daemon.api().wait_ended(&run).await;
+        let told = test.model.recorded_requests().last().unwrap().messages().last().unwrap()["content"].to_string();
+        assert!(told.contains("outside") && !told.contains("private"), "{call:?}: {told}");
+    }
+    assert!(!Path::new("/etc/quell-run-as").exists());
+    // An agent that would run as root is not called.
+    let spawn = json!({"agent": "other", "prompt": "go"});
+    test.model.script(ScriptedResponse::tool_call("c3", "spawn_agent", &spawn)).script(ScriptedResponse::text("seen"));
+    let run = test.daemon.api().send_message("delegation", "go").await;
+    test.daemon.api().wait_ended(&run).await;
+    let told = test.model.recorded_requests().last().unwrap().messages().last().unwrap()["content"].to_string();
+    assert!(told.contains("has no user of its own"), "{told}");
     // A stop ends what another user started.
     test.model.script(shell_call("setsid sleep 1000 & touch begun; sleep 1000"));
     let run = test.daemon.api().send_message("s", "go").await;

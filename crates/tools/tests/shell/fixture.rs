@@ -80,7 +80,7 @@ impl ShellFixture {
             shell_timeout_s: self.shell_timeout_s,
             isolate: Isolate::None,
             sandbox: None,
-            shared_network: None,
+            session_network: None,
             may_escalate: false,
             network: &NetworkAccess::On,
             sink: &mut SeenOutput(&self.seen),

@@ -127,16 +127,16 @@ impl AgentFactory {
             return Err(invalid(problem));
         }
         // Absolute, because messages name files by it: `[IMAGE:/...]`.
-        let workdir = std::path::absolute(&workdir_path)
-            .and_then(|whole| std::fs::create_dir_all(&whole).map(|()| real_path(&whole)));
-        let workdir = workdir
-            .map_err(|error| invalid(format!("its workdir {} cannot be made: {error}", workdir_path.display())))?;
         let sandbox = self.sandbox_rights(&config).map_err(|(key, problem)| invalid(format!("{key} {problem}")))?;
-        if let Some(user) = sandbox.user {
-            let given = CommandUser::new(user).and_then(|user| user.own_directory(&workdir));
-            given.map_err(|problem| invalid(format!("run_as = {user}: {problem}")))?;
-        }
-        self.sandbox_site.create_home(id, sandbox.user).map_err(invalid)?;
+        let user = sandbox.user.map(CommandUser::new).transpose();
+        let user = user.map_err(|problem| invalid(format!("run_as: {problem}")))?;
+        let workdir = std::path::absolute(&workdir_path).and_then(|whole| match user {
+            Some(user) => user.create_directory(&whole).map_err(std::io::Error::other).map(|()| real_path(&whole)),
+            None => std::fs::create_dir_all(&whole).map(|()| real_path(&whole)),
+        });
+        let workdir = workdir
+            .map_err(|error| invalid(format!("its workdir {} cannot be used: {error}", workdir_path.display())))?;
+        self.sandbox_site.create_home(id, user).map_err(invalid)?;
         let mut system = config.prompt.clone();
         if let Some(language) = &config.language {
             system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
@@ -202,6 +202,10 @@ impl AgentFactory {
         };
         if let Some(problem) = config.sandbox_problem(mode) {
             return Err(problem);
+        }
+        if is_unconfined && config.run_as.is_some() {
+            let problem = "contradicts `unconfined = true` in [tools]: file tools work as the user of the daemon; leave one of them out";
+            return Err(("run_as", problem.to_owned()));
         }
         for (key, paths) in [("writable", &config.writable), ("readable", &config.readable)] {
             let protected = self.toolbox.protected_paths();

@@ -85,8 +85,10 @@ fn a_user_for_commands_must_be_possible() {
             .problem
     };
     let run_as = |user| AgentConfig { run_as: Some(user), ..config() };
-    let problem = problem_with(run_as(0));
-    assert!(problem.starts_with("run_as = 0 is root"), "{problem}");
+    for user in [0, u32::MAX] {
+        let problem = problem_with(run_as(user));
+        assert!(problem.contains("is not the id of an ordinary user"), "{problem}");
+    }
     let problem = problem_with(AgentConfig { isolate: Isolate::None, ..run_as(20_001) });
     assert!(problem.starts_with("run_as contradicts isolate"), "{problem}");
     // The directory has files of another user, and an ordinary user cannot become another one.

@@ -104,6 +104,32 @@ async fn the_commands_of_a_session_reach_each_other(
     test.daemon.api().post("/api/sessions/s/stop?wait=1", &json!({})).await.expect_status(200);
 }
 
+/// A server on the port of the proxy, on all addresses, is in the way of the next command; its proxy says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_on_the_port_of_the_proxy_is_named() {
+    if !has_program("python3") {
+        return;
+    }
+    let Some(test) = SandboxDaemon::start(SandboxUser::Ordinary, "network = [\"example.org:443\"]\n").await else {
+        return;
+    };
+    // The first command has its proxy on 127.0.0.1; the server listens on another loopback address that is still free.
+    let serve = "exec python3 -c \"import socket; s = [socket.create_server(('127.0.0.%d' % n, 3128)) for n in range(2, 9)]; \
+                 open('ready', 'w'); socket.socket.accept(s[0])\"";
+    let serve = json!({"command": serve, "background": true});
+    test.model.script(ScriptedResponse::tool_call("c0", "shell", &serve)).script(ScriptedResponse::text("serving"));
+    let run = test.daemon.api().send_message("s", "serve").await;
+    test.daemon.api().wait_ended(&run).await;
+    let ready = test.daemon.home().work_dir().join("main/ready");
+    poll_until("the server", async || ready.exists().then_some(())).await;
+    test.model.script(shell_call("true")).script(ScriptedResponse::text("seen"));
+    let run = test.daemon.api().send_message("s", "go").await;
+    test.daemon.api().wait_ended(&run).await;
+    let told = test.model.recorded_requests().last().unwrap().messages().last().unwrap()["content"].to_string();
+    assert!(told.contains("uses port 3128") && told.contains("end it"), "{told}");
+    test.daemon.api().post("/api/sessions/s/stop?wait=1", &json!({})).await.expect_status(200);
+}
+
 #[rstest]
 #[case::closed("network = \"off\"\n", "has no network")]
 #[case::listed("network = [\"example.org:443\"]\n", "example.org:443")]

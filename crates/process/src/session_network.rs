@@ -2,15 +2,16 @@
 //!
 //! The first command creates it, the others enter it. The daemon holds no process for it: the descriptors of the
 //! namespace wait in the queue of a socket, from which each warden reads without taking them. So it exists as long as
-//! a [`SharedNetwork`] does, or a process in it.
+//! a [`SessionNetwork`] does, or a process in it.
 
 use std::fs::File;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
@@ -18,19 +19,22 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::fd_passing;
 
-/// Loopback addresses for the proxies of commands that share a namespace: `127.0.0.1` to `127.0.0.254`. An address is
-/// given again after 254 commands, when the proxy that had it has most likely ended.
-const PROXY_ADDRESSES: u8 = 254;
+/// Loopback addresses for the proxies of commands that share a namespace: those of 127.0.0.0/8 but the first and the
+/// last. None is given twice before all were.
+const PROXY_ADDRESSES: u32 = (1 << 24) - 2;
+
+/// How often a warden that waits for the lock looks whether it is to stop.
+const LOCK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// A network namespace for several commands, created with the first one. A command without a closed or proxied network
 /// takes no part.
 #[derive(Debug, Default)]
-pub struct SharedNetwork {
+pub struct SessionNetwork {
     exchange: OnceLock<NamespaceExchange>,
-    proxies: AtomicU8,
+    proxies: AtomicU32,
 }
 
-impl SharedNetwork {
+impl SessionNetwork {
     /// Sends a warden what it needs to enter the namespace.
     pub(super) fn send_to(&self, warden: impl AsFd) -> io::Result<()> {
         let exchange = match self.exchange.get() {
@@ -46,7 +50,7 @@ impl SharedNetwork {
     /// The address for the proxy of the next command.
     pub(super) fn next_proxy_address(&self) -> Ipv4Addr {
         let number = self.proxies.fetch_add(1, Ordering::Relaxed);
-        Ipv4Addr::new(127, 0, 0, number % PROXY_ADDRESSES + 1)
+        Ipv4Addr::from_bits(Ipv4Addr::new(127, 0, 0, 1).to_bits() + number % PROXY_ADDRESSES)
     }
 }
 
@@ -72,7 +76,7 @@ impl NamespaceExchange {
         [self.sender.as_fd(), self.queue.as_fd(), self.lock.as_fd()]
     }
 
-    /// In the warden: receives what [`SharedNetwork::send_to`] has sent.
+    /// In the warden: receives what [`SessionNetwork::send_to`] has sent.
     pub(super) fn receive_from(daemon: impl AsFd) -> io::Result<Self> {
         let received = fd_passing::receive_descriptors(daemon, RecvFlags::empty())?;
         let [sender, queue, lock] = <[OwnedFd; 3]>::try_from(received).map_err(|_| Errno::INVAL)?;
@@ -83,9 +87,17 @@ impl NamespaceExchange {
     /// the one to create it: others wait until it has dropped this value.
     ///
     /// # Errors
-    /// The namespace exists and cannot be entered.
-    pub(super) fn enter(&self) -> io::Result<SharedNamespace> {
-        fcntl_lock(&self.lock, FlockOperation::LockExclusive)?;
+    /// The namespace exists and cannot be entered, or `daemon` has something to say, which can only be a stop.
+    pub(super) fn enter(&self, daemon: impl AsFd) -> io::Result<SharedNamespace> {
+        while let Err(error) = fcntl_lock(&self.lock, FlockOperation::NonBlockingLockExclusive) {
+            if !matches!(error, Errno::AGAIN | Errno::ACCESS | Errno::INTR) {
+                return Err(error.into());
+            }
+            let mut stops = [PollFd::new(&daemon, PollFlags::IN)];
+            if poll(&mut stops, Some(&LOCK_INTERVAL))? > 0 {
+                return Err(io::Error::other("the command was stopped before it began"));
+            }
+        }
         let found = match fd_passing::receive_descriptors(&self.queue, RecvFlags::PEEK) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(SharedNamespace::ToCreate),
             found => found?,
@@ -94,6 +106,7 @@ impl NamespaceExchange {
             Ok([network, user]) => [Some(network), Some(user)],
             Err(mut one) => [one.pop(), None],
         };
+        let has_user_namespace = user.is_some();
         // First the owner of the network namespace: only there this process may enter it.
         if let Some(user) = user {
             move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
@@ -101,7 +114,7 @@ impl NamespaceExchange {
         let network = network.ok_or(Errno::INVAL)?;
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
         fcntl_lock(&self.lock, FlockOperation::Unlock)?;
-        Ok(SharedNamespace::Entered)
+        Ok(SharedNamespace::Entered { has_user_namespace })
     }
 
     /// In the init of the command that creates the namespace: leaves it for the others.
@@ -116,6 +129,28 @@ impl NamespaceExchange {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SharedNamespace {
-    Entered,
+    /// `has_user_namespace`: also the user namespace that owns it.
+    Entered {
+        has_user_namespace: bool,
+    },
     ToCreate,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_proxies_of_a_network_have_the_same_address() {
+        let network = SessionNetwork::default();
+        let first = network.next_proxy_address();
+        assert_eq!(first, Ipv4Addr::LOCALHOST, "programs that know no other address");
+        for _ in 0..100_000 {
+            let next = network.next_proxy_address();
+            assert!(next != first && next.is_loopback(), "{next}");
+        }
+        network.proxies.store(PROXY_ADDRESSES - 1, Ordering::Relaxed);
+        assert_eq!(network.next_proxy_address(), Ipv4Addr::new(127, 255, 255, 254));
+        assert_eq!(network.next_proxy_address(), first);
+    }
 }
