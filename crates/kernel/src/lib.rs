@@ -14,6 +14,7 @@ pub mod expiry;
 pub mod image;
 pub mod journal;
 pub mod json_size;
+pub mod lease;
 pub mod memory;
 pub mod network_access;
 pub mod permissions;
