@@ -130,12 +130,13 @@ impl AgentFactory {
         let sandbox = self.sandbox_rights(&config).map_err(|(key, problem)| invalid(format!("{key} {problem}")))?;
         let user = sandbox.user.map(CommandUser::new).transpose();
         let user = user.map_err(|problem| invalid(format!("run_as: {problem}")))?;
-        let workdir = std::path::absolute(&workdir_path).and_then(|whole| match user {
-            Some(user) => user.create_directory(&whole).map_err(std::io::Error::other).map(|()| real_path(&whole)),
-            None => std::fs::create_dir_all(&whole).map(|()| real_path(&whole)),
-        });
-        let workdir = workdir
-            .map_err(|error| invalid(format!("its workdir {} cannot be used: {error}", workdir_path.display())))?;
+        let not_made = |error| invalid(format!("its workdir {} cannot be made: {error}", workdir_path.display()));
+        let whole = std::path::absolute(&workdir_path).map_err(not_made)?;
+        match user {
+            Some(user) => user.create_directory(&whole).map_err(|problem| invalid(format!("run_as: {problem}")))?,
+            None => std::fs::create_dir_all(&whole).map_err(not_made)?,
+        }
+        let workdir = real_path(&whole);
         self.sandbox_site.create_home(id, user).map_err(invalid)?;
         let mut system = config.prompt.clone();
         if let Some(language) = &config.language {

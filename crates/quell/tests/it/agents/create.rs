@@ -79,7 +79,7 @@ async fn check_night_watch(server: TestServer) -> TestServer {
 #[case::approval(json!({"approvals": {"shell": "maybe"}}), 400, "maybe")]
 #[case::thinking(json!({"thinkingTokens": 2000}), 400, "only providers of kind \"anthropic\"")]
 #[case::few_tokens(json!({"thinkingTokens": 20}), 400, "20 is too few")]
-#[case::workdir(json!({"workdir": "/dev/null/x"}), 400, "cannot be used")]
+#[case::workdir(json!({"workdir": "/dev/null/x"}), 400, "cannot be made")]
 #[case::skills(json!({"skills": "/etc/skills"}), 400, "skills: \"/etc/skills\" is no folder below the workdir")]
 #[case::no_daily_tokens(json!({"dailyTokens": 0}), 400, "daily_tokens 0 would let nothing through")]
 #[case::unpriced_limit(json!({"dailyCost": 2.0}), 400, "daily_cost needs price")]
