@@ -9,6 +9,7 @@ mod agents;
 mod amendments;
 mod archive;
 mod audit;
+mod batch_writer;
 mod channels;
 #[cfg(test)]
 mod conformance;
@@ -20,13 +21,16 @@ mod lock;
 mod maintenance;
 #[cfg(any(test, feature = "test-support"))]
 pub mod memory;
+mod note_words;
 mod notes;
+mod reader_threads;
 mod runs;
 mod sessions;
 mod spend;
 pub mod sqlite;
 mod temp_file;
 mod webhooks;
+mod worker_threads;
 
 use std::fmt;
 use std::path::Path;
