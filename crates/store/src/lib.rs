@@ -23,6 +23,7 @@ mod maintenance;
 pub mod memory;
 mod note_words;
 mod notes;
+pub mod postgres;
 mod reader_threads;
 mod runs;
 mod sessions;

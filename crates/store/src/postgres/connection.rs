@@ -1,0 +1,197 @@
+//! A connection with its prepared statements, and errors of PostgreSQL as errors of the store.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::error::Error as _;
+use std::sync::Arc;
+
+use postgres::error::{DbError, Severity, SqlState};
+use postgres::types::ToSql;
+use postgres::{Client, Row, SimpleQueryMessage, Statement};
+
+use super::settings::Connector;
+use crate::StoreError;
+
+/// Values of a statement, in the order of their numbers.
+pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// A connection of one thread. It is made when it is first used, and again when it was lost.
+pub(super) struct PgConnection {
+    connector: Arc<Connector>,
+    session: RefCell<Option<Session>>,
+}
+
+struct Session {
+    client: Client,
+    statements: HashMap<String, Statement>,
+}
+
+impl PgConnection {
+    pub(super) fn new(connector: Arc<Connector>) -> Self {
+        Self { connector, session: RefCell::new(None) }
+    }
+
+    /// Connects if there is no connection.
+    pub(super) fn ensure_connected(&self) -> Result<(), StoreError> {
+        let mut session = self.session.borrow_mut();
+        if session.is_none() {
+            *session = Some(Session { client: self.connector.connect()?, statements: HashMap::new() });
+        }
+        Ok(())
+    }
+
+    /// Whether the last statement found the connection broken.
+    pub(super) fn is_lost(&self) -> bool {
+        self.session.borrow().is_none()
+    }
+
+    /// Closes the connection; the server rolls back what is not committed.
+    pub(super) fn disconnect(&self) {
+        self.session.borrow_mut().take();
+    }
+
+    /// Runs a read, once again if the connection was lost: a restart of the server is noticed by the next statement.
+    pub(super) fn read<T>(&self, work: &mut dyn FnMut(&Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let was_connected = !self.is_lost();
+        self.ensure_connected()?;
+        match work(self) {
+            Err(_) if was_connected && self.is_lost() => {
+                self.ensure_connected()?;
+                work(self)
+            }
+            result => result,
+        }
+    }
+
+    /// Runs statements that all see one state of the database.
+    pub(super) fn in_snapshot<T>(&self, work: &mut dyn FnMut(&Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
+        let result = work(self);
+        // Nothing was written; only the connection could fail, which the next statement tells.
+        let ended = self.run("COMMIT");
+        result.and_then(|output| ended.map(|()| output))
+    }
+
+    /// Runs statements without values.
+    pub(super) fn run(&self, statements: &str) -> Result<(), StoreError> {
+        self.with_session(|session| session.client.batch_execute(statements))
+    }
+
+    /// Runs statements without values in one exchange; returns the texts in the last row that any of them returned.
+    pub(super) fn run_for_row(&self, statements: &str) -> Result<Vec<Option<String>>, StoreError> {
+        let messages = self.with_session(|session| session.client.simple_query(statements))?;
+        let row = messages.iter().rev().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect()),
+            _ => None,
+        });
+        row.ok_or_else(|| StoreError::Bug(format!("no row came back for {statements}")))
+    }
+
+    /// The number of changed rows.
+    pub(super) fn execute(&self, sql: &str, values: Values<'_>) -> Result<u64, StoreError> {
+        self.with_session(|session| {
+            let statement = session.prepare(sql)?;
+            session.client.execute(&statement, values)
+        })
+    }
+
+    pub(super) fn query(&self, sql: &str, values: Values<'_>) -> Result<Vec<Row>, StoreError> {
+        self.with_session(|session| {
+            let statement = session.prepare(sql)?;
+            session.client.query(&statement, values)
+        })
+    }
+
+    /// The only row, if there is one.
+    pub(super) fn query_optional(&self, sql: &str, values: Values<'_>) -> Result<Option<Row>, StoreError> {
+        self.with_session(|session| {
+            let statement = session.prepare(sql)?;
+            session.client.query_opt(&statement, values)
+        })
+    }
+
+    /// The first row of a statement that always returns one.
+    pub(super) fn query_row(&self, sql: &str, values: Values<'_>) -> Result<Row, StoreError> {
+        self.query_optional(sql, values)?.ok_or_else(|| StoreError::Bug(format!("no row came back for {sql}")))
+    }
+
+    pub(super) fn exists(&self, sql: &str, values: Values<'_>) -> Result<bool, StoreError> {
+        Ok(!self.query(sql, values)?.is_empty())
+    }
+
+    /// Calls `each` with the rows of a statement as they arrive, without having all of them in memory.
+    pub(super) fn query_each(
+        &self,
+        sql: &str,
+        values: Values<'_>,
+        each: &mut dyn FnMut(Row) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        use fallible_iterator::FallibleIterator as _;
+        let mut failed = None;
+        self.with_session(|session| {
+            let statement = session.prepare(sql)?;
+            let mut rows = session.client.query_raw(&statement, values.iter().copied())?;
+            while let Some(row) = rows.next()? {
+                if let Err(error) = each(row) {
+                    failed = Some(error);
+                    break;
+                }
+            }
+            Ok(())
+        })?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T, postgres::Error>) -> Result<T, StoreError> {
+        let mut slot = self.session.borrow_mut();
+        let session =
+            slot.as_mut().ok_or_else(|| StoreError::Unwritable("the connection to PostgreSQL is lost".into()))?;
+        let result = work(session);
+        if let Err(error) = &result
+            && (session.client.is_closed() || ends_connection(error))
+        {
+            slot.take();
+        }
+        result.map_err(|error| store_error(&error))
+    }
+}
+
+impl Session {
+    fn prepare(&mut self, sql: &str) -> Result<Statement, postgres::Error> {
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = self.client.prepare(sql)?;
+        self.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+}
+
+/// The server says so before it closes the connection, which can be noticed later.
+fn ends_connection(error: &postgres::Error) -> bool {
+    let severity = error.as_db_error().and_then(DbError::parsed_severity);
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
+}
+
+/// The classes of errors are those of <https://www.postgresql.org/docs/15/errcodes-appendix.html>.
+pub(super) fn store_error(error: &postgres::Error) -> StoreError {
+    let Some(refusal) = error.as_db_error() else {
+        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+        return StoreError::Unwritable(format!("PostgreSQL cannot be reached: {error}{cause}"));
+    };
+    let cause = format!("PostgreSQL: {}", refusal.message());
+    let state = refusal.code();
+    if [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::LOCK_NOT_AVAILABLE]
+        .contains(state)
+    {
+        return StoreError::Locked(cause);
+    }
+    match state.code().get(..2) {
+        // Connection, authorization, database name, read-only or failed transaction, resources, the operator, files.
+        Some("08" | "28" | "3D" | "25" | "42" | "53" | "57" | "58") if state != &SqlState::SYNTAX_ERROR => {
+            StoreError::Unwritable(cause)
+        }
+        Some("XX") => StoreError::Corrupt(cause),
+        _ => StoreError::Bug(format!("{cause} ({})", state.code())),
+    }
+}

@@ -1,0 +1,124 @@
+//! How to reach a PostgreSQL server: the URL, the password, the certificates.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres::config::SslMode;
+use postgres::error::SqlState;
+use postgres::{Client, Config, NoTls};
+use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls_platform_verifier::BuilderVerifierExt;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::connection::store_error;
+use crate::StoreError;
+
+/// Where the URL says nothing: after this time a server that does not answer counts as unreachable.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Where the URL says nothing: a server that acknowledges nothing for this long is gone (`TCP_USER_TIMEOUT`). Otherwise a
+/// partition would block a thread for a quarter of an hour.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A transaction of a daemon that has gone without a word, or waits for a lock of one, must not block others forever.
+const SESSION_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '30s'; SET lock_timeout = '10s'";
+
+/// The settings of a PostgreSQL database.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PostgresSettings {
+    /// `postgres://user@host:port/database?sslmode=require`, with the parameters of libpq.
+    pub url: String,
+    /// Replaces that of the URL.
+    pub password: Option<String>,
+    /// PEM file with the certificates of the authorities that may have signed that of the server; those of the system
+    /// if `None`.
+    pub tls_ca_file: Option<PathBuf>,
+}
+
+impl fmt::Debug for PostgresSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may contain a password.
+        f.debug_struct("PostgresSettings").field("tls_ca_file", &self.tls_ca_file).finish_non_exhaustive()
+    }
+}
+
+/// Makes connections.
+pub(super) struct Connector {
+    config: Config,
+    tls: Option<MakeRustlsConnect>,
+}
+
+impl Connector {
+    pub(super) fn new(settings: &PostgresSettings) -> Result<Self, StoreError> {
+        let invalid = |problem: String| StoreError::Settings(problem);
+        let mut config: Config = settings
+            .url
+            .parse()
+            .map_err(|error: postgres::Error| invalid(format!("the URL of the database cannot be read: {error}")))?;
+        if let Some(password) = &settings.password {
+            config.password(password);
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(SILENCE_TIMEOUT);
+        }
+        // The last answer may be the one that does not arrive, when nothing waits for an acknowledgement.
+        config.keepalives_idle(KEEPALIVE_INTERVAL).keepalives_interval(KEEPALIVE_INTERVAL);
+        if config.get_application_name().is_none() {
+            config.application_name("quell");
+        }
+        let tls = (config.get_ssl_mode() != SslMode::Disable).then(|| tls_config(settings)).transpose()?;
+        Ok(Self { config, tls: tls.map(MakeRustlsConnect::new) })
+    }
+
+    /// Must not be called on a thread of an async runtime.
+    pub(super) fn connect(&self) -> Result<Client, StoreError> {
+        let connected = match &self.tls {
+            Some(tls) => self.config.connect(tls.clone()),
+            None => self.config.connect(NoTls),
+        };
+        let mut client = connected.map_err(|error| connect_error(&error))?;
+        client.batch_execute(SESSION_SETTINGS).map_err(|error| store_error(&error))?;
+        Ok(client)
+    }
+}
+
+fn connect_error(error: &postgres::Error) -> StoreError {
+    let remedy = match error.code().map(SqlState::code) {
+        Some("28000" | "28P01") => "; check the user and the password in the settings of the store",
+        Some("3D000") => "; create it on the server with `createdb`, or correct the URL of the store",
+        _ => "",
+    };
+    match store_error(error) {
+        StoreError::Bug(cause) | StoreError::Unwritable(cause) => StoreError::Unwritable(format!("{cause}{remedy}")),
+        other => other,
+    }
+}
+
+fn tls_config(settings: &PostgresSettings) -> Result<ClientConfig, StoreError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let failed = |error: String| StoreError::Settings(format!("TLS cannot be used: {error}"));
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| failed(error.to_string()))?;
+    let Some(file) = &settings.tls_ca_file else {
+        let verified = builder.with_platform_verifier().map_err(|error| failed(error.to_string()))?;
+        return Ok(verified.with_no_client_auth());
+    };
+    let failed = |error: String| failed(format!("{}: {error}", file.display()));
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| failed(error.to_string()))? {
+        let certificate = certificate.map_err(|error| failed(error.to_string()))?;
+        roots.add(certificate).map_err(|error| failed(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(failed("it contains no certificate".to_owned()));
+    }
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
