@@ -93,6 +93,9 @@ fn connect_error(error: &postgres::Error) -> StoreError {
     let remedy = match error.code().map(SqlState::code) {
         Some("28000" | "28P01") => "; check the user and the password in the settings of the store",
         Some("3D000") => "; create it on the server with `createdb`, or correct the URL of the store",
+        None if error.to_string().contains("TLS") => {
+            "; check the host in the URL of the store, and name the certificate of its authority in `tls_ca_file`"
+        }
         _ => "",
     };
     match store_error(error) {

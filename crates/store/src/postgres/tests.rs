@@ -1,5 +1,12 @@
 //! Tests of the PostgreSQL store against real servers.
 
+mod cutting_proxy;
+mod fencing;
+mod lost_commits;
+mod opening;
+mod outages;
+mod texts;
+
 use std::cell::Cell;
 
 use quell_testkit::postgres::TestPostgres;
