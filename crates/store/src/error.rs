@@ -66,9 +66,7 @@ pub enum StoreError {
     #[error("{} is a database of another program; give quell a file of its own", .0.display())]
     ForeignDatabase(PathBuf),
     /// Another daemon has opened the database since, although this one held the lock.
-    #[error(
-        "another quell has taken over the data directory; stop one of the two, and do not remove quell.lock by hand"
-    )]
+    #[error("another quell has taken over the database; stop one of the two, and do not remove quell.lock by hand")]
     Fenced,
     #[error("the database is closed")]
     Closed,

@@ -17,6 +17,7 @@ mod cursor;
 mod error;
 mod history;
 mod journal;
+mod location;
 mod lock;
 mod maintenance;
 #[cfg(any(test, feature = "test-support"))]
@@ -48,6 +49,7 @@ pub use channels::{ChannelStore, PendingReply, StaleReply};
 pub use error::StoreError;
 pub use history::{HistoryItem, HistoryStore, SealedTurn};
 pub use journal::{JournalRow, JournalStore};
+pub use location::{DatabaseInspection, DatabaseServer, DatabaseState, StoreLocation};
 pub use lock::{LockHolder, find_running_daemon};
 pub use maintenance::MaintenanceStore;
 pub use notes::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome};

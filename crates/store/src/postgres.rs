@@ -14,6 +14,7 @@ mod columns;
 mod connection;
 mod history;
 mod hold;
+mod inspect;
 mod journal;
 mod maintenance;
 mod notes;
@@ -33,6 +34,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub use inspect::inspect_database;
 pub use settings::PostgresSettings;
 
 use crate::batch_writer::{self, SyncLevel, WriteOperation};

@@ -37,7 +37,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use backup::{RestoredDatabase, check_database_copy, copy_database, restore_database};
-pub use inspect::{DatabaseInspection, DatabaseState, inspect_database};
+pub use inspect::inspect_database;
 
 use crate::batch_writer::{self, SyncLevel, WriteOperation};
 use crate::lock::{DirectoryLock, create_data_directory};

@@ -8,6 +8,19 @@ use super::PostgresStore;
 use super::columns::{get, to_unsigned};
 use crate::{MaintenanceStore, StoreError, StoreFuture, TempFile};
 
+/// The columns that take the room, as they are stored: compressed, which is known without reading them. Indices and the
+/// other columns are counted with 200 bytes for each row.
+const USED_BYTES: &str = "SELECT (
+    (SELECT coalesce(sum(200 + coalesce(pg_column_size(config), 0)), 0) FROM sessions)
+    + (SELECT coalesce(sum(200 + pg_column_size(view)), 0) FROM runs)
+    + (SELECT coalesce(sum(200 + coalesce(pg_column_size(turn), 0)), 0) FROM history)
+    + (SELECT coalesce(sum(200 + pg_column_size(line)), 0) FROM journal)
+    + (SELECT coalesce(sum(200 + pg_column_size(text) + pg_column_size(words)), 0) FROM notes)
+    + (SELECT coalesce(sum(200 + pg_column_size(view)), 0) FROM receipts)
+    + (SELECT coalesce(sum(200 + pg_column_size(body)), 0) FROM hook_outbox)
+    + (SELECT count(*) * 200 FROM audit)
+)::bigint";
+
 impl MaintenanceStore for PostgresStore {
     fn fenced(&self) -> &CancellationToken {
         &self.0.fenced
@@ -43,8 +56,9 @@ impl MaintenanceStore for PostgresStore {
         self.read(move |_| file.read_chunk(at).map_err(|error| StoreError::Unwritable(error.to_string())))
     }
 
+    /// Of rows that exist: the files of the server keep their size when rows are deleted.
     fn used_bytes(&self) -> StoreFuture<'_, u64> {
-        self.read(|db| get(&db.query_row("SELECT pg_database_size(current_database())", &[])?, 0).map(to_unsigned))
+        self.read(|db| get(&db.query_row(USED_BYTES, &[])?, 0).map(to_unsigned))
     }
 
     /// The server returns its free room by itself (autovacuum).

@@ -29,7 +29,11 @@ pub(super) fn migrate(db: &PgConnection) -> Result<(), StoreError> {
     }
 }
 
-fn check_server(db: &PgConnection) -> Result<(), StoreError> {
+/// Returns the server's version.
+///
+/// # Errors
+/// The server is too old, or the database has an encoding without all characters.
+pub(super) fn check_server(db: &PgConnection) -> Result<String, StoreError> {
     let sql = "SELECT current_setting('server_version'), current_setting('server_version_num')::integer,
                       current_setting('server_encoding')";
     let row = db.query_row(sql, &[])?;
@@ -45,21 +49,30 @@ fn check_server(db: &PgConnection) -> Result<(), StoreError> {
              give quell one with UTF8 (`createdb --encoding=UTF8 --template=template0 quell`)"
         )));
     }
-    Ok(())
+    Ok(version)
 }
 
-fn migrate_in_transaction(db: &PgConnection) -> Result<(), StoreError> {
+/// Returns the schema of the database; 0 if a migration would make it.
+///
+/// # Errors
+/// The database has tables of another program, or a newer schema.
+pub(super) fn check_schema(db: &PgConnection) -> Result<i32, StoreError> {
     let (found, known) = (schema_version(db)?, newest_schema_version());
     if found > known {
         return Err(StoreError::NewerServerSchema { found, known });
     }
+    if found == 0 && has_other_tables(db)? {
+        return Err(StoreError::Settings(
+            "the database has tables of another program; give quell a database of its own (`createdb quell`)"
+                .to_owned(),
+        ));
+    }
+    Ok(found)
+}
+
+fn migrate_in_transaction(db: &PgConnection) -> Result<(), StoreError> {
+    let found = check_schema(db)?;
     if found == 0 {
-        if has_other_tables(db)? {
-            return Err(StoreError::Settings(
-                "the database has tables of another program; give quell a database of its own (`createdb quell`)"
-                    .to_owned(),
-            ));
-        }
         db.run("CREATE TABLE quell_schema (only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row), version integer NOT NULL); \
                 INSERT INTO quell_schema (version) VALUES (0)")?;
     }

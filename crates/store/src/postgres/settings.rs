@@ -1,5 +1,6 @@
 //! How to reach a PostgreSQL server: the URL, the password, the certificates.
 
+use std::error::Error as _;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +40,29 @@ pub struct PostgresSettings {
     pub tls_ca_file: Option<PathBuf>,
 }
 
+impl PostgresSettings {
+    /// Checks a URL from a configuration file, which must not contain a password.
+    ///
+    /// # Errors
+    /// What is wrong with it, for people.
+    pub fn check_url(url: &str) -> Result<(), String> {
+        let config: Config = url.parse().map_err(|error: postgres::Error| parse_error(&error))?;
+        if config.get_password().is_some() {
+            return Err(
+                "a password does not belong into this file; name a file that contains it with `password_file`, or \
+                        a variable with `password_env`"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+}
+
+fn parse_error(error: &postgres::Error) -> String {
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("the URL of the database cannot be read{cause}; write postgres://USER@HOST/DATABASE")
+}
+
 impl fmt::Debug for PostgresSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The URL may contain a password.
@@ -54,11 +78,8 @@ pub(super) struct Connector {
 
 impl Connector {
     pub(super) fn new(settings: &PostgresSettings) -> Result<Self, StoreError> {
-        let invalid = |problem: String| StoreError::Settings(problem);
-        let mut config: Config = settings
-            .url
-            .parse()
-            .map_err(|error: postgres::Error| invalid(format!("the URL of the database cannot be read: {error}")))?;
+        let parsed = settings.url.parse();
+        let mut config: Config = parsed.map_err(|error| StoreError::Settings(parse_error(&error)))?;
         if let Some(password) = &settings.password {
             config.password(password);
         }

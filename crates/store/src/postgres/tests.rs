@@ -3,6 +3,7 @@
 mod cutting_proxy;
 mod fencing;
 mod lost_commits;
+mod maintenance;
 mod opening;
 mod outages;
 mod texts;
