@@ -1,7 +1,7 @@
 //! The PostgreSQL store: one writer thread that commits in batches, reader threads, and a thread for exports.
 //!
 //! Each operation is a closure that is sent to a thread, as in the SQLite store, so a cancelled caller never leaves a
-//! transaction open. Only this module knows `postgres`.
+//! transaction open. Only this module knows `tokio_postgres`.
 
 mod access;
 mod agents;

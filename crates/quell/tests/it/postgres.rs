@@ -97,6 +97,20 @@ async fn while_the_server_is_down_messages_are_refused_and_stops_work() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_server_hangs_a_stop_ends_the_processes_and_is_recorded_later() {
+    let Some((mut server, model, daemon)) = start().await else { return };
+    let (api, marker) = (daemon.api(), ProcessMarker::new());
+    let run = start_command(&model, &api, &marker).await;
+    server.pause();
+    let _ = api.post(&format!("/api/runs/{run}/stop"), &json!({})).await.expect_status(202);
+    marker.wait_gone(WAIT_TIMEOUT).await;
+    server.resume();
+    assert_eq!(api.wait_ended(&run).await["verdict"]["kind"], "aborted");
+    assert!(daemon.stop().await.success(), "{}", daemon.output());
+    assert_eq!(server.sql("SELECT state, count(*) FROM runs GROUP BY state"), "ended|1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_on_another_machine_takes_over_and_the_first_one_ends() {
     let Some((server, model, first)) = start().await else { return };
     // Another data directory, as on another machine.

@@ -1,7 +1,7 @@
 //! API tokens and browser cookies.
 
-use postgres::Row;
 use quell_protocol::api::{AccessLevel, Grants, TokenRow, TokenScope};
+use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::columns::{Text, get, invalid_column, text, to_limit};

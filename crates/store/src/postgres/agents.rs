@@ -1,7 +1,7 @@
 //! Agents that were created at run time.
 
-use postgres::Row;
 use quell_protocol::{AgentId, Principal};
+use tokio_postgres::Row;
 
 use super::columns::{Text, get, parse_id, text};
 use super::{PostgresStore, notes};

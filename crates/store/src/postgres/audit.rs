@@ -1,8 +1,8 @@
 //! The audit log.
 
-use postgres::Row;
 use quell_protocol::Principal;
 use quell_protocol::audit::{Action, AuditRow};
+use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::columns::{Text, get, invalid_column, optional_text, parse_id, text, to_limit, to_unsigned};

@@ -1,7 +1,7 @@
 //! Cursors of channels, executed commands, pending replies.
 
-use postgres::Row;
 use quell_protocol::RunId;
+use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::columns::{Text, get, invalid_column, optional_text, parse_id, text};

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::error::Error;
 
-use postgres::Row;
-use postgres::types::private::BytesMut;
-use postgres::types::{IsNull, ToSql, Type};
+use tokio_postgres::Row;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{IsNull, ToSql, Type};
 
 use crate::StoreError;
 
@@ -43,7 +43,7 @@ impl ToSql for Text<'_> {
         <&str as ToSql>::accepts(ty)
     }
 
-    postgres::types::to_sql_checked!();
+    tokio_postgres::types::to_sql_checked!();
 }
 
 fn decode(text: String) -> String {
@@ -71,7 +71,7 @@ pub(super) fn optional_text(row: &Row, at: usize) -> Result<Option<String>, Stor
     Ok(get::<Option<String>>(row, at)?.map(decode))
 }
 
-pub(super) fn get<'a, T: postgres::types::FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, StoreError> {
+pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, StoreError> {
     row.try_get(at).map_err(|error| StoreError::Corrupt(format!("column {at}: {error}")))
 }
 

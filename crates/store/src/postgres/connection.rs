@@ -4,39 +4,88 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::error::Error as _;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use postgres::error::{DbError, Severity, SqlState};
-use postgres::types::ToSql;
-use postgres::{Client, Row, SimpleQueryMessage, Statement};
+use futures_util::TryStreamExt as _;
+use tokio::runtime::Runtime;
+use tokio_postgres::error::{DbError, Severity, SqlState};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, SimpleQueryMessage, Statement};
 
 use super::settings::Connector;
 use crate::StoreError;
 
+/// How long a statement may take, and each further row. A server that hangs must not hold its callers.
+#[cfg(not(test))]
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+#[cfg(test)]
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// After an attempt to connect that took at least this long, others fail with the same error for the same time: what is
+/// queued does not wait one by one.
+const SLOW_FAILURE: Duration = Duration::from_secs(1);
+
 /// Values of a statement, in the order of their numbers.
 pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// A connection of one thread. It is made when it is first used, and again when it was lost.
+/// A connection of one thread, which must not be one of an async runtime. It is made when it is first used, and again
+/// when it was lost.
 pub(super) struct PgConnection {
     connector: Arc<Connector>,
     session: RefCell<Option<Session>>,
+    unreachable: RefCell<Option<SlowFailure>>,
 }
 
-struct Session {
-    client: Client,
-    statements: HashMap<String, Statement>,
+struct SlowFailure {
+    at: Instant,
+    error: StoreError,
+}
+
+/// A connection, and the runtime that drives it while something waits for it.
+pub(super) struct Session {
+    pub(super) client: Client,
+    pub(super) runtime: Runtime,
+    pub(super) statements: HashMap<String, Statement>,
+}
+
+/// Why a statement failed.
+enum Failure {
+    Postgres(tokio_postgres::Error),
+    TimedOut,
+}
+
+impl From<tokio_postgres::Error> for Failure {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Postgres(error)
+    }
 }
 
 impl PgConnection {
     pub(super) fn new(connector: Arc<Connector>) -> Self {
-        Self { connector, session: RefCell::new(None) }
+        Self { connector, session: RefCell::new(None), unreachable: RefCell::new(None) }
     }
 
     /// Connects if there is no connection.
     pub(super) fn ensure_connected(&self) -> Result<(), StoreError> {
         let mut session = self.session.borrow_mut();
-        if session.is_none() {
-            *session = Some(Session { client: self.connector.connect()?, statements: HashMap::new() });
+        if session.is_some() {
+            return Ok(());
         }
+        let begin = Instant::now();
+        let mut unreachable = self.unreachable.borrow_mut();
+        if let Some(failure) = &*unreachable
+            && begin.duration_since(failure.at) < SLOW_FAILURE
+        {
+            return Err(failure.error.clone());
+        }
+        let connected = self.connector.connect();
+        *unreachable = match &connected {
+            Err(error) if begin.elapsed() >= SLOW_FAILURE => {
+                Some(SlowFailure { at: Instant::now(), error: error.clone() })
+            }
+            _ => None,
+        };
+        *session = Some(connected?);
         Ok(())
     }
 
@@ -74,12 +123,12 @@ impl PgConnection {
 
     /// Runs statements without values.
     pub(super) fn run(&self, statements: &str) -> Result<(), StoreError> {
-        self.with_session(|session| session.client.batch_execute(statements))
+        self.with_session(|session| session.wait(session.client.batch_execute(statements)))
     }
 
     /// Runs statements without values in one exchange; returns the texts in the last row that any of them returned.
     pub(super) fn run_for_row(&self, statements: &str) -> Result<Vec<Option<String>>, StoreError> {
-        let messages = self.with_session(|session| session.client.simple_query(statements))?;
+        let messages = self.with_session(|session| session.wait(session.client.simple_query(statements)))?;
         let row = messages.iter().rev().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect()),
             _ => None,
@@ -91,14 +140,14 @@ impl PgConnection {
     pub(super) fn execute(&self, sql: &str, values: Values<'_>) -> Result<u64, StoreError> {
         self.with_session(|session| {
             let statement = session.prepare(sql)?;
-            session.client.execute(&statement, values)
+            session.wait(session.client.execute(&statement, values))
         })
     }
 
     pub(super) fn query(&self, sql: &str, values: Values<'_>) -> Result<Vec<Row>, StoreError> {
         self.with_session(|session| {
             let statement = session.prepare(sql)?;
-            session.client.query(&statement, values)
+            session.wait(session.client.query(&statement, values))
         })
     }
 
@@ -106,7 +155,7 @@ impl PgConnection {
     pub(super) fn query_optional(&self, sql: &str, values: Values<'_>) -> Result<Option<Row>, StoreError> {
         self.with_session(|session| {
             let statement = session.prepare(sql)?;
-            session.client.query_opt(&statement, values)
+            session.wait(session.client.query_opt(&statement, values))
         })
     }
 
@@ -126,12 +175,12 @@ impl PgConnection {
         values: Values<'_>,
         each: &mut dyn FnMut(Row) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        use fallible_iterator::FallibleIterator as _;
         let mut failed = None;
         self.with_session(|session| {
             let statement = session.prepare(sql)?;
-            let mut rows = session.client.query_raw(&statement, values.iter().copied())?;
-            while let Some(row) = rows.next()? {
+            let rows = session.wait(session.client.query_raw(&statement, values.iter().copied()))?;
+            let mut rows = std::pin::pin!(rows);
+            while let Some(row) = session.wait(rows.try_next())? {
                 if let Err(error) = each(row) {
                     failed = Some(error);
                     break;
@@ -142,39 +191,51 @@ impl PgConnection {
         failed.map_or(Ok(()), Err)
     }
 
-    fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T, postgres::Error>) -> Result<T, StoreError> {
+    /// A connection that is broken or does not answer is dropped.
+    fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T, Failure>) -> Result<T, StoreError> {
         let mut slot = self.session.borrow_mut();
         let session =
-            slot.as_mut().ok_or_else(|| StoreError::Unwritable("the connection to PostgreSQL is lost".into()))?;
-        let result = work(session);
-        if let Err(error) = &result
-            && (session.client.is_closed() || ends_connection(error))
-        {
-            slot.take();
+            slot.as_mut().ok_or_else(|| StoreError::Unwritable("the connection to PostgreSQL is lost".to_owned()))?;
+        match work(session) {
+            Ok(output) => Ok(output),
+            Err(Failure::TimedOut) => {
+                slot.take();
+                Err(StoreError::Unwritable(format!("PostgreSQL has not answered for {} s", ANSWER_TIMEOUT.as_secs())))
+            }
+            Err(Failure::Postgres(error)) => {
+                if session.client.is_closed() || ends_connection(&error) {
+                    slot.take();
+                }
+                Err(store_error(&error))
+            }
         }
-        result.map_err(|error| store_error(&error))
     }
 }
 
 impl Session {
-    fn prepare(&mut self, sql: &str) -> Result<Statement, postgres::Error> {
+    fn prepare(&mut self, sql: &str) -> Result<Statement, Failure> {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
-        let statement = self.client.prepare(sql)?;
+        let statement = self.wait(self.client.prepare(sql))?;
         self.statements.insert(sql.to_owned(), statement.clone());
         Ok(statement)
+    }
+
+    fn wait<T>(&self, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
+        let answered = self.runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, answer).await });
+        Ok(answered.map_err(|_| Failure::TimedOut)??)
     }
 }
 
 /// The server says so before it closes the connection, which can be noticed later.
-fn ends_connection(error: &postgres::Error) -> bool {
+fn ends_connection(error: &tokio_postgres::Error) -> bool {
     let severity = error.as_db_error().and_then(DbError::parsed_severity);
     matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
 /// The classes of errors are those of <https://www.postgresql.org/docs/15/errcodes-appendix.html>.
-pub(super) fn store_error(error: &postgres::Error) -> StoreError {
+pub(super) fn store_error(error: &tokio_postgres::Error) -> StoreError {
     let Some(refusal) = error.as_db_error() else {
         let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
         return StoreError::Unwritable(format!("PostgreSQL cannot be reached: {error}{cause}"));

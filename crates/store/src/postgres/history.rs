@@ -106,7 +106,7 @@ fn query_history(
                FROM history LEFT JOIN runs ON runs.id = history.run
                WHERE history.session = $1 AND history.seq < $2 ORDER BY history.seq DESC LIMIT $3";
     let rows = db.query(sql, &[&session.as_str(), &before, &limit_plus_one(limit)])?;
-    let item = |row: &postgres::Row| -> Result<HistoryItem, StoreError> {
+    let item = |row: &tokio_postgres::Row| -> Result<HistoryItem, StoreError> {
         Ok(match optional_text(row, 1)? {
             Some(turn) => HistoryItem::Turn {
                 turn,

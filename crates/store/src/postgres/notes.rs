@@ -6,9 +6,9 @@
 mod search;
 mod senders;
 
-use postgres::Row;
 use quell_kernel::memory::parse_query_words;
 use quell_protocol::memory::SenderRow;
+use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::columns::{Text, get, text};

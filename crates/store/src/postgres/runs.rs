@@ -1,9 +1,9 @@
 //! Runs: insert once per id, record state changes, list.
 
-use postgres::Row;
-use postgres::types::ToSql;
 use quell_protocol::api::Hold;
 use quell_protocol::{AgentId, Amendment, Principal, RunId, SessionKey};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::columns::{Text, get, invalid_column, parse_id, text};
 use super::connection::{PgConnection, Values};

@@ -1,7 +1,7 @@
 //! Sessions: record use, configure, list, delete.
 
-use postgres::Row;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
+use tokio_postgres::Row;
 
 use super::columns::{Text, get, optional_text, parse_id, to_limit, to_unsigned};
 use super::connection::PgConnection;

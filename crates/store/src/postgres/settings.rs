@@ -1,21 +1,25 @@
 //! How to reach a PostgreSQL server: the URL, the password, the certificates.
 
+use std::collections::HashMap;
 use std::error::Error as _;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postgres::config::SslMode;
-use postgres::error::SqlState;
-use postgres::{Client, Config, NoTls};
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls_platform_verifier::BuilderVerifierExt;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, NoTls, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::connection::store_error;
+use super::connection::{Session, store_error};
 use crate::StoreError;
 
 /// Where the URL says nothing: after this time a server that does not answer counts as unreachable.
@@ -46,7 +50,7 @@ impl PostgresSettings {
     /// # Errors
     /// What is wrong with it, for people.
     pub fn check_url(url: &str) -> Result<(), String> {
-        let config: Config = url.parse().map_err(|error: postgres::Error| parse_error(&error))?;
+        let config: Config = url.parse().map_err(|error: tokio_postgres::Error| parse_error(&error))?;
         if config.get_password().is_some() {
             return Err(
                 "a password does not belong into this file; name a file that contains it with `password_file`, or \
@@ -58,7 +62,7 @@ impl PostgresSettings {
     }
 }
 
-fn parse_error(error: &postgres::Error) -> String {
+fn parse_error(error: &tokio_postgres::Error) -> String {
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
     format!("the URL of the database cannot be read{cause}; write postgres://USER@HOST/DATABASE")
 }
@@ -99,18 +103,40 @@ impl Connector {
     }
 
     /// Must not be called on a thread of an async runtime.
-    pub(super) fn connect(&self) -> Result<Client, StoreError> {
-        let connected = match &self.tls {
-            Some(tls) => self.config.connect(tls.clone()),
-            None => self.config.connect(NoTls),
-        };
-        let mut client = connected.map_err(|error| connect_error(&error))?;
-        client.batch_execute(SESSION_SETTINGS).map_err(|error| store_error(&error))?;
+    pub(super) fn connect(&self) -> Result<Session, StoreError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| StoreError::Unwritable(format!("no connection can be made: {error}")))?;
+        let limit = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+        // The limit in the configuration is for the socket alone, and a server that hangs has one.
+        let connected = runtime.block_on(async {
+            timeout(limit, async {
+                match &self.tls {
+                    Some(tls) => self.connect_with(&runtime, tls.clone()).await,
+                    None => self.connect_with(&runtime, NoTls).await,
+                }
+            })
+            .await
+        });
+        let silent = || format!("PostgreSQL cannot be reached: the server has not answered for {} s", limit.as_secs());
+        let connected = connected.map_err(|_| StoreError::Unwritable(silent()))?;
+        let client = connected.map_err(|error| connect_error(&error))?;
+        Ok(Session { client, runtime, statements: HashMap::new() })
+    }
+
+    async fn connect_with<T>(&self, runtime: &Runtime, tls: T) -> Result<Client, tokio_postgres::Error>
+    where
+        T: MakeTlsConnect<Socket>,
+        T::Stream: Send + 'static,
+    {
+        let (client, connection) = self.config.connect(tls).await?;
+        // Ends with the client. Its error is that of the statement which waits.
+        runtime.spawn(async { drop(connection.await) });
+        client.batch_execute(SESSION_SETTINGS).await?;
         Ok(client)
     }
 }
 
-fn connect_error(error: &postgres::Error) -> StoreError {
+fn connect_error(error: &tokio_postgres::Error) -> StoreError {
     let remedy = match error.code().map(SqlState::code) {
         Some("28000" | "28P01") => "; check the user and the password in the settings of the store",
         Some("3D000") => "; create it on the server with `createdb`, or correct the URL of the store",
@@ -132,7 +158,9 @@ fn tls_config(settings: &PostgresSettings) -> Result<ClientConfig, StoreError> {
         .with_safe_default_protocol_versions()
         .map_err(|error| failed(error.to_string()))?;
     let Some(file) = &settings.tls_ca_file else {
-        let verified = builder.with_platform_verifier().map_err(|error| failed(error.to_string()))?;
+        let verified = builder.with_platform_verifier().map_err(|error| {
+            failed(format!("{error}; install the certificates of authorities, or name a file with `tls_ca_file`"))
+        })?;
         return Ok(verified.with_no_client_auth());
     };
     let failed = |error: String| failed(format!("{}: {error}", file.display()));

@@ -1,8 +1,8 @@
 //! Token usage per agent and UTC day.
 
-use postgres::Row;
 use quell_kernel::daily_spend::subtract_usage;
 use quell_protocol::{AgentId, RunId, Usage};
+use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::columns::{get, parse_id, to_unsigned};

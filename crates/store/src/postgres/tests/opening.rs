@@ -125,6 +125,9 @@ async fn a_server_is_known_by_its_certificate() {
     store.close().await;
     let unknown = refusal(&with_url(&url));
     assert!(unknown.contains("certificate") && unknown.contains("tls_ca_file"), "{unknown}");
+    assert!(refusal(&with_url(&url.replace("require", "prefer"))).contains("tls_ca_file"), "it offers TLS");
+    let other_name = PostgresSettings { url: url.replace("127.0.0.1", "localhost"), ..trusting };
+    assert!(refusal(&other_name).contains("certificate"), "{}", refusal(&other_name));
     assert!(refusal(&PostgresSettings { tls_ca_file: Some(none), ..with_url(&url) }).contains("no certificate"));
     assert!(refusal(&with_url(&url.replace("require", "disable"))).contains("pg_hba.conf"));
 }

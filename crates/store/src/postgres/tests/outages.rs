@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 
 use super::*;
 use crate::conformance::{accept_run, accepted_row, run_id, session_key};
@@ -72,6 +73,36 @@ async fn a_server_that_is_down_is_an_error_in_bounded_time_and_then_all_works_ag
     accept_run(&store, "after", "s").await;
     assert_eq!(store.runs().list_open().await.unwrap().len(), 2);
     assert!(store.archive().export(session_key("s")).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_an_error_in_bounded_time_for_all_that_is_queued() {
+    let Some(mut server) = TestPostgres::start() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let url = format!("{}?connect_timeout=2", server.url());
+    let settings = PostgresSettings { url, ..settings(&server) };
+    let store = Store::new(PostgresStore::open(&settings, home.path()).unwrap());
+    accept_run(&store, "before", "s").await;
+    store.runs().list_open().await.unwrap();
+    server.pause();
+    let begin = Instant::now();
+    let reads = join_all((0..50).map(|_| store.runs().list_open()));
+    let writes = join_all((0..50).map(|number| store.runs().accept(accepted_row(&format!("hangs{number}"), "s"))));
+    let (reads, writes) = tokio::join!(reads, writes);
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    for error in reads.into_iter().filter_map(Result::err).chain(writes.into_iter().map(Result::unwrap_err)) {
+        assert!(error.is_transient() && error.to_string().contains("has not answered"), "{error}");
+    }
+    let start = PostgresStore::open(&settings, tempfile::tempdir().unwrap().path()).err().unwrap();
+    assert!(start.to_string().contains("has not answered for 2 s"), "{start}");
+    server.resume();
+    let accepted = async || store.runs().accept(accepted_row("after", "s")).await;
+    // What the server was asked meanwhile may hold locks until it notices that its client has gone.
+    while accepted().await.is_err() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    }
+    let open = store.runs().list_open().await.unwrap();
+    assert!(crate::conformance::run_ids(&open).contains(&"after"));
 }
 
 #[tokio::test]
