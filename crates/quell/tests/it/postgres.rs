@@ -111,6 +111,24 @@ async fn while_the_server_hangs_a_stop_ends_the_processes_and_is_recorded_later(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_does_not_keep_the_daemon_from_ending() {
+    let Some((mut server, model, daemon)) = start().await else { return };
+    let (api, marker) = (daemon.api(), ProcessMarker::new());
+    let run = start_command(&model, &api, &marker).await;
+    server.pause();
+    let begin = std::time::Instant::now();
+    daemon.stop().await;
+    assert!(begin.elapsed() < scaled_limit(Duration::from_secs(6)), "{:?}\n{}", begin.elapsed(), daemon.output());
+    marker.wait_gone(WAIT_TIMEOUT).await;
+    server.resume();
+    let next = daemon.home().start(quell_exe()).await;
+    let view = next.api().run_view(&run).await;
+    assert_fields(&view, &json!({"state": "ended", "verdict": {"kind": "aborted"}}));
+    complete_run(&model, &next.api(), "s").await;
+    model.assert_histories_valid();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_on_another_machine_takes_over_and_the_first_one_ends() {
     let Some((server, model, first)) = start().await else { return };
     // Another data directory, as on another machine.

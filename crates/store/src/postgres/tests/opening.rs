@@ -107,15 +107,18 @@ async fn a_server_is_known_by_its_certificate() {
     server.sql("ALTER SYSTEM SET ssl = on");
     set_login_rules(
         &mut server,
-        "'hostssl all all 127.0.0.1/32 trust', 'hostnossl postgres postgres 127.0.0.1/32 trust'",
+        "'hostssl all quell 127.0.0.1/32 scram-sha-256', 'hostssl all all 127.0.0.1/32 trust',
+         'hostnossl postgres postgres 127.0.0.1/32 trust'",
     );
-    server.sql("CREATE DATABASE quell");
-    let url = format!("postgres://postgres@127.0.0.1:{}/quell?sslmode=require", server.port());
+    server.sql("CREATE ROLE quell LOGIN PASSWORD 'right'");
+    server.sql("CREATE DATABASE quell OWNER quell");
+    let url = format!("postgres://quell@127.0.0.1:{}/quell?sslmode=require&channel_binding=require", server.port());
     let files = tempfile::tempdir().unwrap();
     let (certificate, none) = (files.path().join("ca.pem"), files.path().join("none.pem"));
     fs::write(&certificate, server.sql("SELECT pg_read_file('server.crt')")).unwrap();
     fs::write(&none, "no certificate").unwrap();
-    let trusting = PostgresSettings { tls_ca_file: Some(certificate), ..with_url(&url) };
+    let password = Some("right".to_owned());
+    let trusting = PostgresSettings { password, tls_ca_file: Some(certificate), ..with_url(&url) };
     let store = open(&trusting).unwrap();
     accept_run(&store, "r", "s").await;
     assert_eq!(
