@@ -13,6 +13,7 @@ mod batch_writer;
 mod channels;
 #[cfg(test)]
 mod conformance;
+mod copy;
 mod cursor;
 mod error;
 mod history;
@@ -46,6 +47,7 @@ pub use agents::{AgentStore, StoredAgent};
 pub use archive::{ArchiveStore, ArchivedHistoryItem, ImportOutcome, SessionArchive};
 pub use audit::{AuditEntry, AuditStore};
 pub use channels::{ChannelStore, PendingReply, StaleReply};
+pub use copy::{CopyError, CopyLocation, CopyProgress, CopyStep, TableCopy, copy_store};
 pub use error::StoreError;
 pub use history::{HistoryItem, HistoryStore, SealedTurn};
 pub use journal::{JournalRow, JournalStore};

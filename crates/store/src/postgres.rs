@@ -12,6 +12,7 @@ mod boot;
 mod channels;
 mod columns;
 mod connection;
+mod copy;
 mod history;
 mod hold;
 mod inspect;
@@ -34,6 +35,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use copy::PostgresCopy;
 pub use inspect::inspect_database;
 pub use settings::PostgresSettings;
 

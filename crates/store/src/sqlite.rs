@@ -12,6 +12,7 @@ mod backup;
 mod boot;
 mod channels;
 mod columns;
+mod copy;
 mod history;
 mod hold;
 mod inspect;
@@ -37,6 +38,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use backup::{RestoredDatabase, check_database_copy, copy_database, restore_database};
+pub(crate) use copy::SqliteCopy;
 pub use inspect::inspect_database;
 
 use crate::batch_writer::{self, SyncLevel, WriteOperation};

@@ -42,6 +42,13 @@ impl BootNumber {
     }
 }
 
+/// Begins a transaction that reads one state of the database. No daemon can start until it ends.
+pub(super) fn begin_read(db: &PgConnection) -> Result<(), StoreError> {
+    db.run(&format!(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT pg_advisory_xact_lock_shared({BOOT_LOCK})"
+    ))
+}
+
 /// `committed`, `aborted` or `in progress`.
 pub(super) fn transaction_status(db: &PgConnection, transaction: &str) -> Result<String, StoreError> {
     let row = db.query_row("SELECT pg_xact_status($1::text::xid8)", &[&transaction])?;

@@ -18,7 +18,7 @@ const ESCAPE: char = '\u{e000}';
 pub(super) struct Text<'a>(pub(super) &'a str);
 
 impl Text<'_> {
-    fn encoded(&self) -> Cow<'_, str> {
+    pub(super) fn encoded(&self) -> Cow<'_, str> {
         if !self.0.contains(['\0', ESCAPE]) {
             return Cow::Borrowed(self.0);
         }

@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::error::Error as _;
+use std::io::Cursor;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::TryStreamExt as _;
+use futures_util::{SinkExt as _, TryStreamExt as _};
 use tokio::runtime::Runtime;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::types::ToSql;
@@ -189,6 +190,19 @@ impl PgConnection {
             Ok(())
         })?;
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Executes `COPY ... FROM STDIN` with these lines.
+    pub(super) fn copy_in(&self, sql: &str, lines: String) -> Result<(), StoreError> {
+        self.with_session(|session| {
+            session.wait(async {
+                let mut copy = std::pin::pin!(session.client.copy_in(sql).await?);
+                let sent = copy.send(Cursor::new(lines.into_bytes())).await;
+                // Where the lines could not be sent, this says why.
+                copy.as_mut().finish().await?;
+                sent
+            })
+        })
     }
 
     /// A connection that is broken or does not answer is dropped.

@@ -18,6 +18,7 @@ use crate::{
     FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome, StoreError, StoreFuture, StorePage,
 };
 use search::NoteSearch;
+pub(super) use search::indexed_words;
 
 impl NoteStore for PostgresStore {
     fn save(&self, scope: NoteScope, note: Note) -> StoreFuture<'_, SaveNoteOutcome> {
@@ -91,7 +92,7 @@ pub(super) fn insert_note(db: &PgConnection, scope: &NoteScope, note: &Note) -> 
     let replaced = delete_note(db, scope, &note.key)?;
     let sql =
         "INSERT INTO notes (scope, key, category, text, at, words) VALUES ($1, $2, $3, $4, $5, $6::text::tsvector)";
-    let words = search::indexed_words(&note.searchable_text());
+    let words = indexed_words(&note.searchable_text());
     db.execute(sql, &[&scope, &Text(&note.key), &Text(&note.category), &Text(&note.text), &note.at, &words])?;
     Ok(if replaced { SaveNoteOutcome::Replaced } else { SaveNoteOutcome::New })
 }

@@ -164,7 +164,7 @@ fn sync_file(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(|error| StoreError::from_io(path, &error))
 }
 
-fn chown_to_directory_owner(data_dir: &Path, path: &Path) -> Result<(), StoreError> {
+pub(super) fn chown_to_directory_owner(data_dir: &Path, path: &Path) -> Result<(), StoreError> {
     let change_owner = || -> io::Result<()> {
         let (wanted, is) = (fs::metadata(data_dir)?, fs::metadata(path)?);
         if (wanted.uid(), wanted.gid()) == (is.uid(), is.gid()) || !rustix::process::geteuid().is_root() {

@@ -137,6 +137,20 @@ pub(super) fn check_identity(connection: &Connection, path: &Path) -> Result<(),
     }
 }
 
+/// For a reader, which cannot migrate.
+pub(super) fn check_is_newest(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    check_identity(connection, path)?;
+    let (found, known) = (schema_version(connection)?, newest_schema_version());
+    if found == known {
+        return Ok(());
+    }
+    Err(StoreError::Settings(format!(
+        "{} has the schema {found}, and this version needs {known}; start the daemon once with this version, which brings \
+         it up to date",
+        path.display()
+    )))
+}
+
 fn check_writable(connection: &Connection) -> Result<(), StoreError> {
     // SQLite opens a write-protected file read-only without an error.
     if connection.is_readonly("main")? {

@@ -77,7 +77,7 @@ fn to_u32(number: i64) -> u32 {
 }
 
 /// The words of a text with their places, in the syntax of `tsvector`.
-pub(super) fn indexed_words(searchable_text: &str) -> String {
+pub(in super::super) fn indexed_words(searchable_text: &str) -> String {
     let words = split_words(searchable_text);
     let placed = words.iter().take(MAX_PLACES).enumerate().map(|(at, word)| format!("{}:{}", quoted(word), at + 1));
     placed.collect::<Vec<_>>().join(" ")
