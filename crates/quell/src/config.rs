@@ -36,7 +36,7 @@ use quell_tools::{FetchSettings, ProtectedPaths, ToolSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use environment::{data_dir, default_config_dir, work_dir};
+pub(crate) use environment::{data_dir, default_config_dir, postgres_password, work_dir};
 pub(crate) use file_stamp::FileStamp;
 use routing::RoutingSection;
 use store::StoreSection;

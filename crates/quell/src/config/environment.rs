@@ -152,6 +152,11 @@ fn model_from_environment(default: &str) -> String {
     env_text("QUELL_MODEL").unwrap_or_else(|| default.to_owned())
 }
 
+/// `$PGPASSWORD`, which PostgreSQL's own programs read, too.
+pub(crate) fn postgres_password() -> Option<String> {
+    env_text("PGPASSWORD")
+}
+
 fn env_text(name: &str) -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "only the binary reads the environment")]
     let value = env::var(name).ok();

@@ -63,6 +63,13 @@ fn dump(home: &Path) -> Vec<String> {
     for name in names {
         let mut rows = db.prepare(&format!("SELECT * FROM {name}")).unwrap();
         let width = rows.column_count();
+        if let Some(table) = TABLES.iter().find(|table| table.name == name) {
+            let mut columns: Vec<_> = rows.column_names().filter(|column| *column != "only").collect();
+            let mut copied: Vec<_> = table.columns.iter().map(|column| column.name).collect();
+            columns.sort_unstable();
+            copied.sort_unstable();
+            assert_eq!(copied, columns, "the columns of {name} that are copied");
+        }
         let columns = rows.column_names().collect::<Vec<_>>().join(",");
         let mut found: Vec<String> = rows
             .query_map([], |row| (0..width).map(|at| row.get(at)).collect::<Result<Vec<Value>, _>>())
