@@ -5,7 +5,8 @@ mod daemon_autostart;
 mod python_tools;
 
 use std::env;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
@@ -40,6 +41,8 @@ enum PackageCheck {
     Font(&'static str),
     /// A Python 3.10 or newer that can create a virtual environment.
     PythonVenv,
+    /// A PostgreSQL server of [`OLDEST_POSTGRES`] or newer, in Debian's directory or on the PATH.
+    PostgresServer,
 }
 
 #[derive(PartialEq, Eq)]
@@ -90,7 +93,26 @@ const GROUPS: &[PackageGroup] = &[
         packages: VENV_PACKAGES,
         python_tool: Some(&SCHEMATHESIS),
     },
+    PackageGroup {
+        test_subject: "PostgreSQL 15 or newer",
+        name_filters: &["postgres"],
+        skip_variable: Some("QUELL_SKIP_POSTGRES"),
+        packages: &[
+            DebianPackage {
+                name: "postgresql",
+                detected_by: PackageCheck::PostgresServer,
+                contents: PackageContents::Daemon,
+            },
+            file_package("postgresql-client", PackageCheck::Program("psql")),
+        ],
+        python_tool: None,
+    },
 ];
+
+/// The major version that the tests need at least.
+const OLDEST_POSTGRES: u32 = 15;
+/// Debian installs each major version into a directory of its own, which is not on the PATH.
+const DEBIAN_POSTGRES: &str = "/usr/lib/postgresql";
 
 const VENV_PACKAGES: &[DebianPackage] =
     &[file_package("python3", PackageCheck::PythonVenv), file_package("python3-venv", PackageCheck::PythonVenv)];
@@ -137,7 +159,8 @@ fn prepare_group(group: &'static PackageGroup, filters: &[String]) -> anyhow::Re
         filters,
         missing: group.packages.iter().filter(|package| needs_packages && is_missing(package)).collect(),
         is_python_tool_missing,
-        can_install: can_install(),
+        // The machine's own daemon must not be disabled, and Debian would install the same version.
+        can_install: can_install() && !group.packages.iter().any(is_older),
     };
     let tests = group.test_subject;
     let skip = group.skip_variable.map(|name| format!("; {name}=1 leaves these tests out")).unwrap_or_default();
@@ -150,6 +173,9 @@ fn prepare_group(group: &'static PackageGroup, filters: &[String]) -> anyhow::Re
         }
         PackagePlan::Install(names) => {
             install_packages(group, &names)?;
+            if group.packages.iter().any(is_older) {
+                bail!("Debian's packages here are too old for the tests of {tests}{skip}")
+            }
             let Some(tool) = group.python_tool else { return Ok(()) };
             if !can_create_venv() {
                 bail!("the first python3 on the PATH is older than 3.10, or lacks venv or ensurepip{skip}")
@@ -177,7 +203,36 @@ fn is_missing(package: &DebianPackage) -> bool {
         }
         PackageCheck::Font(path) => !Path::new(path).exists(),
         PackageCheck::PythonVenv => !can_create_venv(),
+        PackageCheck::PostgresServer => !has_postgres_server(),
     }
+}
+
+/// True if the package is installed, but older than the tests need.
+fn is_older(package: &DebianPackage) -> bool {
+    matches!(package.detected_by, PackageCheck::PostgresServer)
+        && debian_postgres_dirs().any(|dir| dir.join("postgres").exists())
+        && !has_postgres_server()
+}
+
+fn debian_postgres_dirs() -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(DEBIAN_POSTGRES).into_iter().flatten().flatten().map(|version| version.path().join("bin"))
+}
+
+fn has_postgres_server() -> bool {
+    let on_path = env::var_os("PATH").unwrap_or_default();
+    let mut dirs = debian_postgres_dirs().chain(env::split_paths(&on_path));
+    dirs.any(|dir| dir.join("initdb").exists() && postgres_version(&dir) >= Some(OLDEST_POSTGRES))
+}
+
+fn postgres_version(dir: &Path) -> Option<u32> {
+    let output = command(dir.join("postgres"), ["--version"]).output().ok()?;
+    parse_postgres_version(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// The major version in `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`.
+fn parse_postgres_version(text: &str) -> Option<u32> {
+    let (_, version) = text.split_once("(PostgreSQL) ")?;
+    version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 fn can_create_venv() -> bool {
@@ -237,6 +292,7 @@ mod tests {
     const IRC: &PackageGroup = &GROUPS[1];
     const MATRIX: &PackageGroup = &GROUPS[2];
     const OPENAPI: &PackageGroup = &GROUPS[3];
+    const POSTGRES: &PackageGroup = &GROUPS[4];
 
     fn package_state<'a>(group: &'static PackageGroup, names: &[&str], filters: &'a [String]) -> PackageState<'a> {
         let missing = group.packages.iter().filter(|package| names.contains(&package.name)).collect();
@@ -256,6 +312,8 @@ mod tests {
             (IRC, &["ngircd"], Install(vec!["ngircd"]), AskToInstall(vec!["ngircd"])),
             (MATRIX, &python, Install(python.to_vec()), AskToInstall(python.to_vec())),
             (MATRIX, &[], Install(vec![]), Install(vec![])),
+            (POSTGRES, &["postgresql"], Install(vec!["postgresql"]), AskToInstall(vec!["postgresql"])),
+            (POSTGRES, &[], Nothing, Nothing),
         ] {
             for (can_install, plan) in [(true, with_rights), (false, without)] {
                 let state = PackageState { can_install, ..package_state(group, missing, &[]) };
@@ -278,6 +336,8 @@ mod tests {
             (MATRIX, "python3", "channel", Install(vec!["python3"])),
             (OPENAPI, "python3", "matrix", Nothing),
             (OPENAPI, "python3", "openapi", Install(vec!["python3"])),
+            (POSTGRES, "postgresql", "tidy", Nothing),
+            (POSTGRES, "postgresql", "store::postgres", Install(vec!["postgresql"])),
         ] {
             let filters = [filter.to_owned()];
             let skipped = if plan == Nothing { Nothing } else { SkipTests };
@@ -286,5 +346,13 @@ mod tests {
                 assert_eq!(plan_group(group, &state), plan, "{missing} {filter} {is_skipped}");
             }
         }
+    }
+
+    #[test]
+    fn the_version_of_postgres_is_read() {
+        let debian = "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n";
+        assert_eq!(parse_postgres_version(debian), Some(15));
+        assert_eq!(parse_postgres_version("postgres (PostgreSQL) 19devel\n"), Some(19));
+        assert_eq!(parse_postgres_version("not found"), None);
     }
 }

@@ -113,7 +113,7 @@ impl Engine {
     /// Not cancel safe: a start that is dropped half-way leaves the database open until the process ends.
     pub async fn start(config: EngineConfig) -> Result<Self, StartError> {
         let clock = config.clock;
-        let store = Store::open(&config.data_dir, &config.store_file)?;
+        let store = config.store.open(&config.data_dir)?;
         let models = Models::new(config.providers.clone())?;
         let hub = Hub::default();
         let background = BackgroundWork::new(clock, config.limits.background_per_session, {
@@ -258,7 +258,7 @@ impl Engine {
         self.0.closing.cancelled().await;
     }
 
-    /// Waits until another daemon has taken over the data directory: this one can then only shut down.
+    /// Waits until another daemon has taken over the database: this one can then only shut down.
     ///
     /// # Cancel safety
     /// Safe: it waits for a condition.

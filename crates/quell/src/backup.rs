@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use quell_client::term::{ColorMode, Locale, OutputStyle};
 use quell_client::text_format::byte_size;
 use quell_client::{ClientError, CommandIo, DaemonClient, DaemonTarget};
-use quell_store as store;
+use quell_store::{self as store, StoreLocation};
 
 use crate::runtime::block_on;
 use crate::{config, telemetry};
@@ -37,6 +37,14 @@ Example:
 The previous database stays beside the new one under a name that is printed. Runs that had not ended when the backup was made are sealed
 as aborted at the next start. Into a new data directory, also copy session.key of the old one: without it the sessions' own API keys
 cannot be decrypted.";
+
+const BACKUP_ON_SERVER: &str = "\
+the database is on a PostgreSQL server ([store] url), so it is backed up there: \
+pg_dump --format=custom --file=quell.dump DATABASE; also keep a copy of session.key of the data directory";
+
+const RESTORE_ON_SERVER: &str = "\
+the database is on a PostgreSQL server ([store] url), so it is restored there: stop the daemon, make an empty database, \
+pg_restore --no-owner --dbname=DATABASE quell.dump, and start the daemon";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BackupArgs {
@@ -73,13 +81,17 @@ pub(crate) fn backup(args: &BackupArgs, mut target: DaemonTarget) -> anyhow::Res
     }
     let data_dir = config::data_dir()?;
     let partial = PartialBackup::next_to(&args.file)?;
-    let database = config::database_file(args.config.as_deref())?;
-    if can_copy_directly(&target, &data_dir, &database) {
-        store::sqlite::copy_database(&data_dir, &database, &partial.0)?;
-    } else {
-        target.data_dir = Some(data_dir);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        block_on(&runtime, download(&target, &partial.0))?;
+    let elsewhere = target.url.as_deref().is_some_and(|url| !url.trim().is_empty());
+    match config::store_location(args.config.as_deref())? {
+        StoreLocation::Postgres(_) if !elsewhere => bail!(BACKUP_ON_SERVER),
+        StoreLocation::Sqlite { file } if !elsewhere && can_copy_directly(&data_dir, &file) => {
+            store::sqlite::copy_database(&data_dir, &file, &partial.0)?;
+        }
+        StoreLocation::Sqlite { .. } | StoreLocation::Postgres(_) => {
+            target.data_dir = Some(data_dir);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            block_on(&runtime, download(&target, &partial.0))?;
+        }
     }
     store::sqlite::check_database_copy(&partial.0).context("the copy is not valid and was removed")?;
     let bytes = partial.publish(args)?;
@@ -92,11 +104,10 @@ pub(crate) fn backup(args: &BackupArgs, mut target: DaemonTarget) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// True when the backup is of the data directory here, which has a database and no running daemon.
-fn can_copy_directly(target: &DaemonTarget, data_dir: &Path, database: &str) -> bool {
-    let elsewhere = target.url.as_deref().is_some_and(|url| !url.trim().is_empty());
+/// True when the data directory here has a database and no running daemon.
+fn can_copy_directly(data_dir: &Path, database: &str) -> bool {
     // A directory that this user may not read belongs to somebody else: ask the daemon.
-    !elsewhere && data_dir.join(database).exists() && matches!(store::find_running_daemon(data_dir), Ok(None))
+    data_dir.join(database).exists() && matches!(store::find_running_daemon(data_dir), Ok(None))
 }
 
 async fn download(target: &DaemonTarget, to: &Path) -> anyhow::Result<()> {
@@ -162,7 +173,10 @@ impl Drop for PartialBackup {
 }
 
 pub(crate) fn restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
-    let (data_dir, database) = (config::data_dir()?, config::database_file(args.config.as_deref())?);
+    let data_dir = config::data_dir()?;
+    let StoreLocation::Sqlite { file: database } = config::store_location(args.config.as_deref())? else {
+        bail!(RESTORE_ON_SERVER);
+    };
     let stamp = quell_scope::clock::file_timestamp();
     let restored = store::sqlite::restore_database(&data_dir, &database, &args.file, &stamp)?;
     let mut out = std::io::stdout().lock();

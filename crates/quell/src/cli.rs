@@ -12,7 +12,7 @@ use quell_client::{ClientSubcommand, CommandIo, DaemonTarget, Exit};
 use quell_tui::ChatArgs;
 
 use crate::runtime::block_on;
-use crate::{backup, config, daemon, demo, doctor, telemetry};
+use crate::{backup, config, daemon, demo, doctor, store_copy, telemetry};
 
 /// A self-hosted gateway for LLM agents that you can stop.
 #[derive(Debug, Parser)]
@@ -54,6 +54,9 @@ pub(crate) enum CliCommand {
     /// Replace the database by a backup, while no daemon runs.
     #[command(after_help = backup::RESTORE_HELP)]
     Restore(backup::RestoreArgs),
+    /// Copy the database between SQLite and PostgreSQL.
+    #[command(subcommand)]
+    Store(store_copy::StoreCommand),
     /// Print completions for a shell.
     #[command(after_help = "Example:\n  quell completions bash > ~/.local/share/bash-completion/completions/quell")]
     Completions {
@@ -100,6 +103,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Config(command) => run_config_command(command),
         CliCommand::Backup(args) => backup::backup(&args, cli.target),
         CliCommand::Restore(args) => backup::restore(&args),
+        CliCommand::Store(command) => store_copy::run(&command),
         CliCommand::Completions { shell } => {
             // Into memory first: the generator panics when its output is closed (`| head`).
             let mut script = Vec::new();

@@ -7,6 +7,7 @@ mod environment;
 mod error_location;
 mod file_stamp;
 mod routing;
+mod store;
 #[cfg(test)]
 mod tests;
 mod validation;
@@ -30,13 +31,15 @@ use quell_mcp::McpConfig;
 use quell_process::WardenExe;
 use quell_protocol::AgentId;
 use quell_server::ServerSettings;
+use quell_store::StoreLocation;
 use quell_tools::{FetchSettings, ProtectedPaths, ToolSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use environment::{data_dir, default_config_dir, work_dir};
+pub(crate) use environment::{data_dir, default_config_dir, postgres_password, work_dir};
 pub(crate) use file_stamp::FileStamp;
 use routing::RoutingSection;
+use store::StoreSection;
 
 /// The configuration file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -75,19 +78,6 @@ pub(crate) struct Config {
     pub(crate) routing: RoutingSection,
     /// Chat networks by name.
     pub(crate) channels: BTreeMap<String, ChannelConfig>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct StoreSection {
-    /// `sqlite:FILE`, relative to the data directory.
-    pub(crate) url: String,
-}
-
-impl Default for StoreSection {
-    fn default() -> Self {
-        Self { url: "sqlite:quell.db".to_owned() }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -153,14 +143,14 @@ pub(crate) fn load_file(path: PathBuf) -> anyhow::Result<LoadedConfig> {
     Ok(LoadedConfig { config, file: Some(ConfigFile { path, stamp }) })
 }
 
-/// Returns the name of the database file. For subcommands that need nothing else: does not read any keys, which they
-/// may lack the right to.
-pub(crate) fn database_file(file: Option<&Path>) -> anyhow::Result<String> {
+/// Returns the place of the database. For subcommands that need nothing else: does not read any keys or passwords, which
+/// they may lack the right to.
+pub(crate) fn store_location(file: Option<&Path>) -> anyhow::Result<StoreLocation> {
     let config = match file.map(Path::to_owned).or_else(environment::config_file) {
         Some(path) => read_config(&path)?,
         None => Config::default(),
     };
-    Ok(LoadedConfig { config, file: None }.store_file())
+    Ok(config.store.location())
 }
 
 fn read_config(path: &Path) -> anyhow::Result<Config> {
@@ -204,8 +194,18 @@ impl LoadedConfig {
     /// Checks what a start would refuse. This needs the tokens of channels, which the file does not contain. So it is
     /// not part of loading: `quell config show` must work without the variables.
     pub(crate) fn check_start(&self, data_dir: &Path) -> anyhow::Result<()> {
+        self.check_store()?;
         self.check_channels()?;
         self.check_workdirs(data_dir)
+    }
+
+    /// Checks that a password is there if one is named.
+    fn check_store(&self) -> anyhow::Result<()> {
+        match (self.config.store.missing_password(), self.path()) {
+            (None, _) => Ok(()),
+            (Some((key, problem)), Some(path)) => bail!(locate_problem(path, &format!("store.{key}"), &problem)),
+            (Some((key, problem)), None) => bail!("store.{key}: {problem}"),
+        }
     }
 
     /// Checks that a network can be created for each channel, without connecting.
@@ -236,12 +236,6 @@ impl LoadedConfig {
         self.config.server.token_file.clone().unwrap_or_else(|| data_dir.join("token"))
     }
 
-    /// Returns the path of the database, relative to the data directory.
-    pub(crate) fn store_file(&self) -> String {
-        let url = &self.config.store.url;
-        url.strip_prefix("sqlite:").unwrap_or(url).to_owned()
-    }
-
     pub(crate) fn stop_times(&self) -> StopTimeouts {
         let (ms, stop) = (Duration::from_millis, &self.config.stop);
         StopTimeouts { term: ms(stop.term_ms), grace: ms(stop.grace_ms), hard: ms(stop.hard_ms) }
@@ -251,10 +245,10 @@ impl LoadedConfig {
     /// one, and the files that contain keys.
     pub(crate) fn protected(&self, data_dir: &Path) -> ProtectedPaths {
         let own = [self.path().map(Path::to_owned), Some(self.token_file(data_dir))];
-        let Config { providers, channels, hooks, .. } = &self.config;
+        let Config { providers, channels, hooks, store, .. } = &self.config;
         let keys = providers.values().filter_map(|provider| provider.api_key_file.clone());
         let tokens = channels.values().filter_map(|channel| channel.token_file.clone());
-        let keys = keys.chain(tokens).chain(hooks.secret_file.clone());
+        let keys = keys.chain(tokens).chain(hooks.secret_file.clone()).chain(store.password_file.clone());
         let files = own.into_iter().flatten().chain(keys).collect();
         let directories = [data_dir.to_owned()].into_iter().chain(environment::default_config_dir()).collect();
         ProtectedPaths { directories, files }
@@ -277,7 +271,7 @@ impl LoadedConfig {
         EngineConfig {
             token_file: self.token_file(&data_dir),
             work_dir: work_dir(&data_dir),
-            store_file: self.store_file(),
+            store: config.store.location(),
             stop_timeouts: self.stop_times(),
             limits: config.limits.clone(),
             approvals: config.approvals,

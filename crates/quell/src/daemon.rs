@@ -192,7 +192,7 @@ async fn run_server(
         () = &mut server => {}
         () = signals.next() => {}
         never = retry_address_file(&mut address_file, data_dir, address) => match never {},
-        () = engine.wait_for_fence() => tracing::error!("another quell has taken over the data directory: shutting down"),
+        () = engine.wait_for_fence() => tracing::error!("another quell has taken over the database: shutting down"),
     }
     let (left, (), ()) = tokio::join!(
         shut_down_engine(engine, &mut signals),

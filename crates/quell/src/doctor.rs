@@ -23,8 +23,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use quell_process::WardenExe;
-use quell_store::StoreError;
-use quell_store::sqlite::DatabaseInspection;
+use quell_store::{DatabaseInspection, StoreError};
 use tokio::runtime::Runtime;
 
 use crate::config::{self, LoadedConfig};
@@ -134,6 +133,6 @@ impl<'a> ConfiguredInput<'a> {
 
     /// Inspects the database once for all checks, because a large one takes a while.
     fn inspection(&self) -> &Result<DatabaseInspection, StoreError> {
-        self.inspection.get_or_init(|| quell_store::sqlite::inspect_database(self.data_dir, &self.loaded.store_file()))
+        self.inspection.get_or_init(|| self.loaded.config.store.location().inspect(self.data_dir))
     }
 }

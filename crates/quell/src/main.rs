@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod reload;
 mod runtime;
+mod store_copy;
 mod telemetry;
 
 use std::process::ExitCode;

@@ -50,12 +50,23 @@ pub enum StoreError {
         /// The newest schema that this version knows.
         known: i32,
     },
+    #[error(
+        "the database was written by a newer version of quell (its schema is {found}, this version knows up to {known}); \
+         upgrade quell"
+    )]
+    NewerServerSchema {
+        /// Schema version of the database.
+        found: i32,
+        /// The newest schema that this version knows.
+        known: i32,
+    },
+    /// The settings of the store do not lead to a database that can be used, or not to this operation.
+    #[error("{0}")]
+    Settings(String),
     #[error("{} is a database of another program; give quell a file of its own", .0.display())]
     ForeignDatabase(PathBuf),
     /// Another daemon has opened the database since, although this one held the lock.
-    #[error(
-        "another quell has taken over the data directory; stop one of the two, and do not remove quell.lock by hand"
-    )]
+    #[error("another quell has taken over the database; stop one of the two, and do not remove quell.lock by hand")]
     Fenced,
     #[error("the database is closed")]
     Closed,

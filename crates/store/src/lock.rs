@@ -1,9 +1,9 @@
 //! The lock file of a data directory (`flock`), with the pid of its holder. The kernel releases the lock however the
 //! process ends.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -44,6 +44,12 @@ impl DirectoryLock {
         }
         Ok(Self(file))
     }
+}
+
+/// Creates a data directory with mode 700, and its parents, unless it exists.
+pub(crate) fn create_data_directory(path: &Path) -> Result<(), StoreError> {
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    created.map_err(|error| StoreError::from_io(path, &error))
 }
 
 pub(crate) fn lock_file_path(directory: &Path) -> PathBuf {

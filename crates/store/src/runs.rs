@@ -2,6 +2,7 @@
 
 use quell_protocol::api::Hold;
 use quell_protocol::{AgentId, Amendment, Principal, RunId, SessionKey};
+use serde_json::Value;
 
 use crate::{RunSpend, StoreFuture, StorePage};
 
@@ -31,6 +32,17 @@ pub struct RunRow {
     pub accepted_at: String,
     /// JSON of the protocol's `RunView`, as of the last write.
     pub view: String,
+}
+
+impl RunRow {
+    /// What is kept of a run whose session is deleted. `None` when its view is not JSON.
+    pub(crate) fn without_texts(&self) -> Option<Self> {
+        let mut view: Value = serde_json::from_str(&self.view).ok()?;
+        let fields = view.as_object_mut()?;
+        fields.remove("output");
+        fields.insert("text".to_owned(), "".into());
+        Some(Self { view: view.to_string(), ..self.clone() })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

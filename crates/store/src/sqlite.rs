@@ -12,13 +12,13 @@ mod backup;
 mod boot;
 mod channels;
 mod columns;
+mod copy;
 mod history;
 mod hold;
 mod inspect;
 mod journal;
 mod maintenance;
 mod notes;
-mod reader;
 mod runs;
 mod schema;
 mod sessions;
@@ -28,8 +28,7 @@ pub mod test_support;
 #[cfg(test)]
 mod tests;
 mod webhooks;
-mod worker_threads;
-mod writer;
+mod write_connection;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -39,14 +38,16 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use backup::{RestoredDatabase, check_database_copy, copy_database, restore_database};
-pub use inspect::{DatabaseInspection, DatabaseState, inspect_database};
+pub(crate) use copy::SqliteCopy;
+pub use inspect::inspect_database;
 
-use crate::lock::DirectoryLock;
+use crate::batch_writer::{self, SyncLevel, WriteOperation};
+use crate::lock::{DirectoryLock, create_data_directory};
+use crate::reader_threads::{self, ReadOperation, ReadQueue};
+use crate::worker_threads::{WorkerThreads, send_work};
 use crate::{StoreBackend, StoreError, StoreFuture};
 use boot::BootNumber;
-use reader::ReadOperation;
-use worker_threads::{QueuedWork, WorkerThreads};
-use writer::{SyncLevel, WriteOperation};
+use write_connection::WriteConnection;
 
 /// Operations that can wait for a thread before callers have to wait for room. Larger than the number of runs in
 /// flight, so that queueing a write does not wait in practice.
@@ -65,10 +66,10 @@ const READER_THREADS: usize = 2;
 pub struct SqliteStore(Arc<StoreInner>);
 
 struct StoreInner {
-    writer: WorkerThreads<Box<dyn WriteOperation>>,
-    readers: WorkerThreads<ReadOperation>,
+    writer: WorkerThreads<Box<dyn WriteOperation<Connection>>>,
+    readers: WorkerThreads<ReadOperation<Connection>>,
     /// Runs exports and backups one after the other, so that they delay no other read.
-    copier: WorkerThreads<ReadOperation>,
+    copier: WorkerThreads<ReadOperation<Connection>>,
     copy_interrupt: InterruptHandle,
     /// Cancelled when no further copy may begin.
     copies_cancelled: CancellationToken,
@@ -87,31 +88,32 @@ impl SqliteStore {
     /// # Errors
     /// [`StoreError`] names the process that holds the directory, or the defect of the file.
     pub fn open(data_dir: &Path, file: &str) -> Result<Self, StoreError> {
-        schema::create_directory(data_dir)?;
+        create_data_directory(data_dir)?;
         let lock = DirectoryLock::acquire(data_dir)?;
         let path = data_dir.join(file);
         let (mut connection, index) = schema::open_writer(&path)?;
         let boot = take_boot_number(&mut connection).map_err(|error| error.with_file_name(&path))?;
         let (to_readers, reads) = mpsc::channel(QUEUE_CAPACITY);
-        let reads: reader::ReadQueue = Arc::new(Mutex::new(reads));
+        let reads: ReadQueue<Connection> = Arc::new(Mutex::new(reads));
         let mut readers = Vec::with_capacity(READER_THREADS);
         for _ in 0..READER_THREADS {
             let (connection, reads) = (schema::open_reader(&path, index)?, Arc::clone(&reads));
-            readers.push(move || reader::run(connection, &reads));
+            readers.push(move || reader_threads::run(connection, &reads));
         }
         let (to_writer, writes) = mpsc::channel(QUEUE_CAPACITY);
         let fenced = CancellationToken::new();
-        let connection = writer::WriteConnection::new(connection, boot, fenced.clone());
+        let connection = WriteConnection::new(connection, boot, fenced.clone());
         let write = move || {
-            writer::run(connection, writes);
+            batch_writer::run(connection, writes);
             drop(lock);
         };
         let copies = schema::open_reader(&path, index)?;
         let (copy_interrupt, copies_cancelled) = (copies.get_interrupt_handle(), CancellationToken::new());
         let data_dir = data_dir.to_path_buf();
         let (to_copier, copy_queue) = mpsc::channel(COPY_QUEUE_CAPACITY);
-        let copy_queue: reader::ReadQueue = Arc::new(Mutex::new(copy_queue));
-        let copier = WorkerThreads::start("quell-store-c", to_copier, vec![move || reader::run(copies, &copy_queue)])?;
+        let copy_queue: ReadQueue<Connection> = Arc::new(Mutex::new(copy_queue));
+        let copier =
+            WorkerThreads::start("quell-store-c", to_copier, vec![move || reader_threads::run(copies, &copy_queue)])?;
         let readers = WorkerThreads::start("quell-store-r", to_readers, readers)?;
         let writer = WorkerThreads::start("quell-store-w", to_writer, vec![write])?;
         Ok(Self(Arc::new(StoreInner {
@@ -131,7 +133,7 @@ impl SqliteStore {
         &self,
         work: impl FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> StoreFuture<'_, T> {
-        send_work(&self.0.writer, writer::queued_write(SyncLevel::Full, work))
+        send_work(&self.0.writer, batch_writer::queued_write(SyncLevel::Full, work))
     }
 
     /// As [`SqliteStore::write`], but the commit does not wait for a sync of the disk.
@@ -139,7 +141,7 @@ impl SqliteStore {
         &self,
         work: impl FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> StoreFuture<'_, T> {
-        send_work(&self.0.writer, writer::queued_write(SyncLevel::Normal, work))
+        send_work(&self.0.writer, batch_writer::queued_write(SyncLevel::Normal, work))
     }
 
     /// Queues a read that sees one state of the database.
@@ -147,7 +149,8 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> StoreFuture<'_, T> {
-        send_work(&self.0.readers, reader::queued_read(work))
+        // The transaction makes several statements see the same state.
+        self.read_raw(|connection| Ok(connection.transaction().and_then(|transaction| work(&transaction))?))
     }
 
     /// Queues a short read outside of any transaction.
@@ -155,7 +158,7 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<'_, T> {
-        send_work(&self.0.readers, reader::queued_raw_read(work))
+        send_work(&self.0.readers, reader_threads::queued_read(work))
     }
 
     /// Queues a long read on the copier thread.
@@ -166,19 +169,8 @@ impl SqliteStore {
         let cancelled = self.0.copies_cancelled.clone();
         let unless_closed =
             move |db: &mut Connection| if cancelled.is_cancelled() { Err(StoreError::Closed) } else { work(db) };
-        send_work(&self.0.copier, reader::queued_raw_read(unless_closed))
+        send_work(&self.0.copier, reader_threads::queued_read(unless_closed))
     }
-}
-
-/// Queues work at the first poll, and waits for its result.
-fn send_work<J: Send + 'static, T: Send + 'static>(
-    threads: &WorkerThreads<J>,
-    queued: QueuedWork<J, T>,
-) -> StoreFuture<'_, T> {
-    Box::pin(async move {
-        threads.send(queued.work).await?;
-        queued.answer.await.map_err(|_| StoreError::Closed)?
-    })
 }
 
 /// Takes the boot number of this start. If the database cannot be written now, the first write takes it.

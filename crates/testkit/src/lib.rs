@@ -19,6 +19,7 @@ pub mod mcp;
 pub mod model;
 pub mod networks;
 mod or_fail;
+pub mod postgres;
 pub mod pty;
 pub mod skip;
 mod sse;

@@ -166,7 +166,7 @@ fn engine_config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
         data_dir: dir.path().join("data"),
         work_dir: dir.path().join("work"),
         token_file: dir.path().join("data/token"),
-        store_file: "quell.db".to_owned(),
+        store: quell_store::StoreLocation::Sqlite { file: "quell.db".to_owned() },
         stop_timeouts: StopTimeouts::default(),
         expiry: ExpiryLimits::default(),
         approvals: quell_engine::engine::ApprovalSettings::default(),

@@ -13,7 +13,7 @@ use quell_process::WardenExe;
 use quell_protocol::AgentId;
 use quell_scope::PointProbe;
 use quell_scope::clock::Clock;
-use quell_store::StoreError;
+use quell_store::{StoreError, StoreLocation};
 use quell_tools::ToolSettings;
 
 use super::Retention;
@@ -31,8 +31,7 @@ pub struct EngineConfig {
     pub data_dir: PathBuf,
     /// Parent of the workdirs of agents that configure none.
     pub work_dir: PathBuf,
-    /// The database file, relative to the data directory.
-    pub store_file: String,
+    pub store: StoreLocation,
     /// The admin token's file; created at the first start.
     pub token_file: PathBuf,
     pub stop_timeouts: StopTimeouts,
@@ -72,7 +71,7 @@ impl EngineConfig {
             work_dir: data_dir.with_file_name("work"),
             token_file: data_dir.join("token"),
             data_dir,
-            store_file: "quell.db".to_owned(),
+            store: StoreLocation::Sqlite { file: "quell.db".to_owned() },
             stop_timeouts: StopTimeouts::default(),
             expiry: ExpiryLimits::default(),
             limits: Limits::default(),

@@ -48,7 +48,13 @@ pub(super) fn expand_paths(config: &mut Config) {
     let agents = config.agents.values_mut().map(|agent| &mut agent.workdir);
     let providers = config.providers.values_mut().map(|provider| &mut provider.api_key_file);
     let channels = config.channels.values_mut().map(|channel| &mut channel.token_file);
-    let others = [&mut config.server.token_file, &mut config.hooks.secret_file];
+    let store = &mut config.store;
+    let others = [
+        &mut config.server.token_file,
+        &mut config.hooks.secret_file,
+        &mut store.password_file,
+        &mut store.tls_ca_file,
+    ];
     for path in agents.chain(providers).chain(channels).chain(others).flatten() {
         *path = expand_home(path, home.as_deref());
     }
@@ -73,6 +79,12 @@ pub(super) fn apply_environment(config: &mut Config) -> anyhow::Result<()> {
         hooks.secret = env_text(variable).map(Into::into);
     } else if let Some(file) = &hooks.secret_file {
         hooks.secret = read_secret(file, "secret_file", "hooks")?;
+    }
+    let store = &mut config.store;
+    if let Some(variable) = &store.password_env {
+        store.password = env_text(variable).map(Into::into);
+    } else if let Some(file) = &store.password_file {
+        store.password = read_secret(file, "password_file", "store")?;
     }
     for (name, channel) in &mut config.channels {
         channel.token = match (&channel.token_env, &channel.token_file) {
@@ -138,6 +150,11 @@ fn with_suffix(base: String, suffix: Option<&str>) -> String {
 /// `$QUELL_MODEL`, else a default.
 fn model_from_environment(default: &str) -> String {
     env_text("QUELL_MODEL").unwrap_or_else(|| default.to_owned())
+}
+
+/// `$PGPASSWORD`, which PostgreSQL's own programs read, too.
+pub(crate) fn postgres_password() -> Option<String> {
+    env_text("PGPASSWORD")
 }
 
 fn env_text(name: &str) -> Option<String> {

@@ -2,11 +2,13 @@
 
 mod channels;
 
+use std::fs;
 use std::path::Path;
 
+use quell_store::StoreLocation;
 use rstest::rstest;
 
-use super::{Config, LoadedConfig, parse_config};
+use super::{Config, LoadedConfig, load, parse_config};
 
 const EXAMPLE: &str = include_str!("../../../../quell.example.toml");
 
@@ -64,7 +66,16 @@ fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[
     "\"example.org/chat\" is no host name"
 )]
 #[case("[server]\nallowed_hosts = [\"\"]\n", "quell.toml:2:17:", "\"\" is no host name")]
-#[case("[store]\nurl = \"postgres://h\"\n", "quell.toml:2:7:", "sqlite:FILE")]
+#[case("[store]\nurl = \"mysql://h\"\n", "quell.toml:2:7:", "sqlite:FILE, or postgres://")]
+#[case("[store]\nurl = \"postgres://h:x/q\"\n", "quell.toml:2:7:", "cannot be read")]
+#[case("[store]\nurl = \"postgres://u:secret@h/q\"\n", "quell.toml:2:7:", "password_file")]
+#[case("[store]\npassword_env = \"X\"\n", "quell.toml:2:16:", "is of no use for SQLite")]
+#[case(
+    "[store]\nurl = \"postgres://u@h/q\"\npassword_env = \"X\"\npassword_file = \"/y\"\n",
+    "quell.toml:4:17:",
+    "there is one password"
+)]
+#[case("[store]\nurl = \"postgres://u@h/q\"\npasword_file = \"/y\"\n", "quell.toml:3:1:", "password_file")]
 #[case("[stop]\nterm_ms = 5000\ngrace_ms = 5500\n", "quell.toml:3:12:", "more than term_ms + 500 = 5500")]
 #[case("[stop]\nhard_ms = 0\n", "quell.toml:2:11:", "the default is 5000")]
 #[case("[limits]\nin_flight_runs = 0\n", "quell.toml:2:18:", "leave the key out")]
@@ -92,6 +103,30 @@ fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[
 )]
 fn a_value_that_cannot_work_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
     assert_refused(text, place, says);
+}
+
+#[test]
+fn the_password_of_the_database_comes_from_its_file_and_is_never_shown() {
+    let home = tempfile::tempdir().unwrap();
+    let (file, password) = (home.path().join("quell.toml"), home.path().join("password"));
+    let toml = format!("[store]\nurl = \"postgres://quell@db/quell\"\npassword_file = {password:?}\n");
+    fs::write(&file, toml).unwrap();
+    let unread = load(Some(&file)).unwrap_err();
+    assert!(format!("{unread:#}").contains("password_file of [store]"), "{unread:#}");
+    fs::write(&password, "\n").unwrap();
+    let empty = load(Some(&file)).unwrap().check_start(home.path()).unwrap_err().to_string();
+    assert!(empty.contains("quell.toml:3:") && empty.contains("is empty"), "{empty}");
+    fs::write(&password, "a-secret\n").unwrap();
+    let loaded = load(Some(&file)).unwrap();
+    let StoreLocation::Postgres(settings) = loaded.config.store.location() else { panic!("not PostgreSQL") };
+    assert_eq!(settings.password.as_deref(), Some("a-secret"));
+    assert!(loaded.protected(home.path()).files.contains(&password), "agents must not read it");
+    let shown = toml::to_string_pretty(&loaded.config).unwrap();
+    assert!(!shown.contains("a-secret") && !format!("{loaded:?}").contains("a-secret"));
+    let variable = fs::read_to_string(&file).unwrap().replace("password_file", "password_env = \"QUELL_NO_SUCH\" #");
+    fs::write(&file, variable).unwrap();
+    let unset = load(Some(&file)).unwrap().check_start(home.path()).unwrap_err().to_string();
+    assert!(unset.contains("QUELL_NO_SUCH is not set or empty"), "{unset}");
 }
 
 #[test]
@@ -157,7 +192,7 @@ fn the_example_is_valid_and_its_plain_values_are_the_defaults() {
     let example = parse_config(Path::new("quell.example.toml"), EXAMPLE).unwrap();
     let default = Config::default();
     assert_eq!(example.server, default.server);
-    assert_eq!(example.store, default.store);
+    assert_eq!(example.store.location(), default.store.location());
     assert_eq!(example.stop, default.stop);
     assert_eq!(example.limits, default.limits);
     assert_eq!(example.sessions, default.sessions);

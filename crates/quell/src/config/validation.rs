@@ -23,12 +23,9 @@ pub(super) struct ConfigProblem {
 
 /// Finds all problems, in the order of the file's sections.
 pub(super) fn find_problems(config: &Config) -> Vec<ConfigProblem> {
-    let mut found = Vec::new();
+    let mut found = Vec::from_iter(config.store.problem());
     let mut report = |key: &str, text: String| found.push(ConfigProblem { key: key.to_owned(), text });
     let stop = &config.stop;
-    if !config.store.url.starts_with("sqlite:") || config.store.url.len() == "sqlite:".len() {
-        report("store.url", format!("{:?} is not supported; write sqlite:FILE", config.store.url));
-    }
     if stop.grace_ms <= stop.term_ms.saturating_add(500) {
         let text =
             format!("{} is too short; it must be more than term_ms + 500 = {}", stop.grace_ms, stop.term_ms + 500);

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use quell_protocol::Principal;
 use quell_protocol::api::Hold;
 use quell_store::Store;
+use quell_testkit::postgres::TestPostgres;
 use rstest::rstest;
 use tempfile::TempDir;
 
@@ -162,6 +163,27 @@ fn the_database_is_looked_at_and_left_alone() {
     fixture.assert_check("database", FindingStatus::Ok, "is whole");
     fs::write(fixture.data_dir().join("quell.db"), "this is no database, and was none before either").unwrap();
     fixture.assert_check("database", FindingStatus::Fail, "damaged");
+}
+
+#[test]
+fn a_database_on_a_server_is_looked_at_and_left_alone() {
+    let Some(mut server) = TestPostgres::start() else { return };
+    let fixture = DoctorFixture::new(&format!("[store]\nurl = \"{}\"\n", server.url()));
+    fixture.assert_check("database", FindingStatus::Ok, "the tables will be made at the first start");
+    fixture.assert_check("hold", FindingStatus::Ok, "off");
+    assert_eq!(server.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"), "0", "a look made tables");
+    let location = fixture.input.loaded.as_ref().unwrap().config.store.location();
+    let store = location.open(fixture.data_dir()).unwrap();
+    let hold = Hold { held: true, ..Hold::default() };
+    fixture.input.runtime.block_on(store.runs().set_hold(&hold)).unwrap();
+    fixture.assert_check("database", FindingStatus::Ok, "PostgreSQL 1");
+    fixture.assert_check("database", FindingStatus::Ok, "the schema is known");
+    fixture.assert_check("hold", FindingStatus::Warn, "quell hold off");
+    fixture.input.runtime.block_on(store.close());
+    server.sql("UPDATE quell_schema SET version = 99");
+    fixture.assert_check("database", FindingStatus::Fail, "upgrade quell");
+    server.kill();
+    fixture.assert_check("database", FindingStatus::Fail, "psql");
 }
 
 #[test]

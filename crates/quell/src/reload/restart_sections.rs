@@ -16,18 +16,23 @@ pub(super) fn sections_needing_restart(started: &Config, new: &Config) -> Vec<St
     };
     let is_changed = |section: &&String| {
         !LIVE_SECTIONS.contains(&section.as_str())
-            && (before.get(*section) != now.get(*section) || (*section == "mcp" && hidden_values_changed(started, new)))
+            && (before.get(*section) != now.get(*section) || hidden_values_changed(section, started, new))
     };
     now.keys().filter(is_changed).cloned().collect()
 }
 
-/// Compares headers and variables of MCP servers. They are not serialized, because they may contain keys.
-fn hidden_values_changed(started: &Config, new: &Config) -> bool {
+/// Compares what is not serialized, because it may contain keys: headers and variables of MCP servers, the password of
+/// the database.
+fn hidden_values_changed(section: &str, started: &Config, new: &Config) -> bool {
     let hidden = |config: &Config| {
         let servers = config.mcp.iter();
         servers.map(|(name, server)| (name.clone(), server.env.clone(), server.headers.clone())).collect::<Vec<_>>()
     };
-    hidden(started) != hidden(new)
+    match section {
+        "mcp" => hidden(started) != hidden(new),
+        "store" => started.store.location() != new.store.location(),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -47,6 +52,7 @@ mod tests {
     #[case::another_limit(STARTED.replace('5', "6"), &["limits"])]
     #[case::a_hidden_value(STARTED.replace("old-one", "new-one"), &["mcp"])]
     #[case::several(format!("[server]\nlisten = \"127.0.0.1:1\"\n[store]\nurl = \"sqlite:x\"\n{STARTED}"), &["server", "store"])]
+    #[case::another_database(format!("[store]\nurl = \"postgres://quell@db/quell\"\n{STARTED}"), &["store"])]
     #[case::what_is_live(
         format!(
             "{STARTED}[messages]\nmessage_timeout_s = 1\n[channels.x]\nkind = \"irc\"\n[providers.p]\nkind = \"openai\"\n\

@@ -35,6 +35,7 @@ mod operations;
 mod page;
 mod permissions;
 mod pictures;
+mod postgres;
 mod prelude;
 mod processes;
 mod queue_and_abort;

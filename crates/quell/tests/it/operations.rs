@@ -1,9 +1,10 @@
-//! Export and import, audit log, backup, retention, disconnected callers.
+//! Export and import, audit log, backup, copies between databases, retention, disconnected callers.
 
 mod audit;
 mod backup;
 mod caller_disconnect;
 mod export_import;
 mod retention;
+mod store_copy;
 
 pub(crate) use audit::wait_audit_entries;

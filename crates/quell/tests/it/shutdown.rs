@@ -261,7 +261,7 @@ async fn a_daemon_whose_data_another_one_has_taken_over_ends_by_itself() {
     assert_eq!(refused.status, 503, "{refused:?}");
     let status = first.wait_exit().await;
     assert_eq!(status.code(), Some(1), "{}", first.output());
-    assert!(first.output().contains("another quell has taken over the data directory"), "{}", first.output());
+    assert!(first.output().contains("another quell has taken over the database"), "{}", first.output());
     let accepted = second.api().post_run("s", &json!({"text": "hello"})).await;
     assert_eq!(accepted.status, 202, "{accepted:?}");
     assert!(second.stop().await.success(), "{}", second.output());

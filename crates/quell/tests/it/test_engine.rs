@@ -563,7 +563,7 @@ pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> E
         data_dir: data.to_path_buf(),
         work_dir: work_dir_beside(data),
         token_file: data.join("token"),
-        store_file: "quell.db".to_owned(),
+        store: quell_store::StoreLocation::Sqlite { file: "quell.db".to_owned() },
         stop_timeouts: StopTimeouts::default(),
         expiry: ExpiryLimits::default(),
         limits: Limits::default(),

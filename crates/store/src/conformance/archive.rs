@@ -15,7 +15,7 @@ async fn read_text(store: &Store, temp_file: TempFile) -> String {
     }
 }
 
-async fn export_text(store: &Store, session: &str) -> Option<String> {
+pub(crate) async fn export_text(store: &Store, session: &str) -> Option<String> {
     let temp_file = store.archive().export(session_key(session)).await.unwrap()?;
     Some(read_text(store, temp_file).await)
 }

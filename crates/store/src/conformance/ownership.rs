@@ -23,7 +23,7 @@ fn setup(session: &str, by: &str, agent: &str, access: SessionSetupAccess) -> Se
 }
 
 /// An ended run with a text and an answer.
-async fn end_run_with(store: &Store, id: &str, session: &str, receipt: &str) {
+pub(crate) async fn end_run_with(store: &Store, id: &str, session: &str, receipt: &str) {
     accept_run(store, id, session).await;
     store.runs().record_start(run_id(id), "{}".to_owned()).await.unwrap();
     let view = json!({"text": "secret", "output": "secret", "receipt": receipt}).to_string();

@@ -1,10 +1,11 @@
 //! Notes. The search reads every note of a scope.
 
-use quell_kernel::memory::{SearchWord, WordWeights, parse_query_words, space_cjk_signs};
+use quell_kernel::memory::{SearchWord, WordWeights, parse_query_words};
 use quell_protocol::memory::SenderRow;
 
 use super::{Data, MemoryStore, NoteEntry, newest_rows};
 use crate::cursor::PagedList;
+use crate::note_words::QueryMatch;
 use crate::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome, StoreFuture, StorePage};
 
 impl Data {
@@ -28,17 +29,17 @@ impl Data {
 
     fn search_scope(&self, scope: &NoteScope, words: &[SearchWord], limit: usize) -> Vec<FoundNote> {
         let notes: Vec<IndexedNote<'_>> = self.notes_of(scope).map(|entry| IndexedNote::new(entry, words)).collect();
-        let found_in = |word: usize| notes.iter().filter(|note| note.matches.contains(&word)).count();
+        let found_in = |word: usize| notes.iter().filter(|note| note.found.words.contains(&word)).count();
         let found_in: Vec<u32> =
             (0..words.len()).map(|word| u32::try_from(found_in(word)).unwrap_or(u32::MAX)).collect();
         let weights = WordWeights::new(&found_in, u32::try_from(notes.len()).unwrap_or(u32::MAX));
-        let found = notes.iter().filter(|note| !note.matches.is_empty());
+        let found = notes.iter().filter(|note| !note.found.words.is_empty());
         let mut found: Vec<(f64, &IndexedNote<'_>)> =
-            found.map(|note| (weights.score(note.matches.iter().copied()), note)).collect();
+            found.map(|note| (weights.score(note.found.words.iter().copied()), note)).collect();
         found.sort_by(|(score, note), (other_score, other)| {
             other_score
                 .total_cmp(score)
-                .then(other.density.total_cmp(&note.density))
+                .then(other.found.density.total_cmp(&note.found.density))
                 .then(other.entry.number.cmp(&note.entry.number))
         });
         let best = found.into_iter().take(limit);
@@ -48,52 +49,12 @@ impl Data {
 
 struct IndexedNote<'a> {
     entry: &'a NoteEntry,
-    /// The words of the query that it contains.
-    matches: Vec<usize>,
-    /// Share of its words that are words of the query.
-    density: f64,
+    found: QueryMatch,
 }
 
 impl<'a> IndexedNote<'a> {
     fn new(entry: &'a NoteEntry, query: &[SearchWord]) -> Self {
-        let words = split_words(&entry.note.searchable_text());
-        let counts: Vec<usize> = query.iter().map(|word| count_matches(&words, word)).collect();
-        let matches = counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(word, _)| word).collect();
-        let density = counts.iter().sum::<usize>() as f64 / words.len().max(1) as f64;
-        Self { entry, matches, density }
-    }
-}
-
-/// Counts the places where a word of a query stands. It can consist of several words of the text: CJK characters.
-fn count_matches(words: &[String], word: &SearchWord) -> usize {
-    let wanted = split_words(word.as_str());
-    let Some((last, first)) = wanted.split_last() else { return 0 };
-    let is_prefix = matches!(word, SearchWord::Prefix(_));
-    let places = words.windows(wanted.len()).filter(|place| {
-        place
-            .split_last()
-            .is_some_and(|(end, begin)| begin == first && (end == last || is_prefix && end.starts_with(last.as_str())))
-    });
-    places.count()
-}
-
-/// Splits a text into lower-case words without the accents of Latin-1. Each CJK character is a word.
-fn split_words(text: &str) -> Vec<String> {
-    let text: String = space_cjk_signs(text).to_lowercase().chars().map(without_accent).collect();
-    text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
-}
-
-fn without_accent(c: char) -> char {
-    match c {
-        'à'..='å' => 'a',
-        'ç' => 'c',
-        'è'..='ë' => 'e',
-        'ì'..='ï' => 'i',
-        'ñ' => 'n',
-        'ò'..='ö' => 'o',
-        'ù'..='ü' => 'u',
-        'ý' | 'ÿ' => 'y',
-        other => other,
+        Self { entry, found: QueryMatch::new(&entry.note.searchable_text(), query) }
     }
 }
 

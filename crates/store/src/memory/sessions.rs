@@ -1,7 +1,6 @@
 //! The sessions of the store in memory, and their settings.
 
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
-use serde_json::Value;
 
 use super::{Data, MemoryStore, ReceiptEntry, SessionEntry, newest_rows};
 use crate::cursor::PagedList;
@@ -49,7 +48,7 @@ impl Data {
 
     fn delete_session(&mut self, key: &SessionKey, at: &str) -> DeleteSessionOutcome {
         let ended = self.runs.iter().filter(|run| run.row.session == *key && run.row.state == StoredRunState::Ended);
-        let ended: Vec<RunRow> = ended.filter_map(|run| without_texts(&run.row)).collect();
+        let ended: Vec<RunRow> = ended.filter_map(|run| run.row.without_texts()).collect();
         for row in ended {
             if !self.receipts.iter().any(|receipt| receipt.row.id == row.id) {
                 self.receipts.push(ReceiptEntry { deleted_at: at.to_owned(), row });
@@ -193,13 +192,4 @@ pub(super) fn is_visible_to(session: &StoredSession, viewer: &Principal) -> bool
 
 fn idle_order(idle: &IdleSession) -> (&str, &str) {
     (&idle.used_at, idle.key.as_str())
-}
-
-/// What is kept of a run whose session is deleted. `None` when its view is not JSON.
-fn without_texts(row: &RunRow) -> Option<RunRow> {
-    let mut view: Value = serde_json::from_str(&row.view).ok()?;
-    let fields = view.as_object_mut()?;
-    fields.remove("output");
-    fields.insert("text".to_owned(), "".into());
-    Some(RunRow { view: view.to_string(), ..row.clone() })
 }

@@ -13,7 +13,7 @@ use rusqlite::Connection;
 
 use super::schema::{self, WalIndex};
 use crate::StoreError;
-use crate::lock::{self, DirectoryLock};
+use crate::lock::{self, DirectoryLock, create_data_directory};
 
 /// Suffix of a database file that is about to replace the current one.
 const RESTORING_SUFFIX: &str = "restoring";
@@ -62,7 +62,7 @@ pub fn check_database_copy(copy: &Path) -> Result<(), StoreError> {
 /// the database is unchanged.
 pub fn restore_database(data_dir: &Path, file: &str, copy: &Path, stamp: &str) -> Result<RestoredDatabase, StoreError> {
     check_database_copy(copy)?;
-    schema::create_directory(data_dir)?;
+    create_data_directory(data_dir)?;
     let _lock = DirectoryLock::acquire(data_dir)?;
     let target = data_dir.join(file);
     let restoring = sibling_path(&target, RESTORING_SUFFIX);
@@ -164,7 +164,7 @@ fn sync_file(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(|error| StoreError::from_io(path, &error))
 }
 
-fn chown_to_directory_owner(data_dir: &Path, path: &Path) -> Result<(), StoreError> {
+pub(super) fn chown_to_directory_owner(data_dir: &Path, path: &Path) -> Result<(), StoreError> {
     let change_owner = || -> io::Result<()> {
         let (wanted, is) = (fs::metadata(data_dir)?, fs::metadata(path)?);
         if (wanted.uid(), wanted.gid()) == (is.uid(), is.gid()) || !rustix::process::geteuid().is_root() {

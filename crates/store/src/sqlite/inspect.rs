@@ -8,24 +8,8 @@ use rusqlite::Connection;
 
 use super::hold::read_hold;
 use super::schema::{self, WalIndex};
-use crate::{LockHolder, StoreError, find_running_daemon};
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DatabaseInspection {
-    /// The daemon that uses the directory now.
-    pub holder: Option<LockHolder>,
-    pub database: DatabaseState,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DatabaseState {
-    /// There is no file yet: the first start creates it.
-    Absent,
-    /// The database is intact. The value is the stored hold.
-    Readable(Hold),
-    /// The daemon keeps the database exclusively, as after a start on a full disk.
-    LockedByDaemon,
-}
+use crate::location::{DatabaseInspection, DatabaseState};
+use crate::{StoreError, find_running_daemon};
 
 /// Inspects the lock of a data directory, and the database `file` in it.
 ///
@@ -39,7 +23,7 @@ pub fn inspect_database(data_dir: &Path, file: &str) -> Result<DatabaseInspectio
         Some(Err(StoreError::Locked(_))) if holder.is_some() => DatabaseState::LockedByDaemon,
         Some(hold) => DatabaseState::Readable(hold?),
     };
-    Ok(DatabaseInspection { holder, database })
+    Ok(DatabaseInspection { holder, database, server: None })
 }
 
 fn read_hold_from(path: &Path) -> Result<Hold, StoreError> {

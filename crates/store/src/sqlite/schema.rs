@@ -1,8 +1,8 @@
 //! Open the database: pragmas, identity check, WAL mode, migrations.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,12 +32,6 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Prepared statements that a connection caches.
 const STATEMENT_CACHE_CAPACITY: usize = 40;
-
-/// Creates a directory with mode 700, and its parents, unless it exists.
-pub(super) fn create_directory(path: &Path) -> Result<(), StoreError> {
-    let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    created.map_err(|error| StoreError::from_io(path, &error))
-}
 
 /// Place of the index of the write-ahead log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +135,20 @@ pub(super) fn check_identity(connection: &Connection, path: &Path) -> Result<(),
         }
         _ => Ok(()),
     }
+}
+
+/// For a reader, which cannot migrate.
+pub(super) fn check_is_newest(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    check_identity(connection, path)?;
+    let (found, known) = (schema_version(connection)?, newest_schema_version());
+    if found == known {
+        return Ok(());
+    }
+    Err(StoreError::Settings(format!(
+        "{} has the schema {found}, and this version needs {known}; start the daemon once with this version, which brings \
+         it up to date",
+        path.display()
+    )))
 }
 
 fn check_writable(connection: &Connection) -> Result<(), StoreError> {

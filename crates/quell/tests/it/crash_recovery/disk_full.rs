@@ -7,7 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Stdio};
 
-use quell_store::sqlite::{DatabaseState, inspect_database};
+use quell_store::DatabaseState;
+use quell_store::sqlite::inspect_database;
 
 use super::*;
 

@@ -8,8 +8,9 @@ use quell_protocol::api::{Hold, TokenScope};
 use quell_protocol::{Principal, Usage};
 use rstest::rstest;
 
-use super::super::{DatabaseInspection, DatabaseState, inspect_database, restore_database};
+use super::super::{inspect_database, restore_database};
 use super::*;
+use crate::location::{DatabaseInspection, DatabaseState};
 use crate::{HistoryItem, LockHolder, NoteScope, PrivateEndpoints, StoreError, StoredRunState};
 
 /// A database of the oldest supported schema as SQL. Never edit it: it stands for the databases that users have.
@@ -208,7 +209,7 @@ async fn a_look_changes_nothing_and_sees_the_holder_and_the_hold() {
     let home = tempfile::tempdir().unwrap();
     assert_eq!(
         inspect_database(home.path(), FILE).unwrap(),
-        DatabaseInspection { holder: None, database: DatabaseState::Absent }
+        DatabaseInspection { holder: None, database: DatabaseState::Absent, server: None }
     );
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
     let store = open_store(&home);

@@ -5,21 +5,21 @@ use std::thread::JoinHandle;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::StoreError;
+use crate::{StoreError, StoreFuture};
 
-pub(super) enum WorkerMessage<J> {
+pub(crate) enum WorkerMessage<J> {
     Do(J),
     /// Accept no more work; finish the queue.
     Close,
 }
 
 /// Work for a thread, and where its result arrives.
-pub(super) struct QueuedWork<J, T> {
-    pub(super) work: J,
-    pub(super) answer: oneshot::Receiver<Result<T, StoreError>>,
+pub(crate) struct QueuedWork<J, T> {
+    pub(crate) work: J,
+    pub(crate) answer: oneshot::Receiver<Result<T, StoreError>>,
 }
 
-pub(super) struct WorkerThreads<J> {
+pub(crate) struct WorkerThreads<J> {
     queue: mpsc::Sender<WorkerMessage<J>>,
     handles: Mutex<Vec<JoinHandle<()>>>,
     /// Closed when the last thread has dropped everything it held.
@@ -28,7 +28,7 @@ pub(super) struct WorkerThreads<J> {
 
 impl<J: Send + 'static> WorkerThreads<J> {
     /// Starts one thread for each of `bodies`. `queue` is the sending end of the queue that they receive from.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &str,
         queue: mpsc::Sender<WorkerMessage<J>>,
         bodies: Vec<impl FnOnce() + Send + 'static>,
@@ -50,7 +50,7 @@ impl<J: Send + 'static> WorkerThreads<J> {
     ///
     /// # Cancel safety
     /// Safe: dropped before the work is queued, nothing happens. Queued work is done whether or not the caller waits.
-    pub(super) async fn send(&self, work: J) -> Result<(), StoreError> {
+    pub(crate) async fn send(&self, work: J) -> Result<(), StoreError> {
         self.queue.send(WorkerMessage::Do(work)).await.map_err(|_| StoreError::Closed)
     }
 
@@ -58,7 +58,7 @@ impl<J: Send + 'static> WorkerThreads<J> {
     ///
     /// # Cancel safety
     /// Safe: the threads end in any case; a second call waits for them.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         // The send fails only when they are closed already.
         let _ = self.queue.send(WorkerMessage::Close).await;
         let mut alive = self.all_ended.clone();
@@ -70,4 +70,15 @@ impl<J: Send + 'static> WorkerThreads<J> {
             }
         }
     }
+}
+
+/// Queues work at the first poll, and waits for its result.
+pub(crate) fn send_work<J: Send + 'static, T: Send + 'static>(
+    threads: &WorkerThreads<J>,
+    queued: QueuedWork<J, T>,
+) -> StoreFuture<'_, T> {
+    Box::pin(async move {
+        threads.send(queued.work).await?;
+        queued.answer.await.map_err(|_| StoreError::Closed)?
+    })
 }

@@ -1,0 +1,118 @@
+//! The connection of the writer thread: commits as long as no later start has opened the database.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::boot::{self, BootNumber};
+use super::connection::PgConnection;
+use super::schema;
+use crate::StoreError;
+use crate::batch_writer::{BatchDatabase, BatchFailure, SyncLevel};
+
+/// How long the outcome of a commit is asked for whose answer was lost. After that the write counts as failed, although
+/// it may have been made: a repeat with the same id changes nothing.
+const OUTCOME_TIMEOUT: Duration = Duration::from_secs(5);
+const OUTCOME_INTERVAL: Duration = Duration::from_millis(50);
+
+pub(super) struct WriteConnection {
+    db: PgConnection,
+    boot: BootNumber,
+    /// The transaction that was lost with its connection. As long as the server does not know that, it holds locks.
+    abandoned: Option<String>,
+    /// Cancelled when a later start has taken a number.
+    fenced: CancellationToken,
+}
+
+impl WriteConnection {
+    /// Connects, migrates the schema and takes the number of this start.
+    pub(super) fn open(db: PgConnection, fenced: CancellationToken) -> Result<Self, StoreError> {
+        db.ensure_connected()?;
+        schema::migrate(&db)?;
+        let boot = BootNumber::claim(&db)?;
+        Ok(Self { db, boot, abandoned: None, fenced })
+    }
+
+    /// Begins a transaction; returns its id. A connection that was lost while nothing was written is made again.
+    fn begin(&mut self, sync: SyncLevel) -> Result<String, StoreError> {
+        let was_connected = !self.db.is_lost();
+        let begun = match self.connect_and_begin(sync) {
+            Err(_) if was_connected && self.db.is_lost() => self.connect_and_begin(sync),
+            begun => begun,
+        };
+        begun.inspect_err(|error| {
+            if *error == StoreError::Fenced {
+                self.fenced.cancel();
+            }
+            self.roll_back();
+        })
+    }
+
+    fn connect_and_begin(&mut self, sync: SyncLevel) -> Result<String, StoreError> {
+        self.db.ensure_connected()?;
+        if let Some(transaction) = &self.abandoned {
+            boot::terminate_transaction(&self.db, transaction)?;
+            self.abandoned = None;
+        }
+        self.boot.begin_transaction(&self.db, sync)
+    }
+
+    fn roll_back(&self) {
+        if !self.db.is_lost() && self.db.run("ROLLBACK").is_err() {
+            self.db.disconnect();
+        }
+    }
+
+    /// Decides whether a transaction was committed whose answer was lost with the connection.
+    fn find_outcome(&self, transaction: &str, lost: StoreError) -> Result<(), BatchFailure> {
+        let deadline = Instant::now() + OUTCOME_TIMEOUT;
+        while Instant::now() < deadline {
+            match self.query_outcome(transaction).as_deref() {
+                Ok("committed") => return Ok(()),
+                Ok("aborted") => return Err(BatchFailure::NotCommitted(lost)),
+                _ => thread::sleep(OUTCOME_INTERVAL),
+            }
+        }
+        Err(BatchFailure::Database(lost))
+    }
+
+    /// Ends the transaction if it is still in progress: its next outcome is final.
+    fn query_outcome(&self, transaction: &str) -> Result<String, StoreError> {
+        self.db.ensure_connected()?;
+        let status = boot::transaction_status(&self.db, transaction)?;
+        if status == "in progress" {
+            boot::terminate_transaction(&self.db, transaction)?;
+        }
+        Ok(status)
+    }
+}
+
+impl BatchDatabase for WriteConnection {
+    type Db = PgConnection;
+
+    fn commit(
+        &mut self,
+        sync: SyncLevel,
+        apply: &mut dyn FnMut(&PgConnection) -> Result<(), StoreError>,
+    ) -> Result<(), BatchFailure> {
+        let transaction = self.begin(sync).map_err(BatchFailure::Database)?;
+        if let Err(error) = apply(&self.db) {
+            self.roll_back();
+            self.abandoned = self.db.is_lost().then_some(transaction);
+            return Err(BatchFailure::NotCommitted(error));
+        }
+        match self.db.run("COMMIT") {
+            Err(error) if self.db.is_lost() => {
+                let outcome = self.find_outcome(&transaction, error);
+                self.abandoned = matches!(outcome, Err(BatchFailure::Database(_))).then_some(transaction);
+                outcome
+            }
+            committed => committed.map_err(BatchFailure::NotCommitted),
+        }
+    }
+
+    fn finish(&mut self) {
+        self.db.disconnect();
+    }
+}
