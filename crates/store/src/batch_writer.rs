@@ -26,7 +26,8 @@ pub(crate) trait BatchDatabase {
 }
 
 pub(crate) enum BatchFailure {
-    /// The transaction could not begin, or whether it was committed is not known: all operations fail.
+    /// The transaction could not begin, waited in vain for a lock of another program, or whether it was committed is not
+    /// known: all operations fail.
     Database(StoreError),
     /// One operation or the commit failed, and nothing was changed.
     NotCommitted(StoreError),

@@ -30,7 +30,10 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A transaction of a daemon that has gone without a word, or waits for a lock of one, must not block others forever.
+#[cfg(not(test))]
 const SESSION_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '30s'; SET lock_timeout = '10s'";
+#[cfg(test)]
+const SESSION_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '30s'; SET lock_timeout = '2s'";
 
 /// The settings of a PostgreSQL database.
 #[derive(Clone, PartialEq, Eq)]

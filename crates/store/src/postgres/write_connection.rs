@@ -100,7 +100,10 @@ impl BatchDatabase for WriteConnection {
         if let Err(error) = apply(&self.db) {
             self.roll_back();
             self.abandoned = self.db.is_lost().then_some(transaction);
-            return Err(BatchFailure::NotCommitted(error));
+            return Err(match error {
+                StoreError::Locked(_) => BatchFailure::Database(error),
+                _ => BatchFailure::NotCommitted(error),
+            });
         }
         match self.db.run("COMMIT") {
             Err(error) if self.db.is_lost() => {

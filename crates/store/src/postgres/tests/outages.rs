@@ -1,6 +1,7 @@
 //! A server that ends and comes back while the store is open, and callers that leave.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -103,6 +104,29 @@ async fn a_server_that_hangs_is_an_error_in_bounded_time_for_all_that_is_queued(
     }
     let open = store.runs().list_open().await.unwrap();
     assert!(crate::conformance::run_ids(&open).contains(&"after"));
+}
+
+#[tokio::test]
+async fn a_table_that_another_program_locks_is_an_error_and_not_one_wait_for_each_write() {
+    let Some((server, store, _home)) = start() else { return };
+    accept_run(&store, "before", "s").await;
+    let server = Arc::new(server);
+    let locker = thread::spawn({
+        let server = Arc::clone(&server);
+        move || server.sql("BEGIN; LOCK TABLE runs; SELECT pg_advisory_lock(7), pg_sleep(60)")
+    });
+    while server.sql("SELECT count(*) FROM pg_locks WHERE objid = 7 AND granted") == "0" {}
+    let begin = Instant::now();
+    let writes = (0..20).map(|number| store.runs().accept(accepted_row(&format!("r{number}"), "s")));
+    for error in join_all(writes).await.into_iter().map(Result::unwrap_err) {
+        assert!(matches!(error, crate::StoreError::Locked(_)), "{error}");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    let pid = "SELECT pid FROM pg_locks WHERE objid = 7";
+    server.sql(&format!("SELECT pg_terminate_backend(({pid}))"));
+    assert!(locker.join().is_err(), "psql is told that its connection was ended");
+    accept_run(&store, "after", "s").await;
+    assert_eq!(store.runs().list_open().await.unwrap().len(), 2);
 }
 
 #[tokio::test]
