@@ -317,7 +317,8 @@ impl TestDaemon {
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// Stops the daemon with SIGSTOP until the guard is dropped, even if another process sends SIGCONT.
+    /// Stops the daemon with SIGSTOP until the guard is dropped, even if another process sends SIGCONT. Returns when each
+    /// of its threads has stopped: on a busy machine some work for milliseconds after the signal was sent.
     #[must_use]
     pub fn suspend(&self) -> SuspendGuard {
         let process = self.pidfd.try_clone().or_fail(format_args!("cannot hold process {}", self.pid));
@@ -331,7 +332,20 @@ impl TestDaemon {
             }
             let _ = pidfd_send_signal(&process, Signal::CONT);
         });
-        SuspendGuard { done, thread: Some(thread.or_fail("no thread that holds a daemon")) }
+        let guard = SuspendGuard { done, thread: Some(thread.or_fail("no thread that holds a daemon")) };
+        let deadline = Instant::now() + WAIT_TIMEOUT;
+        while !self.are_threads_stopped() {
+            assert!(Instant::now() < deadline, "the daemon does not stop\n{}", self.output());
+            std::thread::yield_now();
+        }
+        guard
+    }
+
+    fn are_threads_stopped(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).or_fail("no list of threads");
+        let stats = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+        // The name in front of the state may contain spaces.
+        stats.into_iter().all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
     }
 
     /// Waits until the daemon has exited.
