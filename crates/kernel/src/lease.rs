@@ -100,6 +100,12 @@ impl HeldLease {
         }
     }
 
+    /// When the owner ends its work, unless a renewal is confirmed before.
+    #[must_use]
+    pub fn work_ends_at(&self, timing: LeaseTiming) -> Moment {
+        self.confirmed.plus(timing.working_time())
+    }
+
     /// Whether the owner may begin or go on with anything. Checked before each write and each effect: a process that was
     /// paused finds out here.
     #[must_use]

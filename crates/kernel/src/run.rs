@@ -20,6 +20,7 @@
 //! | any | anything else | unchanged | none |
 
 use quell_protocol::Verdict;
+use serde::{Deserialize, Serialize};
 
 use crate::time::{Moment, StopTimeouts};
 
@@ -43,7 +44,7 @@ pub enum RunState {
 }
 
 /// How hard a stop presses. It only rises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StopLevel {
     /// Cancel futures, close connections, and send SIGTERM to processes first.
     Gentle,

@@ -131,6 +131,21 @@ id!(
     Principal, "principal", (256, PRINTABLE), |text| check_printable(text, 256)
 );
 
+id!(
+    /// Name of a daemon in a cluster (`[cluster] node`): 1 to 63 letters, digits and hyphens, as in a host name. It is part
+    /// of subjects and channel names of the message bus.
+    NodeName, "node name", (63, "^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"), |text| {
+        let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        match text {
+            "" => Err("is empty"),
+            _ if text.len() > 63 => Err("is too long"),
+            _ if !text.bytes().all(is_inner) => Err("may hold only letters, digits and hyphens"),
+            _ if text.starts_with('-') || text.ends_with('-') => Err("begins or ends with a hyphen"),
+            _ => Ok(()),
+        }
+    }
+);
+
 /// Pattern of JSON Schema: no control characters.
 const PRINTABLE: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]+$";
 
@@ -168,5 +183,7 @@ mod tests {
         assert!(RunId::parse("x".repeat(129)).is_err());
         assert!(AgentId::parse("  ").is_err());
         assert!(AgentId::parse("team/writer").is_ok());
+        assert!(NodeName::parse("node-1").is_ok());
+        assert!(NodeName::parse("-a").is_err() && NodeName::parse("a.b").is_err() && NodeName::parse("").is_err());
     }
 }

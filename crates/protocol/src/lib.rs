@@ -29,7 +29,7 @@ pub use channel::{Attachment, AttachmentKind, ChannelMessage, InterruptionScope}
 pub use error::{ErrorCode, Problem};
 pub use event::{CallEnd, EventKind, RunEvent, ToolOutputStream};
 pub use hook::{HookBody, HookEvent, RunFacts, SessionFacts};
-pub use ids::{AgentId, BadId, CallId, Principal, RunId, SessionKey};
+pub use ids::{AgentId, BadId, CallId, NodeName, Principal, RunId, SessionKey};
 pub use json_object::Object;
 pub use receipt::{
     Amendment, AmendmentKind, Instant, Leftover, Receipt, Resource, ResourceKind, Rung, TurnRecord, Usage,

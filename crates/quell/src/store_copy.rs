@@ -87,7 +87,12 @@ fn parse_location(text: &str, args: &CopyArgs) -> anyhow::Result<CopyLocation> {
         );
     }
     let tls_ca_file = args.tls_ca_file.clone();
-    Ok(CopyLocation::Postgres(PostgresSettings { url: text.to_owned(), password: read_password(args)?, tls_ca_file }))
+    Ok(CopyLocation::Postgres(PostgresSettings {
+        url: text.to_owned(),
+        password: read_password(args)?,
+        tls_ca_file,
+        cluster: None,
+    }))
 }
 
 fn sqlite_location(directory: &str, args: &CopyArgs) -> anyhow::Result<CopyLocation> {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use quell_protocol::RunId;
+use quell_protocol::{RunId, SessionKey};
 
 /// Error of a store operation. A failed operation leaves nothing in the database.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,10 +66,16 @@ pub enum StoreError {
     #[error("{} is a database of another program; give quell a file of its own", .0.display())]
     ForeignDatabase(PathBuf),
     /// Another daemon has opened the database since, although this one held the lock.
-    #[error("another quell has taken over the database; stop one of the two, and do not remove quell.lock by hand")]
+    #[error(
+        "another quell has taken over the database, or the cluster has given up this node; stop one of the two, and do not remove \
+         quell.lock by hand"
+    )]
     Fenced,
     #[error("the database is closed")]
     Closed,
+    /// The session of a run belongs to another node of the cluster, or to none.
+    #[error("the session {0:?} belongs to another node of the cluster; send again")]
+    OtherNode(SessionKey),
     /// The run was never accepted, or was deleted with its session.
     #[error("run {0} is not in the database")]
     NoSuchRun(RunId),

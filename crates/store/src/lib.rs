@@ -11,6 +11,7 @@ mod archive;
 mod audit;
 mod batch_writer;
 mod channels;
+mod cluster;
 #[cfg(test)]
 mod conformance;
 mod copy;
@@ -47,6 +48,10 @@ pub use agents::{AgentStore, StoredAgent};
 pub use archive::{ArchiveStore, ArchivedHistoryItem, ImportOutcome, SessionArchive};
 pub use audit::{AuditEntry, AuditStore};
 pub use channels::{ChannelStore, PendingReply, StaleReply};
+pub use cluster::{
+    ChangeCount, ClaimOutcome, ClusterSettings, ClusterStore, Membership, NodeDuty, NodeRow, RenewalAnswer,
+    RenewalRequest, RequestedStop, WaitingStop,
+};
 pub use copy::{CopyError, CopyLocation, CopyProgress, CopyStep, TableCopy, copy_store};
 pub use error::StoreError;
 pub use history::{HistoryItem, HistoryStore, SealedTurn};
@@ -90,6 +95,10 @@ pub trait StoreBackend:
     + SpendStore
     + MaintenanceStore
 {
+    /// The operations of a node; `None` if the daemon has the database for itself.
+    fn cluster(&self) -> Option<Arc<dyn ClusterStore>> {
+        None
+    }
 }
 
 /// The store of one daemon. Clones share it.
@@ -183,6 +192,12 @@ impl Store {
     #[must_use]
     pub fn spend(&self) -> &dyn SpendStore {
         &*self.0
+    }
+
+    /// The operations of a node; `None` if the daemon has the database for itself.
+    #[must_use]
+    pub fn cluster(&self) -> Option<Arc<dyn ClusterStore>> {
+        self.0.cluster()
     }
 
     #[must_use]

@@ -10,6 +10,7 @@ mod archive;
 mod audit;
 mod boot;
 mod channels;
+mod cluster;
 mod columns;
 mod connection;
 mod copy;
@@ -17,7 +18,9 @@ mod history;
 mod hold;
 mod inspect;
 mod journal;
+mod listener;
 mod maintenance;
+mod membership;
 mod notes;
 mod runs;
 mod schema;
@@ -43,7 +46,8 @@ use crate::batch_writer::{self, SyncLevel, WriteOperation};
 use crate::lock::{DirectoryLock, create_data_directory};
 use crate::reader_threads::{self, ReadOperation, ReadQueue};
 use crate::worker_threads::{WorkerThreads, send_work};
-use crate::{StoreBackend, StoreError, StoreFuture};
+use crate::{ClusterStore, StoreBackend, StoreError, StoreFuture};
+use cluster::{ClusterMember, Node};
 use connection::PgConnection;
 use settings::Connector;
 use write_connection::WriteConnection;
@@ -74,13 +78,20 @@ struct StoreInner {
     data_dir: PathBuf,
     /// Cancelled at the first write that was refused because a later daemon has opened the database.
     fenced: CancellationToken,
+    /// If the daemon is a node of a cluster.
+    node: Option<Arc<Node>>,
 }
 
-impl StoreBackend for PostgresStore {}
+impl StoreBackend for PostgresStore {
+    fn cluster(&self) -> Option<Arc<dyn ClusterStore>> {
+        let node = self.0.node.clone()?;
+        Some(Arc::new(ClusterMember { store: self.clone(), node }))
+    }
+}
 
 impl PostgresStore {
-    /// Connects, brings the schema up to date, and fences off earlier daemons of this database. The data directory
-    /// stays locked until the store is closed or dropped. Blocks until the server has answered.
+    /// Connects, brings the schema up to date, and fences off earlier daemons of this database, or joins their cluster. The
+    /// data directory stays locked until the store is closed or dropped. Blocks until the server has answered.
     ///
     /// # Errors
     /// [`StoreError`] says what is wrong with the settings, the server or the schema.
@@ -91,8 +102,12 @@ impl PostgresStore {
         let fenced = CancellationToken::new();
         let writer = on_own_thread({
             let (connector, fenced) = (Arc::clone(&connector), fenced.clone());
-            move || WriteConnection::open(PgConnection::new(connector), fenced)
+            let (cluster, data_dir) = (settings.cluster.clone(), data_dir.to_path_buf());
+            move || WriteConnection::open(PgConnection::new(connector), cluster.as_ref(), &data_dir, fenced)
         })?;
+        let node = settings.cluster.as_ref();
+        let node =
+            node.map(|cluster| Node::start(&connector, cluster, writer.membership(cluster))).transpose()?.map(Arc::new);
         let (to_writer, writes) = mpsc::channel(QUEUE_CAPACITY);
         let write = move || {
             batch_writer::run(writer, writes);
@@ -113,6 +128,7 @@ impl PostgresStore {
             copier: WorkerThreads::start("quell-store-c", to_copier, vec![reader_of(&copies)])?,
             data_dir: data_dir.to_path_buf(),
             fenced,
+            node,
         })))
     }
 

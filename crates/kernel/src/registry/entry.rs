@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, InterruptionScope, Principal, RunId, SessionKey, Surface, Verdict};
+use serde::{Deserialize, Serialize};
 
 use crate::admission::WaitReason;
 use crate::run::RunState;
 use crate::time::Moment;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopRequester {
     pub principal: Principal,
     /// True when it may stop any run.

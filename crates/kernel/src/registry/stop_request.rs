@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use quell_protocol::{AgentId, InterruptionScope, Requester, RunId, SessionKey, StopReason, Surface, Verdict};
+use serde::{Deserialize, Serialize};
 
 use super::StopRequester;
 use crate::run::StopLevel;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopScope {
     Run {
         id: RunId,
@@ -42,14 +43,14 @@ pub enum StopScope {
 }
 
 /// What happens to the queue of a stopped session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QueuedPolicy {
     Withdraw,
     Keep,
 }
 
 /// What happens to the background runs and processes that ended runs of a stopped session started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BackgroundPolicy {
     Stop,
     Keep,
@@ -63,14 +64,14 @@ impl StopScope {
 }
 
 /// Which runs of an agent a stop covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentRunFilter {
     /// Running runs that wait for the model.
     WaitingLlm,
     Any,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopRequest {
     pub level: StopLevel,
     pub reason: StopReason,

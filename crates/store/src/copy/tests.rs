@@ -28,7 +28,7 @@ fn in_directory(home: &TempDir) -> CopyLocation {
 }
 
 fn settings(server: &TestPostgres) -> PostgresSettings {
-    PostgresSettings { url: server.url(), password: None, tls_ca_file: None }
+    PostgresSettings { url: server.url(), password: None, tls_ca_file: None, cluster: None }
 }
 
 fn on_server(server: &TestPostgres) -> CopyLocation {

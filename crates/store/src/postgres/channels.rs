@@ -45,12 +45,16 @@ impl ChannelStore for PostgresStore {
             let PendingReply { run, channel, target, thread, request_message: asked, draft_message: draft } =
                 &pending_reply;
             let sql = "INSERT INTO channel_traces (run, boot, channel, target, thread, asked, draft)
-                       SELECT $1, number, $2, $3, $4, $5, $6 FROM boot
+                       VALUES ($1, $7, $2, $3, $4, $5, $6)
                        ON CONFLICT (run) DO UPDATE SET
                            boot = excluded.boot, channel = excluded.channel, target = excluded.target,
                            thread = excluded.thread, asked = excluded.asked, draft = excluded.draft, told = false";
             let (thread, draft) = (thread.as_deref().map(Text), draft.as_deref().map(Text));
-            db.execute(sql, &[&run.as_str(), &Text(channel), &Text(target), &thread, &Text(asked), &draft]).map(drop)
+            db.execute(
+                sql,
+                &[&run.as_str(), &Text(channel), &Text(target), &thread, &Text(asked), &draft, &db.writer()?.number()],
+            )
+            .map(drop)
         })
     }
 
@@ -75,7 +79,7 @@ impl ChannelStore for PostgresStore {
 
     fn delete_stale_replies_except(&self, channels: Vec<String>) -> StoreFuture<'_, usize> {
         self.write(move |db| {
-            let sql = "DELETE FROM channel_traces WHERE boot < (SELECT number FROM boot) AND channel <> ALL ($1)";
+            let sql = "DELETE FROM channel_traces WHERE boot < (SELECT number FROM boot) AND boot NOT IN (SELECT epoch FROM nodes) AND channel <> ALL ($1)";
             let channels: Vec<Text<'_>> = channels.iter().map(|channel| Text(channel)).collect();
             db.execute(sql, &[&channels]).map(to_count)
         })
@@ -85,7 +89,7 @@ impl ChannelStore for PostgresStore {
         self.read(|db| {
             let sql = "SELECT run, channel, target, thread, asked, draft,
                               (SELECT steered_into FROM runs WHERE id = run), told
-                       FROM channel_traces WHERE boot < (SELECT number FROM boot) ORDER BY run";
+                       FROM channel_traces WHERE boot < (SELECT number FROM boot) AND boot NOT IN (SELECT epoch FROM nodes) ORDER BY run";
             db.query(sql, &[])?.iter().map(stale_reply_from_row).collect()
         })
     }

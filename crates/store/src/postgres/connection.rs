@@ -1,6 +1,6 @@
 //! A connection with its prepared statements, and errors of PostgreSQL as errors of the store.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::error::Error as _;
 use std::io::Cursor;
@@ -13,10 +13,12 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, SimpleQueryMessage, Statement};
 
+use super::boot::BootNumber;
 use super::settings::Connector;
 use crate::StoreError;
 
-/// How long a statement may take, and each further row. A server that hangs must not hold its callers.
+/// How long a statement may take, and each further row, unless a connection has a limit of its own. A server that hangs
+/// must not hold its callers.
 #[cfg(not(test))]
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 #[cfg(test)]
@@ -33,8 +35,11 @@ pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
 /// when it was lost.
 pub(super) struct PgConnection {
     connector: Arc<Connector>,
+    answer_timeout: Duration,
     session: RefCell<Option<Session>>,
     unreachable: RefCell<Option<SlowFailure>>,
+    /// Its writes are those of this start.
+    writer: Cell<Option<BootNumber>>,
 }
 
 struct SlowFailure {
@@ -47,6 +52,7 @@ pub(super) struct Session {
     pub(super) client: Client,
     pub(super) runtime: Runtime,
     pub(super) statements: HashMap<String, Statement>,
+    pub(super) answer_timeout: Duration,
 }
 
 /// Why a statement failed.
@@ -63,7 +69,23 @@ impl From<tokio_postgres::Error> for Failure {
 
 impl PgConnection {
     pub(super) fn new(connector: Arc<Connector>) -> Self {
-        Self { connector, session: RefCell::new(None), unreachable: RefCell::new(None) }
+        Self::with_answer_timeout(connector, ANSWER_TIMEOUT)
+    }
+
+    /// A connection whose statements, and whose connecting, may take at most this long.
+    pub(super) fn with_answer_timeout(connector: Arc<Connector>, answer_timeout: Duration) -> Self {
+        let (session, unreachable) = (RefCell::new(None), RefCell::new(None));
+        Self { connector, answer_timeout, session, unreachable, writer: Cell::new(None) }
+    }
+
+    /// Says whose writes go over this connection.
+    pub(super) fn set_writer(&self, boot: BootNumber) {
+        self.writer.set(Some(boot));
+    }
+
+    /// The start whose writes go over this connection.
+    pub(super) fn writer(&self) -> Result<BootNumber, StoreError> {
+        self.writer.get().ok_or_else(|| StoreError::Bug("this connection writes for no start".to_owned()))
     }
 
     /// Connects if there is no connection.
@@ -79,14 +101,19 @@ impl PgConnection {
         {
             return Err(failure.error.clone());
         }
-        let connected = self.connector.connect();
+        let connected = self.connector.connect(self.answer_timeout);
         *unreachable = match &connected {
             Err(error) if begin.elapsed() >= SLOW_FAILURE => {
                 Some(SlowFailure { at: Instant::now(), error: error.clone() })
             }
             _ => None,
         };
-        *session = Some(connected?);
+        let connected = connected?;
+        if let Some(name) = self.writer.get().and_then(BootNumber::connection_name) {
+            let named = connected.wait(connected.client.batch_execute(&format!("SET application_name = '{name}'")));
+            named.map_err(|_| StoreError::Unwritable("the new connection to PostgreSQL is lost".to_owned()))?;
+        }
+        *session = Some(connected);
         Ok(())
     }
 
@@ -214,7 +241,10 @@ impl PgConnection {
             Ok(output) => Ok(output),
             Err(Failure::TimedOut) => {
                 slot.take();
-                Err(StoreError::Unwritable(format!("PostgreSQL has not answered for {} s", ANSWER_TIMEOUT.as_secs())))
+                Err(StoreError::Unwritable(format!(
+                    "PostgreSQL has not answered for {} s",
+                    self.answer_timeout.as_secs_f64()
+                )))
             }
             Err(Failure::Postgres(error)) => {
                 if session.client.is_closed() || ends_connection(&error) {
@@ -237,7 +267,7 @@ impl Session {
     }
 
     fn wait<T>(&self, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
-        let answered = self.runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, answer).await });
+        let answered = self.runtime.block_on(async { tokio::time::timeout(self.answer_timeout, answer).await });
         Ok(answered.map_err(|_| Failure::TimedOut)??)
     }
 }

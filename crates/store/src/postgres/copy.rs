@@ -75,7 +75,7 @@ fn refuse_daemon(db: &PgConnection) -> Result<(), StoreError> {
     loop {
         let sql = "SELECT string_agg(coalesce(host(client_addr) || ' ', '') || 'pid ' || pid, ', ' ORDER BY pid)
                    FROM pg_stat_activity, pg_stat_clear_snapshot()
-                   WHERE datname = current_database() AND application_name = 'quell' AND pid <> pg_backend_pid()";
+                   WHERE datname = current_database() AND application_name LIKE 'quell%' AND pid <> pg_backend_pid()";
         let Some(others) = get::<Option<String>>(&db.query_row(sql, &[])?, 0)? else { return Ok(()) };
         if begin.elapsed() > DAEMON_END_TIMEOUT {
             return Err(StoreError::Locked(format!(

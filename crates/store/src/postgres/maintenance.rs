@@ -28,6 +28,9 @@ impl MaintenanceStore for PostgresStore {
 
     fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {
+            if let Some(node) = &self.0.node {
+                node.close().await;
+            }
             self.0.copier.close().await;
             self.0.readers.close().await;
             self.0.writer.close().await;

@@ -7,7 +7,7 @@ use tokio_postgres::types::ToSql;
 
 use super::columns::{Text, get, invalid_column, parse_id, text};
 use super::connection::{PgConnection, Values};
-use super::{PostgresStore, amendments, history, hold, journal, sessions, spend};
+use super::{PostgresStore, amendments, cluster, history, hold, journal, sessions, spend};
 use crate::cursor::{PagedList, limit_plus_one};
 use crate::{
     AcceptRunOutcome, RunListFilter, RunRow, RunSpend, RunStore, SealedRun, StoreError, StoreFuture, StorePage,
@@ -20,6 +20,8 @@ macro_rules! select {
         "SELECT id, session, agent, principal, fingerprint, state, steered_into, accepted_at, view, seq FROM runs"
     };
 }
+
+pub(super) const RUN_COLUMNS: &str = select!();
 
 impl RunStore for PostgresStore {
     fn accept(&self, row: RunRow) -> StoreFuture<'_, AcceptRunOutcome> {
@@ -124,10 +126,14 @@ pub(super) fn to_count(rows: u64) -> usize {
 
 fn seal_run(db: &PgConnection, sealed: &SealedRun) -> Result<(), StoreError> {
     let SealedRun { session, run, turn, view, spent } = sealed;
+    let is_open = "SELECT 1 FROM runs WHERE id = $1 AND state IN ('accepted', 'started') FOR UPDATE";
+    if !db.exists(is_open, &[&run.as_str()])? {
+        return Ok(());
+    }
     if let Some(turn) = turn {
         history::insert_turn(db, session, run, turn, view)?;
     }
-    let sql = "UPDATE runs SET state = 'ended', view = $2 WHERE id = $1 AND state IN ('accepted', 'started')";
+    let sql = "UPDATE runs SET state = 'ended', view = $2 WHERE id = $1";
     db.execute(sql, &[&run.as_str(), &Text(view)])?;
     spend::count_run_spend(db, run, spent)?;
     journal::delete_journal(db, run)
@@ -138,6 +144,7 @@ fn insert_accepted_run(db: &PgConnection, row: &RunRow) -> Result<AcceptRunOutco
         // The session was deleted; the run's id stays in use.
         return Ok(AcceptRunOutcome::Existing(existing));
     }
+    cluster::require_own_session(db, &row.session)?;
     if insert_run(db, row)? == 0 {
         let existing = query_run(db, &row.id)?.map(AcceptRunOutcome::Existing);
         return existing.ok_or_else(|| StoreError::Bug("a run that exists is not found".to_owned()));

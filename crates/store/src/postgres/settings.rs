@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -16,11 +17,11 @@ use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{Client, Config, NoTls, Socket};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::connection::{Session, store_error};
-use crate::StoreError;
+use crate::{ClusterSettings, StoreError};
 
 /// Where the URL says nothing: after this time a server that does not answer counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,6 +46,8 @@ pub struct PostgresSettings {
     /// PEM file with the certificates of the authorities that may have signed that of the server; those of the system
     /// if `None`.
     pub tls_ca_file: Option<PathBuf>,
+    /// The daemon is a node of a cluster.
+    pub cluster: Option<ClusterSettings>,
 }
 
 impl PostgresSettings {
@@ -105,11 +108,12 @@ impl Connector {
         Ok(Self { config, tls: tls.map(MakeRustlsConnect::new) })
     }
 
-    /// Must not be called on a thread of an async runtime.
-    pub(super) fn connect(&self) -> Result<Session, StoreError> {
+    /// The statements of the connection may take `answer_timeout` at most, and so may connecting. Must not be called on a
+    /// thread of an async runtime.
+    pub(super) fn connect(&self, answer_timeout: Duration) -> Result<Session, StoreError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| StoreError::Unwritable(format!("no connection can be made: {error}")))?;
-        let limit = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+        let limit = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT).min(answer_timeout);
         // The limit in the configuration is for the socket alone, and a server that hangs has one.
         let connected = runtime.block_on(async {
             timeout(limit, async {
@@ -120,10 +124,56 @@ impl Connector {
             })
             .await
         });
-        let silent = || format!("PostgreSQL cannot be reached: the server has not answered for {} s", limit.as_secs());
+        let silent =
+            || format!("PostgreSQL cannot be reached: the server has not answered for {} s", limit.as_secs_f64());
         let connected = connected.map_err(|_| StoreError::Unwritable(silent()))?;
         let client = connected.map_err(|error| connect_error(&error))?;
-        Ok(Session { client, runtime, statements: HashMap::new() })
+        Ok(Session { client, runtime, statements: HashMap::new(), answer_timeout })
+    }
+
+    /// Listens on a connection of its own until that is lost. Calls `notified` with the payload of each notification, and
+    /// with `*` once it listens: something may have been missed before.
+    pub(super) async fn listen(
+        &self,
+        statement: &str,
+        notified: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<(), tokio_postgres::Error> {
+        match &self.tls {
+            Some(tls) => self.listen_with(tls.clone(), statement, notified).await,
+            None => self.listen_with(NoTls, statement, notified).await,
+        }
+    }
+
+    async fn listen_with<T>(
+        &self,
+        tls: T,
+        statement: &str,
+        notified: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<(), tokio_postgres::Error>
+    where
+        T: MakeTlsConnect<Socket>,
+    {
+        let (client, mut connection) = self.config.connect(tls).await?;
+        let mut messages = futures_util::stream::poll_fn(|context| connection.poll_message(context));
+        let mut listening = std::pin::pin!(client.batch_execute(statement));
+        let mut listens = false;
+        loop {
+            tokio::select! {
+                done = &mut listening, if !listens => {
+                    done?;
+                    listens = true;
+                    notified("*");
+                }
+                message = messages.next() => match message {
+                    Some(message) => {
+                        if let AsyncMessage::Notification(notification) = message? {
+                            notified(notification.payload());
+                        }
+                    }
+                    None => return Ok(()),
+                },
+            }
+        }
     }
 
     async fn connect_with<T>(&self, runtime: &Runtime, tls: T) -> Result<Client, tokio_postgres::Error>

@@ -1,5 +1,6 @@
 //! Tests of the PostgreSQL store against real servers.
 
+mod cluster;
 mod cutting_proxy;
 mod fencing;
 mod lost_commits;
@@ -64,7 +65,7 @@ mod conformance {
 }
 
 fn settings(server: &TestPostgres) -> PostgresSettings {
-    PostgresSettings { url: server.url(), password: None, tls_ca_file: None }
+    PostgresSettings { url: server.url(), password: None, tls_ca_file: None, cluster: None }
 }
 
 fn open_store(server: &TestPostgres, home: &TempDir) -> Store {

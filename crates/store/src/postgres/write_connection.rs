@@ -1,15 +1,17 @@
 //! The connection of the writer thread: commits as long as no later start has opened the database.
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
 use super::boot::{self, BootNumber};
+use super::cluster;
 use super::connection::PgConnection;
 use super::schema;
-use crate::StoreError;
 use crate::batch_writer::{BatchDatabase, BatchFailure, SyncLevel};
+use crate::{ClusterSettings, Membership, StoreError};
 
 /// How long the outcome of a commit is asked for whose answer was lost. After that the write counts as failed, although
 /// it may have been made: a repeat with the same id changes nothing.
@@ -26,12 +28,31 @@ pub(super) struct WriteConnection {
 }
 
 impl WriteConnection {
-    /// Connects, migrates the schema and takes the number of this start.
-    pub(super) fn open(db: PgConnection, fenced: CancellationToken) -> Result<Self, StoreError> {
+    /// Connects, migrates the schema and takes the number of this start, or joins the cluster. The data directory must be
+    /// locked.
+    pub(super) fn open(
+        db: PgConnection,
+        cluster: Option<&ClusterSettings>,
+        data_dir: &Path,
+        fenced: CancellationToken,
+    ) -> Result<Self, StoreError> {
         db.ensure_connected()?;
         schema::migrate(&db)?;
-        let boot = BootNumber::claim(&db)?;
+        let boot = match cluster {
+            Some(settings) => BootNumber::of_member(cluster::join(&db, settings, data_dir)?.epoch),
+            None => BootNumber::claim(&db)?,
+        };
+        db.set_writer(boot);
+        if cluster.is_some() {
+            // It is made again with the name of its membership.
+            db.disconnect();
+        }
         Ok(Self { db, boot, abandoned: None, fenced })
+    }
+
+    /// The membership of a node.
+    pub(super) fn membership(&self, settings: &ClusterSettings) -> Membership {
+        self.boot.membership(settings)
     }
 
     /// Begins a transaction; returns its id. A connection that was lost while nothing was written is made again.
