@@ -23,6 +23,7 @@ use quell_protocol::{Principal, Surface};
 use quell_scope::clock::Clock;
 use quell_store::{Store, StoreError};
 use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use browser_logins::BrowserLogins;
@@ -39,7 +40,7 @@ pub(crate) const ADMIN_PRINCIPAL: &str = "admin";
 pub(crate) const DAEMON_PRINCIPAL: &str = "quell";
 
 /// An authenticated caller and the origin of its request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caller {
     pub principal: Principal,
     pub scope: AccessLevel,
@@ -101,10 +102,10 @@ impl Caller {
 }
 
 /// Identifies a presented token or cookie, to check later whether it is still valid. It contains no secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credential(CredentialKind, SecretDigest);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum CredentialKind {
     Token,
     Cookie,

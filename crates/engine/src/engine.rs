@@ -8,13 +8,18 @@ mod audit;
 mod channel_state;
 mod config;
 mod deferred_sealing;
+mod event_bridge;
 mod history;
 mod hold;
 mod journal_writer;
+mod membership;
 mod notes;
+mod peers;
+mod placement;
 mod processes;
 mod recovery;
 mod reload;
+mod remote_run;
 mod retention;
 mod runs;
 mod sessions;
@@ -45,6 +50,8 @@ pub use crate::access::{AccessControl, Caller};
 use crate::agent::{AgentFactory, AgentRegistry, SandboxSite, Services};
 use crate::approvals::Approvals;
 pub use crate::approvals::{AnswerError, ApprovalSettings};
+use crate::cluster::Cluster;
+pub use crate::cluster::{PeerCall, PeerCallError, StopWait};
 use crate::hooks::{HookDeps, HookTrigger, Hooks};
 use crate::journal::Journal;
 use crate::live_run::RunDefaults;
@@ -59,13 +66,18 @@ pub use archive::{ArchiveError, ArchiveReader, ImportError};
 pub use audit::AuditAction;
 use audit::{AuditQueue, run_audit_writer};
 pub use channel_state::ShutdownGuard;
-pub use config::{EngineConfig, StartError};
+pub use config::{EngineConfig, NodeSettings, StartError};
 use deferred_sealing::UnsealedRuns;
 pub use history::{HistoryPage, NumberedTurn};
 use journal_writer::run_journal_writer;
+use membership::Node;
+pub use membership::NodeReport;
 pub use notes::NoteFilter;
+pub use peers::{PeerMessages, PeerService};
+pub use placement::{Placement, PlacementError};
 use recovery::Recovery;
 pub use reload::{ReloadError, ReloadSummary};
+pub use remote_run::RemoteFollower;
 pub use retention::Retention;
 use retention::run_retention;
 pub use runs::RunFollow;
@@ -103,6 +115,8 @@ struct EngineInner {
     unsealed_runs: Mutex<Option<UnsealedRuns>>,
     /// Result of the last check whether the database takes writes, and when it was made.
     writable_check: tokio::sync::Mutex<Option<(tokio::time::Instant, Result<(), String>)>>,
+    /// If this daemon is a node of a cluster.
+    node: Option<Node>,
 }
 
 impl Engine {
@@ -114,11 +128,12 @@ impl Engine {
     pub async fn start(config: EngineConfig) -> Result<Self, StartError> {
         let clock = config.clock;
         let store = config.store.open(&config.data_dir)?;
+        let cluster = store.cluster().map(|store| Cluster::new(store, clock, config.cluster.timing()));
         let models = Models::new(config.providers.clone())?;
         let hub = Hub::default();
         let background = BackgroundWork::new(clock, config.limits.background_per_session, {
             let hub = hub.clone();
-            move |key| hub.publish(&EngineNotice::Session { key: key.clone(), reason: "process" })
+            move |key| hub.publish(&EngineNotice::Session { key: key.clone(), reason: "process".into() })
         });
         let services = Arc::new(build_services(&config, &models, clock, background, &store)?);
         agents::restore_agents(&store, &services.agents).await?;
@@ -138,12 +153,14 @@ impl Engine {
                 settings: config.sessions,
                 data_dir: &config.data_dir,
                 max_in_flight: config.limits.in_flight_runs,
+                cluster: cluster.clone(),
             },
         );
         sessions.owners().load(&store).await?;
         let access = AccessControl::open(&config.token_file, store.clone(), clock).await?;
         let recovery = Recovery::begin(store.clone(), clock, Arc::clone(&services)).await?;
         let unsealed = deferred_sealing::seal_or_defer(&recovery).await?;
+        let (node, node_tasks) = cluster.map(|cluster| Node::new(cluster, recovery.clone())).unzip();
         let is_deferred = unsealed.is_some();
         if !is_deferred {
             let today = clock.day(clock.now());
@@ -172,8 +189,10 @@ impl Engine {
             unwritten_hold,
             unsealed_runs: Mutex::new(unsealed),
             writable_check,
+            node,
         };
         let engine = Self(Arc::new(inner));
+        engine.join_cluster(node_tasks).await?;
         if is_deferred {
             engine.0.runs.spawn(engine.clone().retry_sealing(recovery));
         }
@@ -194,7 +213,8 @@ impl Engine {
     /// that happens to the caller afterwards can undo it. The tickets in the result can be waited for.
     #[must_use]
     pub fn stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest) -> StopResult {
-        let stop_result = self.0.runs.stop(scope, &caller.who(), request);
+        let mut stop_result = self.0.runs.stop(scope, &caller.who(), request);
+        stop_result.peers = self.ask_peers_to_stop(scope, caller.who(), request);
         self.log_stop(caller, scope, request, &stop_result);
         stop_result
     }
@@ -258,17 +278,26 @@ impl Engine {
         self.0.closing.cancelled().await;
     }
 
-    /// Waits until another daemon has taken over the database: this one can then only shut down.
+    /// Waits until another daemon has taken over the database, or this node has lost its lease: this daemon can then only
+    /// shut down.
     ///
     /// # Cancel safety
     /// Safe: it waits for a condition.
     pub async fn wait_for_fence(&self) {
-        self.0.store.fenced().cancelled().await;
+        match self.cluster() {
+            Some(cluster) => cluster.lost().cancelled().await,
+            None => self.0.store.fenced().cancelled().await,
+        }
     }
 
     /// True once [`Engine::wait_for_fence`] returns.
     pub fn is_fenced(&self) -> bool {
-        self.0.store.fenced().is_cancelled()
+        self.cluster().map_or_else(|| self.0.store.fenced(), Cluster::lost).is_cancelled()
+    }
+
+    /// The cluster that this daemon is a node of.
+    pub fn cluster(&self) -> Option<&Cluster> {
+        self.0.node.as_ref().map(Node::cluster)
     }
 
     pub fn mcp(&self) -> &Mcp {

@@ -29,13 +29,14 @@ use quell_net::AddressPolicy;
 use quell_protocol::hook::HookEvent;
 use quell_protocol::{ErrorCode, ResourceKind, SessionKey};
 use quell_scope::{Interrupted, Point};
-use quell_store::StoreError;
+use quell_store::{ClaimOutcome, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
+use crate::cluster::Cluster;
 use crate::hooks::Hooks;
 use crate::live_run::{EngineNotice, LiveRun, RunDefaults, RunProgress};
 use crate::runs::{RunInputs, RunPermit, RunSetupError, RunTable, StartRequirement, run_hook_trigger};
@@ -69,6 +70,8 @@ struct SessionsInner {
     cleanup_count: watch::Sender<u64>,
     /// Cancelled when the daemon begins to close: sweeps end, and only runs may still create sessions.
     closing: CancellationToken,
+    /// If this daemon is a node of a cluster.
+    cluster: Option<Cluster>,
 }
 
 /// `[sessions]` of the configuration.
@@ -105,6 +108,8 @@ pub struct SessionDeps<'a> {
     pub data_dir: &'a Path,
     /// How many runs may be in flight.
     pub max_in_flight: usize,
+    /// If this daemon is a node of a cluster.
+    pub cluster: Option<Cluster>,
 }
 
 /// How long news waits in memory for the session's next run.
@@ -189,7 +194,7 @@ impl Sessions {
     }
 
     pub fn new(runs: RunTable, deps: SessionDeps<'_>) -> Self {
-        let SessionDeps { run_defaults, settings, data_dir, max_in_flight: in_flight } = deps;
+        let SessionDeps { run_defaults, settings, data_dir, max_in_flight: in_flight, cluster } = deps;
         let seconds = Duration::from_secs;
         let times = SessionTimes {
             idle_timeout: seconds(settings.idle_s),
@@ -207,7 +212,31 @@ impl Sessions {
             state: Mutex::default(),
             cleanup_count: watch::Sender::new(0),
             closing: CancellationToken::new(),
+            cluster,
         }))
+    }
+
+    /// Makes a session one of this node, if the daemon is one. What is in memory of a session that was another node's
+    /// meanwhile is forgotten.
+    ///
+    /// # Errors
+    /// [`StoreError::OtherNode`] if it belongs to another one.
+    ///
+    /// # Cancel safety
+    /// Safe: see [`Cluster::claim_session`].
+    pub async fn claim_for_node(&self, key: &SessionKey) -> Result<(), StoreError> {
+        let Some(cluster) = self.0.cluster.as_ref().filter(|cluster| !cluster.owns_session(key)) else { return Ok(()) };
+        // waits: for callers that race it, and in tasks that no stop ends.
+        match cluster.claim_session(key).await? {
+            ClaimOutcome::Claimed => {
+                if let Some(actor) = self.lock_state().actors.get_mut(key).filter(|actor| !actor.is_running) {
+                    actor.history = None;
+                    actor.history_generation += 1;
+                }
+                Ok(())
+            }
+            ClaimOutcome::OwnedBy(_) => Err(StoreError::OtherNode(key.clone())),
+        }
     }
 
     /// Wakes the actor of a session, because a run may be due.
@@ -470,7 +499,7 @@ async fn run_actor(sessions: Sessions, key: SessionKey) {
         for waiting_session in runs.queued_sessions_of_scope(&live_run) {
             sessions.wake_actor(&waiting_session);
         }
-        runs.hub().publish(&EngineNotice::Session { key: key.clone(), reason: "message" });
+        runs.hub().publish(&EngineNotice::Session { key: key.clone(), reason: "message".into() });
     }
 }
 

@@ -18,6 +18,7 @@ pub mod lease;
 pub mod memory;
 pub mod network_access;
 pub mod permissions;
+pub mod placement;
 pub mod prompt;
 pub mod public_address;
 pub mod rate_limit;

@@ -6,7 +6,7 @@ mod tokens;
 use serde::{Deserialize, Serialize};
 
 use crate::background::ProcessRow;
-use crate::ids::{AgentId, Principal, RunId, SessionKey};
+use crate::ids::{AgentId, NodeName, Principal, RunId, SessionKey};
 use crate::receipt::{Instant, Receipt, Resource, Usage};
 use crate::verdict::{Surface, Verdict};
 pub use history::{HistoryCall, HistoryMessage};
@@ -81,6 +81,23 @@ pub struct StopAnswer {
     /// Background commands that the stop covers and that had not ended. Absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessRow>,
+    /// Nodes of the cluster that could not be asked and may hold something that the stop covers. Absent if there are
+    /// none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreached: Vec<UnreachedNode>,
+}
+
+/// A node of the cluster that a stop could not ask. When its lease has ended, it holds nothing any more, and another
+/// node ends its runs as `daemon_stopped`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UnreachedNode {
+    pub node: NodeName,
+    /// True if the stop is stored: the node carries it out before it renews its lease.
+    pub stored: bool,
+    pub lease_ends_in_ms: u64,
+    /// RFC 3339, by the clock of the node that answers.
+    pub lease_ends_by: String,
 }
 
 /// A queued message that a stop withdrew.
@@ -169,6 +186,9 @@ pub struct AgentAbortAnswer {
     pub run_ids: Vec<RunId>,
     /// `not_waiting_llm` if no run was stopped.
     pub reason: Option<String>,
+    /// Nodes of the cluster that could not be asked. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreached: Vec<UnreachedNode>,
 }
 
 /// Compute status of an agent or a run. An agent with several runs has the first of: waiting for the model, processing,

@@ -95,6 +95,7 @@ codes! {
     Held "held" 503 "New runs are on hold";
     ShuttingDown "shutting_down" 503 "The daemon is shutting down";
     StoreUnavailable "store_unavailable" 503 "The database cannot be written";
+    NodeUnreachable "node_unreachable" 503 "A node of the cluster does not answer";
     TooManyConnections "too_many_connections" 503 "All streaming connections are taken";
     TooMuchAtOnce "too_much_at_once" 503 "Too much is being received at the same time";
 }

@@ -2,6 +2,7 @@
 //!
 //! Unknown keys and bad values are errors with line and column.
 
+mod cluster;
 mod demo_provider;
 mod environment;
 mod error_location;
@@ -22,7 +23,7 @@ use quell_channels::create_network;
 use quell_channels::settings::FlowSettings;
 use quell_engine::EngineConfig;
 use quell_engine::agent::{AgentConfig, AgentFactory, Limits};
-use quell_engine::engine::{ApprovalSettings, Retention, SessionSettings};
+use quell_engine::engine::{ApprovalSettings, NodeSettings, Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::memory::MemorySettings;
 use quell_kernel::StopTimeouts;
@@ -32,10 +33,12 @@ use quell_process::WardenExe;
 use quell_protocol::AgentId;
 use quell_server::ServerSettings;
 use quell_store::StoreLocation;
+use quell_store::postgres::PostgresSettings;
 use quell_tools::{FetchSettings, ProtectedPaths, ToolSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use cluster::ClusterSection;
 pub(crate) use environment::{data_dir, default_config_dir, postgres_password, work_dir};
 pub(crate) use file_stamp::FileStamp;
 use routing::RoutingSection;
@@ -49,6 +52,9 @@ pub(crate) struct Config {
     pub(crate) server: ServerSettings,
     /// The database.
     pub(crate) store: StoreSection,
+    /// Several daemons on one database; absent for a daemon that has it for itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cluster: Option<ClusterSection>,
     /// Timeouts of a stop.
     pub(crate) stop: StopSection,
     /// Limits of runs, requests and outputs.
@@ -174,6 +180,22 @@ pub(crate) fn parse_config(path: &Path, text: &str) -> anyhow::Result<Config> {
     bail!("{}", error_location::key_error(path, text, &problem.key, &problem.text))
 }
 
+impl Config {
+    /// Where the database is, and how this daemon joins those that share it.
+    fn store_location(&self) -> StoreLocation {
+        let cluster = self.cluster.as_ref().and_then(ClusterSection::settings);
+        match self.store.location() {
+            StoreLocation::Postgres(settings) => StoreLocation::Postgres(PostgresSettings { cluster, ..settings }),
+            sqlite @ StoreLocation::Sqlite { .. } => sqlite,
+        }
+    }
+
+    fn node_settings(&self) -> NodeSettings {
+        let lease = self.cluster.as_ref().map(|cluster| Duration::from_millis(cluster.lease_ms));
+        lease.map_or_else(NodeSettings::default, |lease| NodeSettings { lease })
+    }
+}
+
 impl LoadedConfig {
     /// One line for people about agents, providers and channels.
     pub(crate) fn summary(&self) -> String {
@@ -245,10 +267,11 @@ impl LoadedConfig {
     /// one, and the files that contain keys.
     pub(crate) fn protected(&self, data_dir: &Path) -> ProtectedPaths {
         let own = [self.path().map(Path::to_owned), Some(self.token_file(data_dir))];
-        let Config { providers, channels, hooks, store, .. } = &self.config;
+        let Config { providers, channels, hooks, store, cluster, .. } = &self.config;
         let keys = providers.values().filter_map(|provider| provider.api_key_file.clone());
         let tokens = channels.values().filter_map(|channel| channel.token_file.clone());
         let keys = keys.chain(tokens).chain(hooks.secret_file.clone()).chain(store.password_file.clone());
+        let keys = keys.chain(cluster.as_ref().and_then(|cluster| cluster.secret_file.clone()));
         let files = own.into_iter().flatten().chain(keys).collect();
         let directories = [data_dir.to_owned()].into_iter().chain(environment::default_config_dir()).collect();
         ProtectedPaths { directories, files }
@@ -271,7 +294,8 @@ impl LoadedConfig {
         EngineConfig {
             token_file: self.token_file(&data_dir),
             work_dir: work_dir(&data_dir),
-            store: config.store.location(),
+            store: config.store_location(),
+            cluster: config.node_settings(),
             stop_timeouts: self.stop_times(),
             limits: config.limits.clone(),
             approvals: config.approvals,

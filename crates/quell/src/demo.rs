@@ -164,7 +164,9 @@ async fn send_message(engine: &Engine, caller: &Caller, text: &str) -> anyhow::R
 async fn follow_run(engine: &Engine, run: &RunId) -> anyhow::Result<Follower> {
     match engine.follow_run(run, 0).await? {
         Some(RunFollow::Live(follower)) => Ok(follower),
-        Some(RunFollow::Ended(_)) | None => bail!("the run of the demo was over before it could be followed"),
+        Some(RunFollow::Ended(_) | RunFollow::Remote(_)) | None => {
+            bail!("the run of the demo was over before it could be followed")
+        }
     }
 }
 

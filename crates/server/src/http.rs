@@ -9,6 +9,7 @@ mod auth;
 mod body_limits;
 mod channels;
 mod extractors;
+mod forward;
 mod host_check;
 mod memory;
 mod openapi;
@@ -32,6 +33,7 @@ use axum::{Json, Router};
 
 use crate::state::ServerState;
 pub(crate) use auth::{ApiCall, check_origin, is_unix_peer, login_cookie, peer_ip, request_origin};
+pub(crate) use forward::RoutePeerService;
 pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 pub(crate) use problem::{ProblemResponse, problem_response};
 pub(crate) use stop::{is_stop_route, stop_request};
@@ -103,6 +105,7 @@ pub(crate) fn add_layers(routes: Router<ServerState>, server: ServerState) -> Ro
         .method_not_allowed_fallback(problem::method_not_allowed)
         // The body extractors have limits of their own, and answer with a problem body.
         .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(server.clone(), forward::forward_to_owner))
         .layer(middleware::from_fn(body_limits::hold_body_reservation))
         .layer(middleware::from_fn_with_state(server.clone(), refusal_audit::audit_refusals))
         .layer(middleware::from_fn(problem::reject_malformed_escapes))

@@ -3,6 +3,7 @@
 mod access_rules;
 mod auth_failures;
 mod budget;
+mod cluster_routes;
 mod gzip_cache;
 mod host_name;
 pub mod http;

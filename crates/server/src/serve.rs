@@ -33,6 +33,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::http::RoutePeerService;
 use crate::http::{is_stop_route, problem_response};
 use crate::router::router;
 use crate::state::ServerState;
@@ -73,8 +74,10 @@ pub struct Listeners {
 /// Dropping it closes the listeners. Connections continue until their clients or the engine end them.
 pub async fn serve(listeners: Listeners, server: ServerState, closing: impl Future<Output = ()>) {
     let (settings, descriptors) = (server.settings(), descriptors::soft_limit());
+    let routes = router(server.clone());
+    server.engine().set_peer_service(RoutePeerService::new(routes.clone()));
     let state = AcceptState {
-        routes: router(server.clone()),
+        routes,
         connections: UnauthenticatedConnections::new(settings.max_unauthenticated_per_peer, descriptors),
         unix_connections: UnauthenticatedConnections::new(settings.max_unauthenticated_per_peer, descriptors),
         closing: CancellationToken::new(),

@@ -92,6 +92,12 @@ pub enum ClaimOutcome {
     OwnedBy(Membership),
 }
 
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionLocation {
+    pub owner: Option<Membership>,
+    pub last_node: Option<NodeName>,
+}
+
 /// Operations of a node. Only a store that was opened with [`ClusterSettings`] has them.
 pub trait ClusterStore: Send + Sync {
     fn membership(&self) -> &Membership;
@@ -116,6 +122,9 @@ pub trait ClusterStore: Send + Sync {
     /// The membership that a session belongs to. It may have ended.
     fn session_node(&self, session: SessionKey) -> StoreFuture<'_, Option<Membership>>;
 
+    /// The membership that a session belongs to, and the node that had it last.
+    fn locate_session(&self, session: SessionKey) -> StoreFuture<'_, SessionLocation>;
+
     /// The membership that the session of a run belongs to, if the run has not ended.
     fn open_run_node(&self, run: RunId) -> StoreFuture<'_, Option<Membership>>;
 
@@ -138,7 +147,8 @@ pub trait ClusterStore: Send + Sync {
     /// Ends a fenced membership whose runs are sealed: its sessions are free.
     fn finish_settling(&self, epoch: Epoch) -> StoreFuture<'_, ()>;
 
-    /// Ends the membership of this node, which holds nothing any more. Everything it wrote later is refused.
+    /// Ends the membership of this node, which holds nothing any more. Later writes are refused. If one of its runs has
+    /// not ended, another node settles the membership.
     fn leave(&self) -> StoreFuture<'_, ()>;
 
     /// Takes over a duty if no member has it. Returns whether this node has it.
@@ -149,11 +159,21 @@ pub trait ClusterStore: Send + Sync {
     /// The duties of all members, with the epochs of those who have them.
     fn list_duties(&self) -> StoreFuture<'_, Vec<NodeDuty>>;
 
-    /// Stores a letter for a node and wakes it. Letters survive no crash of the server.
-    fn send_letter(&self, to: NodeName, letter: Vec<u8>) -> StoreFuture<'_, ()>;
+    /// Stores letters for nodes, in this order, and notifies each node. They survive no crash of the server.
+    fn send_letters(&self, letters: Vec<StoredLetter>) -> StoreFuture<'_, ()>;
+
+    /// Changes when a letter for this node may be stored, see [`ClusterStore::wakeups`].
+    fn letter_notifications(&self) -> watch::Receiver<u64>;
 
     /// Removes and returns the letters for this node, oldest first.
     fn take_letters(&self) -> StoreFuture<'_, Vec<Vec<u8>>>;
+}
+
+/// A letter on its way to a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredLetter {
+    pub to: NodeName,
+    pub letter: Vec<u8>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -50,7 +50,7 @@ pub use audit::{AuditEntry, AuditStore};
 pub use channels::{ChannelStore, PendingReply, StaleReply};
 pub use cluster::{
     ChangeCount, ClaimOutcome, ClusterSettings, ClusterStore, Membership, NodeDuty, NodeRow, RenewalAnswer,
-    RenewalRequest, RequestedStop, WaitingStop,
+    RenewalRequest, RequestedStop, SessionLocation, StoredLetter, WaitingStop,
 };
 pub use copy::{CopyError, CopyLocation, CopyProgress, CopyStep, TableCopy, copy_store};
 pub use error::StoreError;

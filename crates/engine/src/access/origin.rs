@@ -3,11 +3,13 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// Maximum characters that are kept of a proxy header.
 const MAX_FORWARDED_CHARS: usize = 200;
 
 /// Origin of a request, as text, if known. Clones share it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestOrigin(Option<Arc<str>>);
 
 /// Headers in which proxies name the origin of a request.

@@ -3,13 +3,14 @@
 use std::fmt::Write;
 
 use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::AccessError;
 
 /// SHA-256 of a secret.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct SecretDigest([u8; 32]);
 
 impl SecretDigest {

@@ -1,5 +1,6 @@
 //! Create, list, rotate and revoke named tokens. The table of their secrets is in memory, as hashes.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use quell_kernel::secret_lifetime::{self, RotationRequest, SecretEnd, SecretLifetime};
@@ -75,8 +76,9 @@ pub struct RotationSpec {
 }
 
 impl AccessControl {
-    /// Fills the table of secrets from the store.
+    /// Fills the table of secrets from the store. What is not there is forgotten.
     pub(super) async fn load_tokens(&self) -> Result<(), AccessError> {
+        let (mut tokens, mut grants) = (HashMap::new(), HashMap::new());
         for token in self.store.access().list_tokens().await? {
             let StoredToken { row, sha256, previous_sha256 } = token;
             let parse = |hex: &str| {
@@ -94,16 +96,30 @@ impl AccessControl {
                 None => None,
             };
             let entry = TokenEntry { principal: principal.clone(), level, lifetime };
-            let mut tokens = self.lock_tokens();
             if let Some((digest, replaced_at)) = previous {
                 // The end of the old secret is the earlier one of both, which the rotation has stored.
                 let lifetime = SecretLifetime { expires_at: None, replaced_at };
                 tokens.insert(digest, TokenEntry { lifetime, ..entry.clone() });
             }
             tokens.insert(parse(&sha256)?, entry);
-            drop(tokens);
-            self.lock_grants().insert(principal, TokenScopes::Several(row.scopes).level_and_grants().1);
+            grants.insert(principal, TokenScopes::Several(row.scopes).level_and_grants().1);
         }
+        *self.lock_tokens() = tokens;
+        *self.lock_grants() = grants;
+        Ok(())
+    }
+
+    /// Takes over the tokens and sign-ins that other nodes have changed.
+    ///
+    /// # Errors
+    /// The store's error; nothing has changed then.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub(crate) async fn reload(&self) -> Result<(), AccessError> {
+        self.load_tokens().await?;
+        self.restore_cookies().await?;
+        self.revocations.send_replace(());
         Ok(())
     }
 

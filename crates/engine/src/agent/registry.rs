@@ -171,6 +171,13 @@ impl AgentRegistry {
         self.lock_state().default_agent.clone()
     }
 
+    /// The agents that were created at run time.
+    pub fn created(&self) -> Vec<AgentId> {
+        let state = self.lock_state();
+        let is_created = |id: &&AgentId| !state.configured.contains(*id) && !state.unconfigured.contains(*id);
+        state.snapshot.keys().filter(is_created).cloned().collect()
+    }
+
     pub fn snapshot(&self) -> Arc<AgentSnapshot> {
         Arc::clone(&self.lock_state().snapshot)
     }

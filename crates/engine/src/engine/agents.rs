@@ -227,13 +227,21 @@ impl Engine {
         id: &AgentId,
         request: &StopRequest,
     ) -> (AgentAbortAnswer, StopResult) {
-        let stop_result = self.inner().runs.stop_agent_tree(id, &caller.who(), request);
+        let mut stop_result = self.inner().runs.stop_agent_tree(id, &caller.who(), request);
+        let tree = StopScope::Agents { ids: self.agent_subtree(id) };
+        stop_result.peers = self.ask_peers_to_stop(&tree, caller.who(), request);
         tracing::info!(
             principal = %caller.principal, surface = ?caller.surface, agent = %id, stop_level = ?request.level,
             stopped = stop_result.aborted.len(), "abort request of a subtree of agents handled"
         );
         self.audit_stop(caller, &StopScope::Agents { ids: BTreeSet::from([id.clone()]) }, request, &stop_result);
         (abort_answer(id, &stop_result, "idle"), stop_result)
+    }
+
+    /// An agent and all agents below it.
+    fn agent_subtree(&self, id: &AgentId) -> BTreeSet<AgentId> {
+        let snapshot = self.agent_registry().snapshot();
+        build_agent_tree(&snapshot).subtree(id).into_iter().cloned().collect()
     }
 
     /// One agent with its usage of today.
@@ -289,7 +297,40 @@ impl Engine {
 fn abort_answer(id: &AgentId, stop_result: &StopResult, idle_reason: &str) -> AgentAbortAnswer {
     let aborted = stop_result.stopped_anything();
     let reason = (!aborted).then(|| idle_reason.to_owned());
-    AgentAbortAnswer { ok: true, agent_id: id.clone(), aborted, run_ids: stop_result.aborted.clone(), reason }
+    let run_ids = stop_result.aborted.clone();
+    AgentAbortAnswer { ok: true, agent_id: id.clone(), aborted, run_ids, reason, unreached: Vec::new() }
+}
+
+impl Engine {
+    /// Takes over the agents that other nodes have created or deleted. One that still has runs here stays until it has none.
+    pub(super) async fn reload_created_agents(&self) -> Result<(), StoreError> {
+        let registry = self.agent_registry();
+        let stored = self.inner().store.agents().list().await?;
+        for gone in registry.created().into_iter().filter(|id| stored.iter().all(|agent| agent.id != *id)) {
+            // It may have been removed with an agent above it, or be just removed by a caller of this node.
+            let Ok(marked) = registry.mark_for_removal(&gone) else { continue };
+            match self.inner().runs.unenroll(&marked) {
+                Ok(()) => self.inner().runs.remove_agents(&marked),
+                Err(_busy) => registry.cancel_removal(&marked),
+            }
+        }
+        let known = registry.snapshot();
+        for agent in stored.into_iter().filter(|agent| !known.contains_key(&agent.id)) {
+            let config: Result<AgentConfig, _> = serde_json::from_str(&agent.config);
+            let built = config.map_err(|error| error.to_string()).and_then(|config| {
+                registry.reserve(&agent.id, config.parent.as_ref()).map_err(|error| error.to_string())?;
+                let built = registry.factory().build(&agent.id, config);
+                built.map_err(|error| error.to_string()).inspect_err(|_| registry.release_reservation(&agent.id))
+            });
+            match built {
+                Ok(agent) => self.inner().runs.add_agent(agent),
+                Err(problem) => {
+                    tracing::warn!(agent = %agent.id, problem, "an agent of another node cannot be used here")
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Restores the agents that were created at run time. An invalid one is logged and stays in the database: a start

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quell_kernel::StopTimeouts;
 use quell_kernel::expiry::ExpiryLimits;
+use quell_kernel::lease::LeaseTiming;
 use quell_llm::{ProviderConfig, ProviderConfigError};
 use quell_mcp::{McpConfig, McpConfigError};
 use quell_process::WardenExe;
@@ -23,6 +25,25 @@ use crate::hooks::{HookConfigError, HookSettings, LifecycleHook};
 use crate::memory::MemorySettings;
 use crate::session::SessionSettings;
 
+/// How a node takes part in its cluster, besides what its store knows.
+#[derive(Debug, Clone)]
+pub struct NodeSettings {
+    /// The time after which a silent node counts as dead.
+    pub lease: Duration,
+}
+
+impl Default for NodeSettings {
+    fn default() -> Self {
+        Self { lease: Duration::from_secs(10) }
+    }
+}
+
+impl NodeSettings {
+    pub(super) fn timing(&self) -> LeaseTiming {
+        LeaseTiming::new(self.lease)
+    }
+}
+
 /// Everything an engine needs to know. It reads no environment variable and no other file.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -32,6 +53,8 @@ pub struct EngineConfig {
     /// Parent of the workdirs of agents that configure none.
     pub work_dir: PathBuf,
     pub store: StoreLocation,
+    /// How this daemon is a node, if the store says that it is one.
+    pub cluster: NodeSettings,
     /// The admin token's file; created at the first start.
     pub token_file: PathBuf,
     pub stop_timeouts: StopTimeouts,
@@ -72,6 +95,7 @@ impl EngineConfig {
             token_file: data_dir.join("token"),
             data_dir,
             store: StoreLocation::Sqlite { file: "quell.db".to_owned() },
+            cluster: NodeSettings::default(),
             stop_timeouts: StopTimeouts::default(),
             expiry: ExpiryLimits::default(),
             limits: Limits::default(),

@@ -72,6 +72,20 @@ impl Engine {
         outcome.await.ok_or(StoreError::Closed)?
     }
 
+    /// Takes over a hold that another node has set or lifted.
+    pub(super) async fn reload_hold(&self) -> Result<(), StoreError> {
+        let held = self.inner().store.runs().hold().await?.held;
+        if held != self.is_held() {
+            if held {
+                self.hold_now();
+            } else {
+                self.resume_admission();
+            }
+            self.inner().hub.publish(&EngineNotice::Hold { held });
+        }
+        Ok(())
+    }
+
     /// The hold that is in force.
     ///
     /// # Cancel safety

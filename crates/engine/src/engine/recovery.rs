@@ -10,12 +10,12 @@ use quell_kernel::turn::{InvalidTurn, PartialPolicy, SealOptions, ToolCall, Turn
 use quell_process::Survivors;
 use quell_protocol::api::{RunResult, RunView};
 use quell_protocol::{
-    Amendment, AmendmentKind, HookEvent, Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, StopReason,
-    Surface, TurnRecord, Usage, Verdict,
+    Amendment, AmendmentKind, HookEvent, Instant, Leftover, Principal, Receipt, Requester, Resource, ResourceKind,
+    RunId, Rung, StopReason, Surface, TurnRecord, Usage, Verdict,
 };
 use quell_scope::Release;
 use quell_scope::clock::Clock;
-use quell_store::{RunRow, RunSpend, SealedRun, Store, StoreError, StoredRunState};
+use quell_store::{Membership, RunRow, RunSpend, SealedRun, Store, StoreError, StoredRunState};
 
 use crate::agent::{Services, resource_kind_of_tool};
 use crate::hooks::Hooks;
@@ -25,12 +25,23 @@ use crate::session::stored_session_facts;
 /// Runs that are sealed in one transaction.
 const SEAL_BATCH_RUNS: usize = 256;
 
+/// Whose open runs are sealed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum LeftRuns {
+    /// All that are open: the last daemon had the database for itself.
+    All,
+    /// Those whose session belongs to no node, on behalf of a cluster.
+    WithoutNode,
+    Of(Membership),
+}
+
 /// The recovery of what the last daemon left.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Recovery {
     store: Store,
     clock: Clock,
     services: Arc<Services>,
+    left_runs: LeftRuns,
     /// Names of processes that outlived their daemon, by run.
     survivors: BTreeMap<RunId, Vec<String>>,
 }
@@ -54,7 +65,28 @@ impl Recovery {
         for (run, names) in &survivors {
             tracing::warn!(%run, ?names, "processes of a run outlived its daemon");
         }
-        Ok(Self { store, clock, services, survivors })
+        let left_runs = if store.cluster().is_some() { LeftRuns::WithoutNode } else { LeftRuns::All };
+        Ok(Self { store, clock, services, left_runs, survivors })
+    }
+
+    /// The recovery of what another membership has left. Its processes have been ended by their wardens.
+    pub(super) fn of_membership(&self, membership: Membership) -> Self {
+        Self { left_runs: LeftRuns::Of(membership), ..self.clone() }
+    }
+
+    async fn list_left_runs(&self) -> Result<Vec<RunRow>, StoreError> {
+        match (&self.left_runs, self.store.cluster()) {
+            (LeftRuns::Of(membership), Some(cluster)) => cluster.open_runs_of(membership.epoch).await,
+            (LeftRuns::WithoutNode, Some(cluster)) => cluster.open_runs_without_node().await,
+            _ => self.store.runs().list_open().await,
+        }
+    }
+
+    /// Who ended the runs: the node that has died, if the daemon had one.
+    fn lost_node(&self) -> Option<Requester> {
+        let LeftRuns::Of(membership) = &self.left_runs else { return None };
+        let principal = Principal::parse(format!("node {}", membership.node)).ok()?;
+        Some(Requester { principal, surface: Surface::Daemon })
     }
 
     /// Seals every run that the last daemon left accepted or started: with the ending in its journal, or else as
@@ -66,7 +98,7 @@ impl Recovery {
     /// # Cancel safety
     /// Safe: every run is sealed in one transaction.
     pub(super) async fn seal_open_runs(&self) -> Result<(), StoreError> {
-        let open_runs = self.store.runs().list_open().await?;
+        let open_runs = self.list_left_runs().await?;
         // Check the database before the hooks are called. A small write may succeed where the seal does not fit, and a
         // retry would call the hooks again.
         if open_runs.is_empty() {
@@ -82,8 +114,10 @@ impl Recovery {
                 tracing::info!(run = %run.id, session = %run.session, "run of a daemon that died is sealed");
             }
         }
-        self.amend_ended_runs(&open_runs).await?;
-        self.services.wardens.forget_earlier_wardens();
+        if !matches!(self.left_runs, LeftRuns::Of(_)) {
+            self.amend_ended_runs(&open_runs).await?;
+            self.services.wardens.forget_earlier_wardens();
+        }
         Ok(())
     }
 
@@ -114,7 +148,7 @@ impl Recovery {
     /// # Cancel safety
     /// Safe: it only reads.
     pub(super) async fn views_of_open_runs(&self) -> Result<HashMap<RunId, RunView>, StoreError> {
-        let open_runs = self.store.runs().list_open().await?;
+        let open_runs = self.list_left_runs().await?;
         let mut views = HashMap::with_capacity(open_runs.len());
         for rows in open_runs.chunks(SEAL_BATCH_RUNS) {
             for run in self.build_sealed_runs(rows).await? {
@@ -152,7 +186,8 @@ impl Recovery {
         {
             Some(turn) => (turn, None),
             None => {
-                let default_ending = (Verdict::Aborted { reason: StopReason::DaemonStopped, by: None }, None);
+                let default_ending =
+                    (Verdict::Aborted { reason: StopReason::DaemonStopped, by: self.lost_node() }, None);
                 let (verdict, stop_requested_at) = replayed.ending.unwrap_or(default_ending);
                 let sealing = SealOptions { verdict: &verdict, policy, sealed_at: now.clone(), usage: replayed.usage };
                 (replayed.draft.seal(sealing), stop_requested_at)

@@ -6,18 +6,20 @@ use quell_protocol::api::{Page, RunView};
 use quell_protocol::{EventKind, RunEvent, RunId, SessionKey};
 use quell_store::{RunListFilter, RunRow, StoreError};
 
-use super::{Engine, Follower};
+use super::{Engine, Follower, RemoteFollower};
 use crate::live_run::LiveRun;
 
 #[derive(Debug)]
 pub enum RunFollow {
     Live(Follower),
+    /// The run is on another node.
+    Remote(Box<RemoteFollower>),
     /// The run is over and only in the database: the remaining events, the terminal event last.
     Ended(Vec<RunEvent>),
 }
 
 impl Engine {
-    /// One run, from memory or else from the database.
+    /// One run: from memory, from the node of the cluster that it is on, or else from the database.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
@@ -25,7 +27,17 @@ impl Engine {
         if let Some(live_run) = self.inner().runs.live_run(id) {
             return Ok(Some(live_run.detailed_view()));
         }
-        self.find_stored_run(id).await
+        let stored = self.find_stored_run(id).await?;
+        let Some(view) = stored.as_ref().filter(|_| self.cluster().is_some()) else { return Ok(stored) };
+        self.inner().sessions.owners().learn(&self.inner().store, &view.session_key).await?;
+        if view.receipt.is_some() {
+            return Ok(stored);
+        }
+        match self.find_run_of_peer(id).await? {
+            Some(current) => Ok(Some(current)),
+            // It may have ended since.
+            None => self.find_stored_run(id).await,
+        }
     }
 
     /// One run from the database, also for a chat message that was delivered again and has the id of an earlier run.
@@ -77,10 +89,22 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn follow_run(&self, id: &RunId, after: u64) -> Result<Option<RunFollow>, StoreError> {
+        let is_elsewhere = match self.cluster() {
+            Some(cluster) if self.live_run(id).is_none() => cluster.store().open_run_node(id.clone()).await?.is_some(),
+            _ => false,
+        };
+        if is_elsewhere {
+            return Ok(Some(RunFollow::Remote(Box::new(RemoteFollower::new(self.clone(), id.clone(), after)))));
+        }
+        self.follow_run_here(id, after).await
+    }
+
+    /// Follows a run that is in memory or in the database.
+    pub(super) async fn follow_run_here(&self, id: &RunId, after: u64) -> Result<Option<RunFollow>, StoreError> {
         if let Some(live_run) = self.inner().runs.live_run(id).filter(|live_run| !live_run.is_steered()) {
             return Ok(Some(RunFollow::Live(live_run.follow(after))));
         }
-        Ok(self.find_run(id).await?.and_then(|view| remaining_events(view, after)).map(RunFollow::Ended))
+        Ok(self.find_stored_run(id).await?.and_then(|view| remaining_events(view, after)).map(RunFollow::Ended))
     }
 
     pub fn count_model_requests(&self) -> usize {

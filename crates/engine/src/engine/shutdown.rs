@@ -79,6 +79,7 @@ impl Engine {
         let (unclean, servers) = tokio::join!(self.inner().sessions.close(servers_deadline), servers);
         tracing::info!(unclean, servers_left = servers.len(), "shutdown: sessions and MCP servers are closed");
         self.inner().closing.cancel();
+        self.drop_peer_service();
         self.inner().runs.tasks().close();
         let database_deadline = started_at + DATABASE_DEADLINE;
         // A task that waits for a blocked database is left behind.
@@ -90,10 +91,24 @@ impl Engine {
         leftovers.extend(servers);
         leftovers.extend(self.close_hooks(started_at).await);
         tracing::info!(left = leftovers.len(), "shutdown: hooks are closed, the database comes last");
+        if leftovers.is_empty() {
+            self.leave_cluster(database_deadline).await;
+        }
         if timeout_at(database_deadline, self.inner().store.clone().close()).await.is_err() {
             tracing::error!("the database is busy and was not closed in time; what it had answered is safe");
         }
         leftovers
+    }
+
+    /// Gives all sessions back, so that nobody waits for the end of the lease. Not called if something is left: other
+    /// nodes wait until the lease has ended then.
+    async fn leave_cluster(&self, deadline: Instant) {
+        let Some(cluster) = self.cluster().filter(|cluster| !cluster.lost().is_cancelled()) else { return };
+        match timeout_at(deadline, cluster.store().leave()).await {
+            Ok(Ok(())) => tracing::info!(node = %cluster.node(), "the node has left the cluster"),
+            Ok(Err(error)) => tracing::warn!(%error, "the node could not leave the cluster; its lease ends by itself"),
+            Err(_) => tracing::warn!("the node could not leave the cluster in time; its lease ends by itself"),
+        }
     }
 
     /// Ends the hooks. Hooks of runs that have just ended get a moment, too, if there is time.

@@ -111,7 +111,7 @@ impl Engine {
     /// Safe: from the point of acceptance on it goes on in a task of the engine.
     pub async fn submit(&self, caller: &Caller, submission: Submission) -> Result<SubmitOutcome, SubmitError> {
         if submission.stop_text_mode == StopTextMode::Recognise && stop_text::is_stop_phrase(&submission.text) {
-            return Ok(SubmitOutcome::Stopped(self.stop_for_text(caller, &submission.session)));
+            return Ok(SubmitOutcome::Stopped(self.stop_for_text(caller, &submission.session).await));
         }
         if submission.text.trim().is_empty() {
             return Err(SubmitError::Empty);
@@ -164,10 +164,13 @@ impl Engine {
         }
     }
 
-    fn stop_for_text(&self, caller: &Caller, session: &SessionKey) -> StopAnswer {
+    async fn stop_for_text(&self, caller: &Caller, session: &SessionKey) -> StopAnswer {
         let scope = StopScope::whole_session(session.clone());
         let request = StopRequest { level: StopLevel::Gentle, reason: StopReason::Command, surface: caller.surface };
-        build_stop_answer(self.stop(caller, &scope, &request))
+        let mut stop_result = self.stop(caller, &scope, &request);
+        // waits: the stop has been carried out here, and is on its way to other nodes.
+        stop_result.wait_for_peers().await;
+        build_stop_answer(&stop_result)
     }
 
     /// The named agent, else the one in the session key (row A11 in `docs/design/requirements.md`), else the session's
@@ -220,14 +223,18 @@ impl Engine {
 }
 
 /// Converts the result of a stop to the answer of the API.
-pub fn build_stop_answer(stop_result: StopResult) -> StopAnswer {
-    StopAnswer {
+pub fn build_stop_answer(stop_result: &StopResult) -> StopAnswer {
+    let withdrawn = stop_result.withdrawn.iter().cloned();
+    let mut answer = StopAnswer {
         aborted: stop_result.stopped_anything(),
         processes: stop_result.background.processes.iter().map(|process| process.to_row()).collect(),
-        run_ids: stop_result.aborted,
-        ending: stop_result.already_ending,
-        withdrawn: stop_result.withdrawn.into_iter().map(|(run_id, text)| Withdrawn { run_id, text }).collect(),
-    }
+        run_ids: stop_result.aborted.clone(),
+        ending: stop_result.already_ending.clone(),
+        withdrawn: withdrawn.map(|(run_id, text)| Withdrawn { run_id, text }).collect(),
+        unreached: Vec::new(),
+    };
+    stop_result.peers.add_to(&mut answer);
+    answer
 }
 
 /// A session key `agent:ID:...` names that agent (row A11 in `docs/design/requirements.md`).

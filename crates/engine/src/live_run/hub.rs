@@ -4,19 +4,21 @@
 //! notices are never dropped: a subscriber whose queue is full of them is overrun, gets an error, and has to resume by
 //! its cursors.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use quell_protocol::api::ComputeStatus;
 use quell_protocol::{AgentId, Amendment, RunEvent, RunId, SessionKey, StopReason};
-use tokio::sync::Notify;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, watch};
 
 /// Queue length from which deltas are dropped.
 const DELTA_LIMIT: usize = 1024;
 /// Queue length at which a subscriber is overrun: about four notices for each of 4,000 runs.
 const FACT_LIMIT: usize = 16_384;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum EngineNotice {
     Run(Arc<RunEvent>),
     /// A run is being stopped (row E6 in `docs/design/requirements.md`, `execution:cancel`). Comes before its
@@ -44,12 +46,12 @@ pub enum EngineNotice {
     AgentListChanged {
         agent: AgentId,
         /// `created` or `deleted`.
-        change: &'static str,
+        change: Cow<'static, str>,
     },
     Session {
         key: SessionKey,
         /// `create`, `message`, `abort`, `reset`, `delete`.
-        reason: &'static str,
+        reason: Cow<'static, str>,
     },
     Hold {
         held: bool,
@@ -63,13 +65,43 @@ impl EngineNotice {
     fn is_droppable(&self) -> bool {
         matches!(self, Self::Run(event) if event.kind.is_delta())
     }
+
+    /// The session that it is about.
+    pub fn session(&self) -> Option<&SessionKey> {
+        match self {
+            Self::Run(event) => Some(&event.session_key),
+            Self::Cancelling { session_key, .. } | Self::Amended { session_key, .. } => Some(session_key),
+            Self::Session { key, .. } => Some(key),
+            Self::Agent { .. } | Self::AgentListChanged { .. } | Self::Hold { .. } | Self::Shutdown { .. } => None,
+        }
+    }
+
+    /// True for what concerns clients of other nodes, too. What concerns all nodes alike, each of them finds out itself.
+    pub fn is_for_other_nodes(&self) -> bool {
+        self.session().is_some()
+    }
 }
 
 /// Broadcasts to all subscribers. Clones share one hub.
 #[derive(Clone, Default)]
-pub struct Hub(Arc<Mutex<Vec<Weak<HubSubscriber>>>>);
+pub struct Hub(Arc<HubInner>);
+
+#[derive(Default)]
+struct HubInner {
+    subscribers: Mutex<Vec<Weak<HubSubscriber>>>,
+    /// Number of the subscribers that want the notices of all nodes.
+    readers: watch::Sender<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NoticeSource {
+    AllNodes,
+    /// Not those that other nodes have sent.
+    ThisNode,
+}
 
 struct HubSubscriber {
+    wanted: NoticeSource,
     queue: Mutex<SubscriberQueue>,
     wake: Notify,
 }
@@ -80,7 +112,10 @@ struct SubscriberQueue {
     is_overrun: bool,
 }
 
-pub struct Subscription(Arc<HubSubscriber>);
+pub struct Subscription {
+    subscriber: Arc<HubSubscriber>,
+    hub: Hub,
+}
 
 /// The subscriber was too slow; it has to resume by its cursors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -90,11 +125,26 @@ pub struct SubscriberOverrun;
 impl Hub {
     #[must_use]
     pub fn subscribe(&self) -> Subscription {
-        let subscriber = Arc::new(HubSubscriber { queue: Mutex::new(SubscriberQueue::default()), wake: Notify::new() });
+        self.add_subscriber(NoticeSource::AllNodes)
+    }
+
+    /// Subscribes to the notices of this node, without those that [`Hub::publish_foreign`] publishes.
+    #[must_use]
+    pub fn subscribe_own(&self) -> Subscription {
+        self.add_subscriber(NoticeSource::ThisNode)
+    }
+
+    fn add_subscriber(&self, wanted: NoticeSource) -> Subscription {
+        let queue = Mutex::new(SubscriberQueue::default());
+        let subscriber = Arc::new(HubSubscriber { wanted, queue, wake: Notify::new() });
         let mut subscribers = self.lock_subscribers();
         subscribers.retain(|other| other.strong_count() > 0);
         subscribers.push(Arc::downgrade(&subscriber));
-        Subscription(subscriber)
+        drop(subscribers);
+        if wanted == NoticeSource::AllNodes {
+            self.0.readers.send_modify(|readers| *readers += 1);
+        }
+        Subscription { subscriber, hub: self.clone() }
     }
 
     /// Queues a notice for every subscriber. Never waits.
@@ -104,12 +154,33 @@ impl Hub {
         }
     }
 
+    /// Queues a notice of another node, as [`Hub::publish`].
+    pub fn publish_foreign(&self, notice: &EngineNotice) {
+        let subscribers = self.lock_subscribers();
+        let readers =
+            subscribers.iter().filter_map(Weak::upgrade).filter(|other| other.wanted == NoticeSource::AllNodes);
+        readers.for_each(|subscriber| subscriber.push(notice));
+    }
+
+    /// Follows the number of subscribers that want the notices of all nodes.
+    pub fn watch_readers(&self) -> watch::Receiver<usize> {
+        self.0.readers.subscribe()
+    }
+
     pub fn has_subscribers(&self) -> bool {
-        self.lock_subscribers().iter().any(|subscriber| subscriber.strong_count() > 0)
+        *self.0.readers.borrow() > 0
     }
 
     fn lock_subscribers(&self) -> MutexGuard<'_, Vec<Weak<HubSubscriber>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if self.subscriber.wanted == NoticeSource::AllNodes {
+            self.hub.0.readers.send_modify(|readers| *readers = readers.saturating_sub(1));
+        }
     }
 }
 
@@ -145,7 +216,7 @@ impl Subscription {
             if let Some(notice) = self.try_next()? {
                 return Ok(notice);
             }
-            self.0.wake.notified().await;
+            self.subscriber.wake.notified().await;
         }
     }
 
@@ -154,7 +225,7 @@ impl Subscription {
     /// # Errors
     /// [`SubscriberOverrun`] if notices were lost; nothing comes after it.
     pub fn try_next(&mut self) -> Result<Option<EngineNotice>, SubscriberOverrun> {
-        let mut queue = self.0.lock_queue();
+        let mut queue = self.subscriber.lock_queue();
         if queue.is_overrun {
             return Err(SubscriberOverrun);
         }

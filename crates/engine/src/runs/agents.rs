@@ -21,7 +21,7 @@ impl RunTable {
         let mut state = self.lock();
         self.services().agents.add_reserved(agent);
         state.registry.enroll(id.clone());
-        self.hub().publish(&EngineNotice::AgentListChanged { agent: id, change: "created" });
+        self.hub().publish(&EngineNotice::AgentListChanged { agent: id, change: "created".into() });
     }
 
     /// Stops enrolling runs for the marked agents, unless one of them has runs that are not over.
@@ -60,7 +60,7 @@ impl RunTable {
         state.registry.forget_unenrolled(agents);
         state.published.retain(|agent, _| !agents.contains(agent));
         for agent in agents {
-            self.hub().publish(&EngineNotice::AgentListChanged { agent: agent.clone(), change: "deleted" });
+            self.hub().publish(&EngineNotice::AgentListChanged { agent: agent.clone(), change: "deleted".into() });
         }
     }
 

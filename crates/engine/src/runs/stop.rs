@@ -5,6 +5,7 @@ use std::sync::Arc;
 use quell_protocol::RunId;
 use quell_tools::background::BackgroundStop;
 
+use crate::cluster::{PeerStops, StopWait};
 use crate::live_run::{LiveRun, RunProgress};
 
 #[derive(Debug, Default)]
@@ -16,15 +17,35 @@ pub struct StopResult {
     /// Every run that the stop covers, aborted by this call or not.
     pub tickets: Vec<Ticket>,
     pub background: BackgroundStop,
+    /// The part of other nodes of the cluster.
+    pub peers: PeerStops,
 }
 
 impl StopResult {
     /// True if this call stopped a run or a background command.
     pub fn stopped_anything(&self) -> bool {
-        !self.aborted.is_empty() || self.background.newly_ended > 0
+        !self.aborted.is_empty() || self.background.newly_ended > 0 || self.peers.stopped_anything()
     }
 
-    /// Waits until everything that the stop covers is over.
+    /// Waits until other nodes have carried out the stop, so that the answer contains what they have stopped.
+    ///
+    /// # Cancel safety
+    /// Safe: the stop itself has already happened, or is on its way.
+    pub async fn wait_for_peers(&mut self) {
+        self.peers.wait(StopWait::CarriedOut).await;
+    }
+
+    /// Waits until everything that the stop covers is over, on all nodes.
+    ///
+    /// # Cancel safety
+    /// Safe: the stop itself has already happened, or is on its way.
+    pub async fn wait_settled_everywhere(&mut self) {
+        // The other nodes first: their answers have a deadline.
+        self.peers.wait(StopWait::Ended).await;
+        self.wait_settled().await;
+    }
+
+    /// Waits until everything that the stop covers on this node is over.
     ///
     /// # Cancel safety
     /// Safe: it waits for conditions; the stop itself has already happened.

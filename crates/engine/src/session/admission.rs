@@ -47,7 +47,7 @@ impl Sessions {
         claim: SessionClaim,
     ) -> Result<AcceptRunOutcome, StoreError> {
         let runs = &self.0.runs;
-        let accepted = runs.store().runs().accept(build_run_row(live_run)).await;
+        let accepted = self.store_in_own_session(live_run).await;
         if !matches!(accepted, Ok(AcceptRunOutcome::New)) {
             runs.rollback_acceptance(live_run);
             // Another run may have been queued behind it.
@@ -60,9 +60,25 @@ impl Sessions {
         let (run, session) = (&live_run.run.id, &live_run.run.session);
         tracing::info!(%run, %session, agent = %live_run.run.agent, "run accepted");
         runs.spawn(abort_at_deadline(runs.clone(), Arc::clone(live_run), live_run.deadline));
-        runs.hub().publish(&EngineNotice::Session { key: session.clone(), reason: "message" });
+        runs.hub().publish(&EngineNotice::Session { key: session.clone(), reason: "message".into() });
         self.wake_actor(session);
         accepted
+    }
+}
+
+impl Sessions {
+    /// Stores an accepted run. A node makes the session its own first, and again if it was given back at that moment.
+    async fn store_in_own_session(&self, live_run: &LiveRun) -> Result<AcceptRunOutcome, StoreError> {
+        let (key, store) = (&live_run.run.session, self.0.runs.store().runs());
+        self.claim_for_node(key).await?;
+        match (store.accept(build_run_row(live_run)).await, &self.0.cluster) {
+            (Err(StoreError::OtherNode(_)), Some(cluster)) => {
+                cluster.forget_session(key);
+                self.claim_for_node(key).await?;
+                store.accept(build_run_row(live_run)).await
+            }
+            (accepted, _) => accepted,
+        }
     }
 }
 

@@ -60,6 +60,8 @@ impl Sessions {
         request: &EnterRequest<'_>,
     ) -> Result<(Arc<SessionResources>, OpenSessionOutcome), Interrupted<OpenSessionError>> {
         let (key, scope, setup) = (guard.key, request.scope, request.setup);
+        let claimed = scope.race(Point::Session, self.claim_for_node(key)).await?;
+        claimed.map_err(|error| Interrupted::Failed(error.into()))?;
         let stored = scope.race(Point::Session, self.0.runs.store().sessions().find(key.clone())).await?;
         let stored = stored.map_err(|error| Interrupted::Failed(error.into()))?;
         let load = |stored| match setup {

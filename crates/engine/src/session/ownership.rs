@@ -68,6 +68,45 @@ impl SessionOwners {
         Ok(())
     }
 
+    /// Reads the owners of all sessions again, because another node has changed some. Those that nobody has stored yet stay.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads, and the table is changed in one step.
+    pub async fn reload(&self, store: &Store) -> Result<(), StoreError> {
+        let rows = store.sessions().list_ownership().await?;
+        let mut table = self.lock();
+        table.sessions.retain(|_, entry| !entry.is_stored || entry.claims > 0);
+        for row in rows {
+            let ownership = SessionOwnership { owner: row.owner, sharing: sharing_of(row.shared) };
+            match table.sessions.entry(row.key) {
+                Entry::Occupied(mut entry) => {
+                    entry.get_mut().ownership = ownership;
+                    entry.get_mut().is_stored = true;
+                }
+                Entry::Vacant(vacant) => drop(vacant.insert(OwnerEntry { ownership, is_stored: true, claims: 0 })),
+            }
+        }
+        drop(table);
+        self.0.withdrawals.send_replace(());
+        Ok(())
+    }
+
+    /// Reads the owner of a session that another node may have created.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn learn(&self, store: &Store, key: &SessionKey) -> Result<(), StoreError> {
+        if self.lock().sessions.contains_key(key) {
+            return Ok(());
+        }
+        if let Some(session) = store.sessions().find(key.clone()).await? {
+            let ownership = SessionOwnership { owner: session.owner, sharing: sharing_of(session.shared) };
+            let entry = OwnerEntry { ownership, is_stored: true, claims: 0 };
+            self.lock().sessions.entry(key.clone()).or_insert(entry);
+        }
+        Ok(())
+    }
+
     /// To whom a session belongs; `None` if there is none and nobody creates it.
     pub fn find(&self, key: &SessionKey) -> Option<SessionOwnership> {
         self.lock().sessions.get(key).map(|entry| entry.ownership.clone())

@@ -48,7 +48,7 @@ pub enum TokenScopes {
 }
 
 /// Rights that are granted beside the access level.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a right that a token has or has not")]
 pub struct Grants {
     pub approve: bool,

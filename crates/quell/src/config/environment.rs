@@ -48,6 +48,7 @@ pub(super) fn expand_paths(config: &mut Config) {
     let agents = config.agents.values_mut().map(|agent| &mut agent.workdir);
     let providers = config.providers.values_mut().map(|provider| &mut provider.api_key_file);
     let channels = config.channels.values_mut().map(|channel| &mut channel.token_file);
+    let cluster = config.cluster.as_mut().map(|cluster| &mut cluster.secret_file);
     let store = &mut config.store;
     let others = [
         &mut config.server.token_file,
@@ -55,7 +56,7 @@ pub(super) fn expand_paths(config: &mut Config) {
         &mut store.password_file,
         &mut store.tls_ca_file,
     ];
-    for path in agents.chain(providers).chain(channels).chain(others).flatten() {
+    for path in agents.chain(providers).chain(channels).chain(others).chain(cluster).flatten() {
         *path = expand_home(path, home.as_deref());
     }
 }
@@ -85,6 +86,11 @@ pub(super) fn apply_environment(config: &mut Config) -> anyhow::Result<()> {
         store.password = env_text(variable).map(Into::into);
     } else if let Some(file) = &store.password_file {
         store.password = read_secret(file, "password_file", "store")?;
+    }
+    if let Some(cluster) = &mut config.cluster
+        && let Some(file) = &cluster.secret_file
+    {
+        cluster.secret = read_secret(file, "secret_file", "cluster")?;
     }
     for (name, channel) in &mut config.channels {
         channel.token = match (&channel.token_env, &channel.token_file) {

@@ -53,7 +53,12 @@ impl StoreSection {
             url: self.url.clone(),
             password: self.password.as_ref().map(|password| password.expose_secret().to_owned()),
             tls_ca_file: self.tls_ca_file.clone(),
+            cluster: None,
         })
+    }
+
+    pub(super) fn is_postgres(&self) -> bool {
+        matches!(self.location(), StoreLocation::Postgres(_))
     }
 
     pub(super) fn problem(&self) -> Option<ConfigProblem> {

@@ -24,6 +24,7 @@ pub(super) struct ConfigProblem {
 /// Finds all problems, in the order of the file's sections.
 pub(super) fn find_problems(config: &Config) -> Vec<ConfigProblem> {
     let mut found = Vec::from_iter(config.store.problem());
+    found.extend(config.cluster.as_ref().and_then(|cluster| cluster.problem(config.store.is_postgres())));
     let mut report = |key: &str, text: String| found.push(ConfigProblem { key: key.to_owned(), text });
     let stop = &config.stop;
     if stop.grace_ms <= stop.term_ms.saturating_add(500) {

@@ -14,6 +14,7 @@ mod background_commands;
 mod channels;
 mod chat_terminal;
 mod cli;
+mod cluster;
 mod compaction;
 mod config;
 mod config_reload;

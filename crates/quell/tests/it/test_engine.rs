@@ -559,6 +559,7 @@ pub(crate) fn copy_data_dir(data: &Path) -> TestDataDir {
 pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> EngineConfig {
     let model = AgentConfig { model: "scripted/model".to_owned(), ..AgentConfig::default() };
     EngineConfig {
+        cluster: quell_engine::engine::NodeSettings::default(),
         clock: Clock::start(),
         data_dir: data.to_path_buf(),
         work_dir: work_dir_beside(data),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
-use quell_engine::engine::{AgentChangeError, AgentRemoval};
+use quell_engine::engine::{AgentChangeError, AgentRemoval, build_stop_answer};
 use quell_kernel::registry::AgentRunFilter;
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{AgentAbortAnswer, AgentRow, Page, StopRunRequest};
@@ -94,7 +94,7 @@ pub(super) async fn abort(
     }
     let abort_request = stop_request(caller, request.force, request.reason.as_deref());
     let engine = call.engine();
-    let (answer, stop) = match query.scope.as_deref() {
+    let (mut answer, mut stop) = match query.scope.as_deref() {
         None | Some("call") => engine.abort_agent(caller, &id, AgentRunFilter::WaitingLlm, &abort_request),
         Some("run") => engine.abort_agent(caller, &id, AgentRunFilter::Any, &abort_request),
         Some("tree") => engine.abort_agent_tree(caller, &id, &abort_request),
@@ -107,6 +107,13 @@ pub(super) async fn abort(
     for ticket in &stop.tickets {
         ticket.wait_settled().await;
     }
+    stop.wait_settled_everywhere().await;
+    let stopped = build_stop_answer(&stop);
+    if stopped.aborted && !answer.aborted {
+        (answer.aborted, answer.reason) = (true, None);
+    }
+    answer.run_ids = stopped.run_ids;
+    answer.unreached = stopped.unreached;
     Ok(Json(answer))
 }
 

@@ -10,6 +10,7 @@ use quell_engine::access::{BrowserSecrets, Caller, Credential, CredentialRefusal
 use quell_protocol::api::{AccessLevel, Grants, RunView};
 use quell_protocol::{ErrorCode, Principal, RunId, SessionKey, Surface};
 
+use super::forward::ForwardedCaller;
 use super::refusal_audit::CallerSlot;
 use super::runs::run_not_found;
 use super::sessions::session_not_found;
@@ -168,7 +169,9 @@ impl FromRequestParts<ServerState> for ApiCall {
 
     async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
         let call = authenticate(parts, server).map_err(|refused| refused.into_problem(parts, server))?;
-        if !is_outside_limits(&parts.method, parts.uri.path()) {
+        // The node that has forwarded a request has counted it.
+        let is_counted = parts.extensions.get::<ForwardedCaller>().is_some();
+        if !is_counted && !is_outside_limits(&parts.method, parts.uri.path()) {
             call.count_request()?;
         }
         Ok(call)
@@ -212,6 +215,9 @@ fn unauthorized(refusal: Option<&CredentialRefusal>) -> ProblemResponse {
 
 /// Finds the caller of a request.
 fn authenticate(parts: &Parts, server: &ServerState) -> Result<ApiCall, AuthError> {
+    if let Some(ForwardedCaller { caller, credential }) = parts.extensions.get() {
+        return Ok(ApiCall { server: server.clone(), caller: caller.clone(), credential: *credential });
+    }
     check_origin(&parts.headers, server).map_err(AuthError::Origin)?;
     let credential = request_credential(&parts.headers, server).ok_or(AuthError::Credential(None))?;
     let access = server.engine().access();

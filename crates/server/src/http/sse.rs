@@ -11,7 +11,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use quell_engine::access::{Caller, Credential, CredentialRefusal};
-use quell_engine::engine::{Follower, RunFollow};
+use quell_engine::engine::{Follower, RemoteFollower, RunFollow};
 use quell_protocol::{ErrorCode, Principal, RunEvent, SessionKey};
 use serde::Deserialize;
 use serde_json::json;
@@ -48,8 +48,13 @@ pub(super) async fn events(
     };
     let run = call.find_readable_run(&id).await?;
     let follow = call.engine().follow_run(&id, after).await?.ok_or_else(|| run_not_found(&id))?;
-    let reader = match follow {
-        RunFollow::Live(follower) => RunEventReader::Live(Box::new(LiveRunReader {
+    let follower = match follow {
+        RunFollow::Live(follower) => Ok(AnyFollower::Here(follower)),
+        RunFollow::Remote(follower) => Ok(AnyFollower::Remote(follower)),
+        RunFollow::Ended(events) => Err(events),
+    };
+    let reader = match follower {
+        Ok(follower) => RunEventReader::Live(Box::new(LiveRunReader {
             follower,
             server: call.server,
             caller: call.caller,
@@ -58,7 +63,7 @@ pub(super) async fn events(
             credential: call.credential,
             _permit: permit,
         })),
-        RunFollow::Ended(events) => RunEventReader::Ended(events.into_iter()),
+        Err(events) => RunEventReader::Ended(events.into_iter()),
     };
     let stream = stream::unfold(reader, |mut reader| async move {
         let (frame, next_reader) = match reader.next().await? {
@@ -76,8 +81,31 @@ enum RunEventReader {
     Ended(std::vec::IntoIter<RunEvent>),
 }
 
+/// Follows a run on this node of the cluster or on another one.
+enum AnyFollower {
+    Here(Follower),
+    Remote(Box<RemoteFollower>),
+}
+
+impl AnyFollower {
+    async fn next(&mut self) -> Option<Arc<RunEvent>> {
+        match self {
+            Self::Here(follower) => follower.next().await,
+            Self::Remote(follower) => follower.next().await,
+        }
+    }
+
+    /// The next event if it is here.
+    fn try_next(&mut self) -> Option<Arc<RunEvent>> {
+        match self {
+            Self::Here(follower) => follower.try_next(),
+            Self::Remote(_) => None,
+        }
+    }
+}
+
 struct LiveRunReader {
-    follower: Follower,
+    follower: AnyFollower,
     server: ServerState,
     caller: Caller,
     /// The sender of the message, and its session.

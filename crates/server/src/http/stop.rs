@@ -68,25 +68,28 @@ pub(super) async fn stop_run(
     let caller = call.require_stop()?;
     let id = parse_run_id(&id)?;
     let scope = StopScope::Run { id: id.clone(), session: request.session_key.clone() };
-    let stop = call.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
-    let Some(ticket) = stop.tickets.iter().find(|ticket| *ticket.live_run().id() == id) else {
-        return run_not_stopped_response(&call, &id, request.session_key.as_ref()).await;
+    let mut stop = call.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
+    let Some(ticket) = stop.tickets.iter().find(|ticket| *ticket.live_run().id() == id).cloned() else {
+        wait_for_stop(&query, &mut stop).await;
+        return run_elsewhere_response(&call, &id, request.session_key.as_ref(), &stop).await;
     };
-    wait_if_asked(&query, &stop).await;
+    wait_for_stop(&query, &mut stop).await;
     let live_run = ticket.live_run();
     let Some(verdict) = live_run.verdict() else { return Err(run_not_found(&id)) };
     let receipt = live_run.receipt();
     let state = if receipt.is_some() { "ended" } else { "ending" }.to_owned();
     let status = if receipt.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let view = TicketView { run_id: id, state, stop: build_stop_answer(stop), verdict, receipt };
+    let view = TicketView { run_id: id, state, stop: build_stop_answer(&stop), verdict, receipt };
     Ok((status, Json(view)).into_response())
 }
 
-/// The response for a run that this stop did not reach: it has ended, or belongs to another caller, or does not exist.
-async fn run_not_stopped_response(
+/// The response for a run that the stop did not reach on this node: it is on another node of the cluster, has ended,
+/// belongs to another caller, or does not exist.
+async fn run_elsewhere_response(
     call: &ApiCall,
     id: &RunId,
     session: Option<&SessionKey>,
+    stop: &StopResult,
 ) -> Result<Response, ProblemResponse> {
     let view = call.engine().find_run(id).await?.ok_or_else(|| run_not_found(id))?;
     if session.is_some_and(|key| *key != view.session_key) {
@@ -98,15 +101,32 @@ async fn run_not_stopped_response(
             format!("the run {id:?} is not yours; an admin token can stop it"),
         ));
     }
+    let stop = build_stop_answer(stop);
+    if !stop.unreached.is_empty() && view.receipt.is_none() {
+        return Err(owner_unreached(id, &stop));
+    }
     let Some(verdict) = view.verdict else { return Err(run_not_found(id)) };
-    let answer = TicketView {
-        run_id: id.clone(),
-        state: view.state,
-        stop: StopAnswer::default(),
-        verdict,
-        receipt: view.receipt,
+    let status = if view.receipt.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
+    let answer = TicketView { run_id: id.clone(), state: view.state, stop, verdict, receipt: view.receipt };
+    Ok((status, Json(answer)).into_response())
+}
+
+/// The answer if the node of a run is silent.
+fn owner_unreached(id: &RunId, stop: &StopAnswer) -> ProblemResponse {
+    let Some(node) = stop.unreached.first() else { return run_not_found(id) };
+    let stored = if node.stored {
+        "The stop is stored, and the node carries it out as soon as it answers."
+    } else {
+        "The stop could not be stored either; send it again."
     };
-    Ok(Json(answer).into_response())
+    problem_response(
+        ErrorCode::NodeUnreachable,
+        format!(
+            "the run {id:?} is on the node {}, which does not answer. {stored} Everything that the node holds ends by {}, \
+             {} ms from now, when its lease ends",
+            node.node, node.lease_ends_by, node.lease_ends_in_ms
+        ),
+    )
 }
 
 pub(super) async fn stop_session(
@@ -119,9 +139,9 @@ pub(super) async fn stop_session(
     let queued = if request.keep_queued { QueuedPolicy::Keep } else { QueuedPolicy::Withdraw };
     let background = if request.keep_background { BackgroundPolicy::Keep } else { BackgroundPolicy::Stop };
     let scope = StopScope::Session { key: SessionKey::parse(key)?, queued, background };
-    let stop = call.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
-    wait_if_asked(&query, &stop).await;
-    Ok(Json(build_stop_answer(stop)))
+    let mut stop = call.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
+    wait_for_stop(&query, &mut stop).await;
+    Ok(Json(build_stop_answer(&stop)))
 }
 
 pub(super) async fn stop_everything(
@@ -135,14 +155,14 @@ pub(super) async fn stop_everything(
         call.engine().hold_now();
     }
     let stop_request = stop_request(caller, request.force, request.reason.as_deref());
-    let stop = call.engine().stop(caller, &StopScope::Everything, &stop_request);
+    let mut stop = call.engine().stop(caller, &StopScope::Everything, &stop_request);
     // A failed write must not hide what was stopped.
     let store_error =
         if request.hold { call.engine().set_hold(caller, true, request.reason).await.err() } else { None };
-    wait_if_asked(&query, &stop).await;
+    wait_for_stop(&query, &mut stop).await;
     let held = call.engine().is_held();
     Ok(Json(StopAllAnswer {
-        stop: build_stop_answer(stop),
+        stop: build_stop_answer(&stop),
         held,
         hold_problem: store_error.map(|error| hold_not_stored_detail(&error)),
     }))
@@ -156,9 +176,12 @@ fn hold_not_stored_detail(error: &StoreError) -> String {
     )
 }
 
-async fn wait_if_asked(query: &WaitQuery, stop: &StopResult) {
+/// Waits for the answers of other nodes, and for the end of everything if the caller wants that.
+async fn wait_for_stop(query: &WaitQuery, stop: &mut StopResult) {
     if query.wait.0 {
-        stop.wait_settled().await;
+        stop.wait_settled_everywhere().await;
+    } else {
+        stop.wait_for_peers().await;
     }
 }
 

@@ -93,6 +93,12 @@ impl FollowedRuns {
                 })
                 .chain(end_item),
             ),
+            RunFollow::Remote(follower) => Box::pin(
+                stream::unfold(follower, |mut follower| async move {
+                    follower.next().await.map(|event| (FollowedItem::Event(event), follower))
+                })
+                .chain(end_item),
+            ),
             RunFollow::Ended(events) => Box::pin(
                 stream::iter(events.into_iter().map(|event| FollowedItem::Event(Arc::new(event)))).chain(end_item),
             ),

@@ -227,8 +227,8 @@ impl WsClient {
         }
         let client = Arc::clone(self);
         let answer = match method {
-            "chat.abort" => stop::chat_abort(self, &params)?,
-            "sessions.abort" => stop::sessions_abort(self, &params)?,
+            "chat.abort" => return stop::chat_abort(self, &params),
+            "sessions.abort" => return stop::sessions_abort(self, &params),
             "runs.stop" => return Ok(pending(stop::runs_stop(client, params))),
             "stop.all" => return Ok(pending(stop::stop_all(client, params))),
             "hold.get" => return Ok(pending(stop::hold_get(client))),

@@ -1,5 +1,6 @@
 //! The operations of a node: sessions, stops, duties, letters, and the end of other memberships.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +13,13 @@ use tokio_postgres::Row;
 use super::boot::{self, BootNumber, EPOCH_LOCK};
 use super::columns::{Text, get, parse_id, text, to_unsigned};
 use super::connection::PgConnection;
-use super::listener::Listener;
+use super::listener::{Listener, letter_notification};
 use super::runs::{RUN_COLUMNS, run_from_row};
 use super::settings::Connector;
 use super::{PostgresStore, QUEUE_CAPACITY, membership};
 use crate::cluster::{
     ClaimOutcome, ClusterSettings, ClusterStore, Membership, NodeDuty, NodeRow, RenewalAnswer, RenewalRequest,
-    RequestedStop,
+    RequestedStop, SessionLocation, StoredLetter,
 };
 use crate::reader_threads::{self, ReadOperation};
 use crate::worker_threads::{WorkerThreads, send_work};
@@ -122,6 +123,9 @@ impl ClusterStore for ClusterMember {
             let own = db.writer()?.number();
             let sql = "INSERT INTO session_nodes (session, epoch) VALUES ($1, $2) ON CONFLICT (session) DO NOTHING";
             if db.execute(sql, &[&session.as_str(), &own])? > 0 {
+                let sql = "INSERT INTO session_homes (session, node) SELECT $1, name FROM nodes WHERE epoch = $2
+                           ON CONFLICT (session) DO UPDATE SET node = excluded.node";
+                db.execute(sql, &[&session.as_str(), &own])?;
                 return Ok(ClaimOutcome::Claimed);
             }
             Ok(match query_session_node(db, &session)? {
@@ -141,6 +145,15 @@ impl ClusterStore for ClusterMember {
 
     fn session_node(&self, session: SessionKey) -> StoreFuture<'_, Option<Membership>> {
         self.store.read(move |db| query_session_node(db, &session))
+    }
+
+    fn locate_session(&self, session: SessionKey) -> StoreFuture<'_, SessionLocation> {
+        self.store.read(move |db| {
+            let sql = "SELECT node FROM session_homes WHERE session = $1";
+            let home = db.query_optional(sql, &[&session.as_str()])?;
+            let last_node = home.as_ref().map(|row| parse_id(row, 0, NodeName::parse)).transpose()?;
+            Ok(SessionLocation { owner: query_session_node(db, &session)?, last_node })
+        })
     }
 
     fn open_run_node(&self, run: RunId) -> StoreFuture<'_, Option<Membership>> {
@@ -215,7 +228,15 @@ impl ClusterStore for ClusterMember {
 
     fn leave(&self) -> StoreFuture<'_, ()> {
         self.store.write(|db| {
-            db.execute("DELETE FROM nodes WHERE epoch = $1", &[&db.writer()?.number()])?;
+            let own = db.writer()?.number();
+            let open = "SELECT 1 FROM session_nodes JOIN runs USING (session)
+                        WHERE session_nodes.epoch = $1 AND state IN ('accepted', 'started')";
+            if db.exists(open, &[&own])? {
+                let sql = "UPDATE nodes SET fenced = true, expires_at = clock_timestamp() WHERE epoch = $1";
+                db.execute(sql, &[&own])?;
+            } else {
+                db.execute("DELETE FROM nodes WHERE epoch = $1", &[&own])?;
+            }
             db.run("NOTIFY quell, '*'")
         })
     }
@@ -244,12 +265,21 @@ impl ClusterStore for ClusterMember {
         })
     }
 
-    fn send_letter(&self, to: NodeName, letter: Vec<u8>) -> StoreFuture<'_, ()> {
+    fn send_letters(&self, letters: Vec<StoredLetter>) -> StoreFuture<'_, ()> {
         self.store.write_relaxed(move |db| {
-            let sql = "WITH stored AS (INSERT INTO node_letters (node, letter) VALUES ($1, $2) RETURNING node)
-                       SELECT pg_notify('quell', node)::text FROM stored";
-            db.query(sql, &[&to.as_str(), &letter]).map(drop)
+            for StoredLetter { to, letter } in &letters {
+                db.execute("INSERT INTO node_letters (node, letter) VALUES ($1, $2)", &[&to.as_str(), letter])?;
+            }
+            let receivers: BTreeSet<&str> = letters.iter().map(|letter| letter.to.as_str()).collect();
+            for receiver in receivers {
+                db.query("SELECT pg_notify('quell', $1)::text", &[&letter_notification(receiver)])?;
+            }
+            Ok(())
         })
+    }
+
+    fn letter_notifications(&self) -> watch::Receiver<u64> {
+        self.node.listener.letter_notifications()
     }
 
     fn take_letters(&self) -> StoreFuture<'_, Vec<Vec<u8>>> {

@@ -29,6 +29,12 @@ CREATE TABLE session_nodes (
 
 CREATE INDEX session_nodes_by_epoch ON session_nodes (epoch);
 
+-- The node that had a session last: its workdir is there.
+CREATE TABLE session_homes (
+    session text COLLATE "C" PRIMARY KEY,
+    node    text COLLATE "C" NOT NULL
+);
+
 -- Work that one node does for all, such as listening to a chat network.
 CREATE TABLE node_duties (
     name  text COLLATE "C" PRIMARY KEY,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quell_engine::engine::build_stop_answer;
+use quell_engine::engine::{StopResult, build_stop_answer};
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
 use quell_protocol::api::{AccessLevel, StopAnswer};
 use quell_protocol::{RunId, SessionKey};
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
-use super::{RpcResult, WsClient, parse_params};
+use super::{MethodOutcome, RpcResult, WsClient, parse_params, pending};
 use crate::http::stop_request;
 
 /// This text is part of the gateway's interface.
@@ -24,9 +24,20 @@ fn reason_param(params: &Value) -> Option<&str> {
     params.get("reason").or_else(|| params.get("stopReason")).and_then(Value::as_str)
 }
 
+/// The answer to a stop, which has been carried out on this node: at once if no other one is concerned.
+fn stop_outcome(mut stop: StopResult, build: impl FnOnce(StopAnswer) -> Value + Send + 'static) -> MethodOutcome {
+    if stop.peers.is_empty() {
+        return MethodOutcome::Answered(build(build_stop_answer(&stop)));
+    }
+    pending(async move {
+        stop.wait_for_peers().await;
+        Ok(build(build_stop_answer(&stop)))
+    })
+}
+
 /// `chat.abort`: a malformed id never widens a stop. Only an absent `runId` stops the session (row A9 of
 /// docs/design/requirements.md).
-pub(super) fn chat_abort(client: &WsClient, params: &Value) -> RpcResult {
+pub(super) fn chat_abort(client: &WsClient, params: &Value) -> Result<MethodOutcome, RpcError> {
     let key = params.get("sessionKey").and_then(Value::as_str).filter(|key| !key.is_empty());
     let key = key.and_then(|key| SessionKey::parse(key).ok()).ok_or_else(|| RpcError::invalid(MISSING_TARGET))?;
     let caller = &client.peer.caller;
@@ -36,11 +47,11 @@ pub(super) fn chat_abort(client: &WsClient, params: &Value) -> RpcResult {
         Some(id) => {
             let id = id.as_str().filter(|id| !id.is_empty()).ok_or_else(|| RpcError::invalid(MISSING_TARGET))?;
             // A text that is not a valid run id is answered as an unknown run.
-            let Ok(id) = RunId::parse(id) else { return Ok(nothing_stopped_payload()) };
+            let Ok(id) = RunId::parse(id) else { return Ok(MethodOutcome::Answered(nothing_stopped_payload())) };
             StopScope::Run { id, session: Some(key) }
         }
     };
-    Ok(stop_payload(build_stop_answer(client.engine().stop(caller, &scope, &request))))
+    Ok(stop_outcome(client.engine().stop(caller, &scope, &request), stop_payload))
 }
 
 /// The answer that HTTP gives, with `ok` added.
@@ -75,7 +86,7 @@ struct SessionsAbortParams {
 }
 
 /// `sessions.abort`: a malformed `runId` does not stop the session here, either.
-pub(super) fn sessions_abort(client: &WsClient, value: &Value) -> RpcResult {
+pub(super) fn sessions_abort(client: &WsClient, value: &Value) -> Result<MethodOutcome, RpcError> {
     if value.get("runId").is_some_and(Value::is_null) {
         return Err(RpcError::invalid(MISSING_TARGET));
     }
@@ -91,13 +102,14 @@ pub(super) fn sessions_abort(client: &WsClient, value: &Value) -> RpcResult {
     };
     let caller = &client.peer.caller;
     let request = stop_request(caller, bool_param(value, "force"), reason_param(value));
-    let stop = client.engine().stop(caller, &scope, &request);
-    let first = stop.aborted.first().cloned();
-    let status = if stop.stopped_anything() { "aborted" } else { "no-active-run" };
-    let mut answer = stop_payload(build_stop_answer(stop));
-    answer["abortedRunId"] = json!(first);
-    answer["status"] = json!(status);
-    Ok(answer)
+    Ok(stop_outcome(client.engine().stop(caller, &scope, &request), |stop| {
+        let first = stop.run_ids.first().cloned();
+        let status = if stop.aborted { "aborted" } else { "no-active-run" };
+        let mut answer = stop_payload(stop);
+        answer["abortedRunId"] = json!(first);
+        answer["status"] = json!(status);
+        answer
+    }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -121,9 +133,11 @@ pub(super) fn runs_stop(client: Arc<WsClient>, value: Value) -> impl Future<Outp
         (client.engine().stop(caller, &scope, &request), params)
     });
     async move {
-        let (stop, params) = started?;
+        let (mut stop, params) = started?;
         if params.wait {
-            stop.wait_settled().await;
+            stop.wait_settled_everywhere().await;
+        } else {
+            stop.wait_for_peers().await;
         }
         let view = client.engine().find_run(&params.run_id).await?;
         let view = view.filter(|view| params.session_key.as_ref().is_none_or(|key| *key == view.session_key));
@@ -134,7 +148,7 @@ pub(super) fn runs_stop(client: Arc<WsClient>, value: Value) -> impl Future<Outp
         if !caller.may_stop_all() && view.principal != caller.principal {
             return Err(RpcError::not_owner(format!("the run {:?} is not yours; an admin can stop it", params.run_id)));
         }
-        let mut answer = full_stop_payload(build_stop_answer(stop));
+        let mut answer = full_stop_payload(build_stop_answer(&stop));
         answer["runId"] = json!(view.run_id);
         answer["state"] = json!(view.state);
         answer["verdict"] = json!(view.verdict);
@@ -162,10 +176,11 @@ pub(super) fn stop_all(client: Arc<WsClient>, value: Value) -> impl Future<Outpu
         Ok((client.engine().stop(caller, &StopScope::Everything, &request), params))
     });
     async move {
-        let (stop, params) = started?;
+        let (mut stop, params) = started?;
         let (engine, caller) = (client.engine(), &client.peer.caller);
         let unstored = if params.hold { engine.set_hold(caller, true, params.reason).await.err() } else { None };
-        let mut answer = full_stop_payload(build_stop_answer(stop));
+        stop.wait_for_peers().await;
+        let mut answer = full_stop_payload(build_stop_answer(&stop));
         answer["held"] = json!(engine.is_held());
         if let Some(error) = unstored {
             answer["holdProblem"] = json!(error.to_string());

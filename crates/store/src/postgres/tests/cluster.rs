@@ -8,7 +8,7 @@ use quell_protocol::NodeName;
 
 use super::*;
 use crate::conformance::{accept_run, accepted_row, no_spend, run_id, session_key};
-use crate::{ClaimOutcome, ClusterSettings, ClusterStore, RenewalRequest, StoreError, StoredRunState};
+use crate::{ClaimOutcome, ClusterSettings, ClusterStore, RenewalRequest, StoreError, StoredLetter, StoredRunState};
 
 const LONG_LEASE: Duration = Duration::from_secs(60);
 const SHORT_LEASE: Duration = Duration::from_millis(500);
@@ -193,6 +193,7 @@ async fn a_transaction_that_hangs_does_not_delay_the_end_of_its_node() {
     let epoch = cluster(&nodes.a).membership().epoch;
     nodes.a.maintenance().probe().await.unwrap();
     // As a process that was stopped between its statements.
+    #[expect(clippy::disallowed_methods, reason = "psql is a client that hangs, not a command of an agent")]
     let mut hanging = std::process::Command::new("psql")
         .args([&nodes.server.url(), "-v", "ON_ERROR_STOP=1", "-c"])
         .arg(format!(
@@ -213,12 +214,11 @@ async fn duties_and_letters_reach_one_node_each() {
     let (a, b) = (cluster(&nodes.a), cluster(&nodes.b));
     assert_eq!(a.claim_duty("chat/x".to_owned()).await, Ok(true));
     assert_eq!(b.claim_duty("chat/x".to_owned()).await, Ok(false));
-    let mut wakeups = b.wakeups();
-    wakeups.mark_unchanged();
-    for letter in [vec![1], vec![2, 0]] {
-        a.send_letter(NodeName::parse("b").unwrap(), letter).await.unwrap();
-    }
-    wakeups.changed().await.unwrap();
+    let mut notifications = b.letter_notifications();
+    notifications.mark_unchanged();
+    let letter = |letter| StoredLetter { to: NodeName::parse("b").unwrap(), letter };
+    a.send_letters(vec![letter(vec![1]), letter(vec![2, 0])]).await.unwrap();
+    notifications.changed().await.unwrap();
     assert_eq!(a.take_letters().await, Ok(vec![]));
     assert_eq!(b.take_letters().await, Ok(vec![vec![1], vec![2, 0]]));
     assert_eq!(b.take_letters().await, Ok(vec![]));

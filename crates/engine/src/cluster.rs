@@ -1,0 +1,281 @@
+//! This daemon as a node of a cluster: its lease, the sessions that belong to it, and the other nodes as it knows them.
+//!
+//! The rules are `quell_kernel::lease`. What a node does when it renews, and when it loses its lease, is in
+//! `engine/membership.rs`.
+
+mod frame;
+mod letter_exchange;
+mod letters;
+mod peer_link;
+mod peer_stops;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use letter_exchange::LetterExchange;
+pub use peer_link::{PeerAnswer, PeerCall, PeerCallError, PeerHandler, PeerLink};
+pub use peer_stops::{PeerStopAnswer, PeerStops, StopWait, StoredStop};
+use quell_kernel::Moment;
+use quell_kernel::lease::{Epoch, HeldLease, LeaseDuty, LeaseTiming};
+use quell_protocol::{NodeName, SessionKey};
+use quell_scope::clock::Clock;
+use quell_store::{ClaimOutcome, ClusterStore, Membership, NodeRow, StoreError};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Clones share one membership.
+#[derive(Clone)]
+pub struct Cluster(Arc<ClusterInner>);
+
+struct ClusterInner {
+    store: Arc<dyn ClusterStore>,
+    clock: Clock,
+    timing: LeaseTiming,
+    lease: Mutex<HeldLease>,
+    sessions: Mutex<HashMap<SessionKey, SessionHold>>,
+    /// Changes when a session was given back.
+    releases: watch::Sender<()>,
+    nodes: watch::Sender<NodeList>,
+    /// Cancelled when this node has lost its lease: everything that it holds ends.
+    lost: CancellationToken,
+}
+
+/// The memberships at a renewal.
+#[derive(Debug, Clone, Default)]
+struct NodeList {
+    rows: Vec<NodeRow>,
+    noted_at: Moment,
+    /// The highest epoch that was ever in the list.
+    highest_epoch: Epoch,
+}
+
+impl NodeList {
+    fn is_at_work(&self, row: &NodeRow, now: Moment) -> bool {
+        !row.fenced && row.expires_in > now.since(self.noted_at)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SessionHold {
+    Owned,
+    /// It is being given back.
+    Releasing,
+}
+
+impl Cluster {
+    /// A node that has just joined. It may begin nothing before its first renewal.
+    pub fn new(store: Arc<dyn ClusterStore>, clock: Clock, timing: LeaseTiming) -> Self {
+        let lease = HeldLease::granted(store.membership().epoch, Moment::default());
+        Self(Arc::new(ClusterInner {
+            store,
+            clock,
+            timing,
+            lease: Mutex::new(lease),
+            sessions: Mutex::default(),
+            releases: watch::Sender::new(()),
+            nodes: watch::Sender::new(NodeList::default()),
+            lost: CancellationToken::new(),
+        }))
+    }
+
+    pub fn membership(&self) -> &Membership {
+        self.0.store.membership()
+    }
+
+    pub fn node(&self) -> &NodeName {
+        &self.membership().node
+    }
+
+    pub fn timing(&self) -> LeaseTiming {
+        self.0.timing
+    }
+
+    pub fn store(&self) -> &Arc<dyn ClusterStore> {
+        &self.0.store
+    }
+
+    /// The memberships at the last renewal.
+    pub fn nodes(&self) -> Vec<NodeRow> {
+        self.0.nodes.borrow().rows.clone()
+    }
+
+    /// Waits for the next renewal.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_for_renewal(&self) {
+        // The sender lives as long as this.
+        let _ = self.0.nodes.subscribe().changed().await;
+    }
+
+    /// Waits until the runs of a membership are sealed and its sessions are free.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_until_settled(&self, membership: &Membership) {
+        let mut nodes = self.0.nodes.subscribe();
+        let is_settled = |nodes: &NodeList| nodes.rows.iter().all(|row| row.membership != *membership);
+        // The sender lives as long as this.
+        let _ = nodes.wait_for(is_settled).await;
+    }
+
+    /// The wall time after this duration, RFC 3339.
+    pub fn wall_time_in(&self, duration: std::time::Duration) -> String {
+        self.0.clock.rfc3339(self.0.clock.now().plus(duration))
+    }
+
+    /// The other nodes that are at work.
+    pub fn live_peers(&self) -> Vec<NodeRow> {
+        let (own, now) = (self.membership(), self.0.clock.now());
+        let nodes = self.0.nodes.borrow();
+        let is_live = |row: &&NodeRow| row.membership != *own && nodes.is_at_work(row, now);
+        nodes.rows.iter().filter(is_live).cloned().collect()
+    }
+
+    /// The memberships that have ended, as far as this node knows, and whose runs are not sealed yet.
+    pub fn unsettled_memberships(&self) -> Vec<Membership> {
+        let now = self.0.clock.now();
+        let nodes = self.0.nodes.borrow();
+        let ended = nodes.rows.iter().filter(|row| !nodes.is_at_work(row, now));
+        ended.map(|row| row.membership.clone()).collect()
+    }
+
+    pub fn is_live_peer(&self, membership: &Membership) -> bool {
+        self.live_peers().iter().any(|row| row.membership == *membership)
+    }
+
+    /// False for a membership that has ended: what it still sends counts for nothing. One that joined after the last
+    /// renewal has a higher epoch than all that are known.
+    pub fn accepts_letters_of(&self, sender: &Membership) -> bool {
+        let nodes = self.0.nodes.borrow();
+        let known = nodes.rows.iter().find(|row| row.membership == *sender);
+        known.map_or(sender.epoch > nodes.highest_epoch, |row| nodes.is_at_work(row, self.0.clock.now()))
+    }
+
+    pub fn set_nodes(&self, rows: Vec<NodeRow>) {
+        let noted_at = self.0.clock.now();
+        self.0.nodes.send_modify(|nodes| {
+            let highest_epoch = rows.iter().map(|row| row.membership.epoch).max().unwrap_or(0).max(nodes.highest_epoch);
+            *nodes = NodeList { rows, noted_at, highest_epoch };
+        });
+    }
+
+    /// Cancelled when this node has lost its lease.
+    pub fn lost(&self) -> &CancellationToken {
+        &self.0.lost
+    }
+
+    pub fn duty(&self) -> LeaseDuty {
+        self.lease().duty(self.0.clock.now(), self.0.timing)
+    }
+
+    /// When the work of this node ends unless the lease is renewed before.
+    pub fn work_ends_at(&self) -> Moment {
+        self.lease().work_ends_at(self.0.timing)
+    }
+
+    pub fn permits_work(&self) -> bool {
+        !self.0.lost.is_cancelled() && self.lease().permits_work(self.0.clock.now(), self.0.timing)
+    }
+
+    pub fn note_request(&self, at: Moment) {
+        self.lease().request_sent(at);
+    }
+
+    /// Notes a renewal that was sent at `sent`. Returns how long after `sent` the wardens may let processes live.
+    pub fn note_renewal(&self, sent: Moment) -> std::time::Duration {
+        let mut lease = self.lease();
+        lease.renewed(sent, self.0.clock.now(), self.0.timing);
+        lease.processes_end_at(self.0.timing).since(sent)
+    }
+
+    /// The first grant: sent before the lease was granted by the database.
+    pub fn begin_lease(&self, sent: Moment) {
+        *self.lease() = HeldLease::granted(self.membership().epoch, sent);
+    }
+
+    fn lease(&self) -> MutexGuard<'_, HeldLease> {
+        self.0.lease.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionKey, SessionHold>> {
+        self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn owns_session(&self, key: &SessionKey) -> bool {
+        self.sessions().get(key) == Some(&SessionHold::Owned)
+    }
+
+    pub fn owned_sessions(&self) -> Vec<SessionKey> {
+        self.sessions().keys().cloned().collect()
+    }
+
+    /// Makes a session one of this node, unless it belongs to another one.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Dropped, the session may belong to this node; it is given back with the next ones that are not used.
+    pub async fn claim_session(&self, key: &SessionKey) -> Result<ClaimOutcome, StoreError> {
+        let mut releases = self.0.releases.subscribe();
+        loop {
+            let held = self.sessions().get(key).copied();
+            match held {
+                Some(SessionHold::Owned) => return Ok(ClaimOutcome::Claimed),
+                // The sender lives as long as this.
+                Some(SessionHold::Releasing) => {
+                    let _ = releases.changed().await;
+                }
+                None => break,
+            }
+        }
+        let outcome = self.0.store.claim_session(key.clone()).await?;
+        if outcome == ClaimOutcome::Claimed {
+            self.sessions().entry(key.clone()).or_insert(SessionHold::Owned);
+        }
+        Ok(outcome)
+    }
+
+    /// Forgets that a session belongs to this node, because the database says otherwise.
+    pub fn forget_session(&self, key: &SessionKey) {
+        self.sessions().remove(key);
+    }
+
+    /// Gives back a session of which nothing is alive.
+    ///
+    /// # Cancel safety
+    /// Must not be dropped: the session could not be claimed any more.
+    pub async fn release_session(&self, key: &SessionKey) {
+        match self.sessions().get_mut(key) {
+            Some(hold @ SessionHold::Owned) => *hold = SessionHold::Releasing,
+            _ => return,
+        }
+        if let Err(error) = self.0.store.release_session(key.clone()).await {
+            tracing::debug!(session = %key, %error, "a session was not given back; it is claimed again when it is used");
+        }
+        self.sessions().remove(key);
+        self.0.releases.send_replace(());
+    }
+
+    /// The node that a session belongs to, if that is another one.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn other_owner(&self, key: &SessionKey) -> Result<Option<Membership>, StoreError> {
+        if self.owns_session(key) {
+            return Ok(None);
+        }
+        let owner = self.0.store.session_node(key.clone()).await?;
+        Ok(owner.filter(|owner| owner != self.membership()))
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cluster({} {})", self.node(), self.membership().epoch)
+    }
+}

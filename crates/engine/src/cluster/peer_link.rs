@@ -1,0 +1,377 @@
+//! Requests between nodes, with answers in parts. Frames travel in letters; how letters travel is decided in
+//! `letter_exchange`.
+//!
+//! Both ends give up a call when the membership of the other one ends, so nothing waits for a dead node longer than its
+//! lease.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use quell_kernel::lease::Epoch;
+use quell_store::{Membership, NodeRow};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::frame::{Frame, FrameHead, MAX_PART_BYTES, join_parts, split_parts};
+
+/// Frames that may wait to be sent. Beyond that a call fails instead of being queued.
+const MAX_WAITING_FRAMES: usize = 16_384;
+/// Parts of an answer that may wait for their reader. A reader that is slower loses the call.
+const MAX_WAITING_PARTS: usize = 1024;
+/// A request that is being received in parts, at most: the largest body of the API and its head.
+const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
+
+/// Why an answer of another node is not complete.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PeerCallError {
+    #[error("the node has left the cluster, or does not answer any more")]
+    Gone,
+    /// Nobody has received the request.
+    #[error("the request could not be delivered")]
+    NotDelivered,
+    #[error("a part of the answer was lost on the way")]
+    Lost,
+    #[error("the answer was read too slowly")]
+    TooSlow,
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A frame on its way to another node.
+#[derive(Debug)]
+pub struct OutgoingFrame {
+    pub to: Membership,
+    pub(super) frame: Frame,
+}
+
+/// What the engine does with the frames of other nodes. Called in the order in which they arrive, so it must not wait.
+pub trait PeerHandler: Send + Sync {
+    /// Answers a request: its head as JSON, and its body.
+    fn answer_request(&self, from: &Membership, head: &[u8], body: Vec<u8>, answer: PeerAnswer);
+
+    fn receive_events(&self, from: &Membership, events: &[u8]);
+
+    fn note_interest(&self, from: &Membership, wanted: bool);
+}
+
+/// Clones share one link.
+#[derive(Clone)]
+pub struct PeerLink(Arc<PeerLinkInner>);
+
+struct PeerLinkInner {
+    outgoing: mpsc::Sender<OutgoingFrame>,
+    next_call: AtomicU64,
+    state: Mutex<LinkState>,
+    handler: OnceLock<Box<dyn PeerHandler>>,
+}
+
+#[derive(Default)]
+struct LinkState {
+    calls: HashMap<u64, OpenCall>,
+    /// Requests of which parts are missing.
+    requests: HashMap<(Epoch, u64), PartialRequest>,
+    /// Requests of others that are being answered.
+    answering: HashMap<(Epoch, u64), CancellationToken>,
+}
+
+struct OpenCall {
+    peer: Membership,
+    next_number: u32,
+    parts: mpsc::Sender<Result<Vec<u8>, PeerCallError>>,
+}
+
+#[derive(Default)]
+struct PartialRequest {
+    next_number: u32,
+    bytes: Vec<u8>,
+}
+
+impl PeerLink {
+    /// A link, and the frames that it wants to send.
+    pub fn new() -> (Self, mpsc::Receiver<OutgoingFrame>) {
+        let (outgoing, frames) = mpsc::channel(MAX_WAITING_FRAMES);
+        let inner =
+            PeerLinkInner { outgoing, next_call: AtomicU64::new(1), state: Mutex::default(), handler: OnceLock::new() };
+        (Self(Arc::new(inner)), frames)
+    }
+
+    /// Sets who answers requests. Frames that arrive earlier are dropped.
+    pub fn set_handler(&self, handler: Box<dyn PeerHandler>) {
+        let _ = self.0.handler.set(handler);
+    }
+
+    /// Sends a request. Not async: when it returns, the request is on its way.
+    pub fn call(&self, peer: &Membership, head: &[u8], body: &[u8]) -> PeerCall {
+        let call = self.0.next_call.fetch_add(1, Ordering::Relaxed);
+        let (sender, parts) = mpsc::channel(MAX_WAITING_PARTS);
+        let open = OpenCall { peer: peer.clone(), next_number: 0, parts: sender };
+        self.lock().calls.insert(call, open);
+        let request = join_parts(head, body);
+        let count = request.chunks(MAX_PART_BYTES).count();
+        let frames = (0..).zip(request.chunks(MAX_PART_BYTES)).map(|(number, part)| {
+            let last = usize::try_from(number).is_ok_and(|number| number + 1 == count);
+            Frame::new(FrameHead::Request { call, number, last }, part.to_vec())
+        });
+        for frame in frames {
+            if !self.send(peer, frame) {
+                self.end_call(call, PeerCallError::NotDelivered);
+                break;
+            }
+        }
+        PeerCall { link: self.clone(), peer: peer.clone(), call, parts, received: Vec::new(), is_ended: false }
+    }
+
+    /// Sends events to the clients of another node.
+    pub fn send_events(&self, peer: &Membership, events: Vec<u8>) -> bool {
+        self.send(peer, Frame::new(FrameHead::Events, events))
+    }
+
+    pub fn send_interest(&self, peer: &Membership, wanted: bool) {
+        self.send(peer, Frame::new(FrameHead::Interest { wanted }, Vec::new()));
+    }
+
+    /// False if too many frames wait.
+    fn send(&self, peer: &Membership, frame: Frame) -> bool {
+        self.0.outgoing.try_send(OutgoingFrame { to: peer.clone(), frame }).is_ok()
+    }
+
+    /// Processes a frame of another node.
+    pub(super) fn receive(&self, from: &Membership, frame: Frame) {
+        let Frame { head, part } = frame;
+        match head {
+            FrameHead::Request { call, number, last } => self.receive_request(from, call, (number, last), part),
+            FrameHead::Answer { call, number } => self.receive_part(from, call, number, part),
+            FrameHead::End { call, number, error } => {
+                let error = error.map(PeerCallError::Failed);
+                let mut state = self.lock();
+                let Some(open) = state.calls.get(&call).filter(|open| open.peer == *from) else { return };
+                let lost = (open.next_number != number).then_some(PeerCallError::Lost);
+                if let (Some(error), Some(open)) = (error.or(lost), state.calls.remove(&call)) {
+                    let _ = open.parts.try_send(Err(error));
+                }
+                state.calls.remove(&call);
+            }
+            FrameHead::Cancel { call } => {
+                let mut state = self.lock();
+                state.requests.remove(&(from.epoch, call));
+                if let Some(cancelled) = state.answering.remove(&(from.epoch, call)) {
+                    cancelled.cancel();
+                }
+            }
+            FrameHead::Events => self.with_handler(|handler| handler.receive_events(from, &part)),
+            FrameHead::Interest { wanted } => self.with_handler(|handler| handler.note_interest(from, wanted)),
+        }
+    }
+
+    fn with_handler(&self, act: impl FnOnce(&dyn PeerHandler)) {
+        if let Some(handler) = self.0.handler.get() {
+            act(&**handler);
+        }
+    }
+
+    fn receive_request(&self, from: &Membership, call: u64, (number, last): (u32, bool), part: Vec<u8>) {
+        let key = (from.epoch, call);
+        let mut state = self.lock();
+        let request = state.requests.entry(key).or_default();
+        if request.next_number != number || request.bytes.len() + part.len() > MAX_REQUEST_BYTES {
+            state.requests.remove(&key);
+            drop(state);
+            let error = Some("a part of the request was lost on the way, or it is too long".to_owned());
+            self.send(from, Frame::new(FrameHead::End { call, number: 0, error }, Vec::new()));
+            return;
+        }
+        request.next_number += 1;
+        request.bytes.extend_from_slice(&part);
+        if !last {
+            return;
+        }
+        let bytes = state.requests.remove(&key).map(|request| request.bytes).unwrap_or_default();
+        let cancelled = CancellationToken::new();
+        state.answering.insert(key, cancelled.clone());
+        drop(state);
+        let answer = PeerAnswer {
+            link: Arc::downgrade(&self.0),
+            to: from.clone(),
+            call,
+            next_number: 0,
+            cancelled,
+            is_ended: false,
+        };
+        let Some((head, body)) = split_parts(&bytes) else { return };
+        self.with_handler(|handler| handler.answer_request(from, head, body.to_vec(), answer));
+    }
+
+    fn receive_part(&self, from: &Membership, call: u64, number: u32, part: Vec<u8>) {
+        let mut state = self.lock();
+        let Some(open) = state.calls.get_mut(&call).filter(|open| open.peer == *from) else { return };
+        let problem = if open.next_number == number {
+            open.next_number += 1;
+            open.parts.try_send(Ok(part)).err().map(|_| PeerCallError::TooSlow)
+        } else {
+            Some(PeerCallError::Lost)
+        };
+        drop(state);
+        if let Some(problem) = problem {
+            self.end_call(call, problem);
+            self.send(from, Frame::new(FrameHead::Cancel { call }, Vec::new()));
+        }
+    }
+
+    fn end_call(&self, call: u64, error: PeerCallError) {
+        if let Some(open) = self.lock().calls.remove(&call) {
+            // A reader with a full queue finds its end instead.
+            let _ = open.parts.try_send(Err(error));
+        }
+    }
+
+    /// Ends the calls to nodes that are not at work any more, and what is being answered for them.
+    pub fn drop_calls_of_gone_nodes(&self, nodes: &[NodeRow]) {
+        let is_at_work = |epoch: Epoch| {
+            nodes.iter().any(|row| row.membership.epoch == epoch && !row.fenced && !row.expires_in.is_zero())
+        };
+        let mut state = self.lock();
+        let gone: Vec<u64> =
+            state.calls.iter().filter(|(_, open)| !is_at_work(open.peer.epoch)).map(|(call, _)| *call).collect();
+        state.requests.retain(|(epoch, _), _| is_at_work(*epoch));
+        state.answering.retain(|(epoch, _), cancelled| {
+            if !is_at_work(*epoch) {
+                cancelled.cancel();
+            }
+            is_at_work(*epoch)
+        });
+        drop(state);
+        gone.into_iter().for_each(|call| self.end_call(call, PeerCallError::Gone));
+    }
+
+    /// Ends the calls to a node that nobody has received.
+    pub(super) fn note_undelivered(&self, peer: &Membership) {
+        let state = self.lock();
+        let unanswered = state.calls.iter().filter(|(_, open)| open.peer == *peer && open.next_number == 0);
+        let calls: Vec<u64> = unanswered.map(|(call, _)| *call).collect();
+        drop(state);
+        calls.into_iter().for_each(|call| self.end_call(call, PeerCallError::NotDelivered));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LinkState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for PeerLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PeerLink")
+    }
+}
+
+/// A request to another node, and the parts of its answer. Dropped, it tells the other node.
+#[derive(Debug)]
+pub struct PeerCall {
+    link: PeerLink,
+    peer: Membership,
+    call: u64,
+    parts: mpsc::Receiver<Result<Vec<u8>, PeerCallError>>,
+    /// The beginning of the next message.
+    received: Vec<u8>,
+    is_ended: bool,
+}
+
+impl PeerCall {
+    pub fn peer(&self) -> &Membership {
+        &self.peer
+    }
+
+    /// The next message of the answer; `None` after the last one.
+    ///
+    /// # Cancel safety
+    /// Safe: what was received of a message is kept.
+    pub async fn next(&mut self) -> Option<Result<Vec<u8>, PeerCallError>> {
+        loop {
+            if let Some((message, rest)) = split_parts(&self.received) {
+                let (message, rest) = (message.to_vec(), rest.to_vec());
+                self.received = rest;
+                return Some(Ok(message));
+            }
+            if self.is_ended {
+                return None;
+            }
+            match self.parts.recv().await {
+                Some(Ok(part)) => self.received.extend_from_slice(&part),
+                Some(Err(error)) => {
+                    self.is_ended = true;
+                    return Some(Err(error));
+                }
+                None => self.is_ended = true,
+            }
+        }
+    }
+}
+
+impl Drop for PeerCall {
+    fn drop(&mut self) {
+        if self.link.lock().calls.remove(&self.call).is_some() {
+            self.link.send(&self.peer, Frame::new(FrameHead::Cancel { call: self.call }, Vec::new()));
+        }
+    }
+}
+
+/// The answer to a request of another node. Dropped before its end, it fails.
+#[derive(Debug)]
+pub struct PeerAnswer {
+    link: Weak<PeerLinkInner>,
+    to: Membership,
+    call: u64,
+    next_number: u32,
+    cancelled: CancellationToken,
+    is_ended: bool,
+}
+
+impl PeerAnswer {
+    /// Cancelled when the other node does not want the rest, or is gone.
+    pub fn cancelled(&self) -> &CancellationToken {
+        &self.cancelled
+    }
+
+    /// Sends a message of the answer. False if it could not be sent; the answer has then failed.
+    pub fn send(&mut self, message: &[u8]) -> bool {
+        for part in join_parts(message, &[]).chunks(MAX_PART_BYTES) {
+            let number = self.next_number;
+            self.next_number += 1;
+            if !self.send_frame(FrameHead::Answer { call: self.call, number }, part.to_vec()) {
+                self.cancelled.cancel();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Completes the answer.
+    pub fn end(mut self) {
+        self.send_end(None);
+    }
+
+    pub fn fail(mut self, error: String) {
+        self.send_end(Some(error));
+    }
+
+    fn send_end(&mut self, error: Option<String>) {
+        if self.is_ended {
+            return;
+        }
+        self.is_ended = true;
+        self.send_frame(FrameHead::End { call: self.call, number: self.next_number, error }, Vec::new());
+        if let Some(link) = self.link.upgrade() {
+            PeerLink(link).lock().answering.remove(&(self.to.epoch, self.call));
+        }
+    }
+
+    fn send_frame(&self, head: FrameHead, part: Vec<u8>) -> bool {
+        self.link.upgrade().is_some_and(|link| PeerLink(link).send(&self.to, Frame::new(head, part)))
+    }
+}
+
+impl Drop for PeerAnswer {
+    fn drop(&mut self) {
+        self.send_end(Some("the node has given up the request".to_owned()));
+    }
+}

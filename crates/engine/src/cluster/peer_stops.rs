@@ -1,0 +1,204 @@
+//! A stop as the other nodes of the cluster answer it.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use quell_protocol::api::{StopAnswer, UnreachedNode};
+use quell_store::{Membership, RequestedStop};
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::{Cluster, PeerCall};
+
+/// How long the answer to a stop waits for nodes that do not answer, unless it waits for the end.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// After the lease of a node: the time until others have settled it.
+const SETTLE_MARGIN: Duration = Duration::from_secs(1);
+
+/// Until when the answer to a stop waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopWait {
+    /// Until each node has carried out the stop, or is silent for a second.
+    CarriedOut,
+    /// Until what the stop covers has ended. For a silent node, until its lease has ended and its runs are sealed.
+    Ended,
+}
+
+/// The answer of one node: first when it has carried out the stop, and again when all has ended, if that is wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeerStopAnswer {
+    pub answer: StopAnswer,
+    /// The stop covers something on this node, although it may have been ending before.
+    pub covered: bool,
+}
+
+/// What the database says of a stop.
+#[derive(Debug)]
+pub struct StoredStop {
+    /// The only node that can hold what the stop covers, if there is only one; `Some(None)` if there is none.
+    pub owner: Option<Option<Membership>>,
+    /// Why the stop could not be stored, or the nodes for which it is.
+    pub requested: Result<Vec<RequestedStop>, String>,
+}
+
+/// The part of a stop that concerns other nodes. Empty without a cluster, and where this node alone is concerned.
+#[derive(Debug, Default)]
+pub struct PeerStops(Option<Box<AskedPeers>>);
+
+#[derive(Debug)]
+struct AskedPeers {
+    cluster: Cluster,
+    calls: Vec<PeerCall>,
+    /// Memberships that have ended and that nobody has settled yet.
+    unsettled: Vec<Membership>,
+    stored: Option<oneshot::Receiver<StoredStop>>,
+    /// Everything that the stop covers belongs to one node.
+    has_one_owner: bool,
+    answers: Vec<PeerStopAnswer>,
+    unreached: Vec<UnreachedNode>,
+}
+
+impl PeerStops {
+    /// The stop has been sent to these nodes, and is being stored.
+    pub fn new(
+        cluster: Cluster,
+        calls: Vec<PeerCall>,
+        stored: oneshot::Receiver<StoredStop>,
+        has_one_owner: bool,
+    ) -> Self {
+        let (answers, unreached) = (Vec::new(), Vec::new());
+        let unsettled = cluster.unsettled_memberships();
+        let stored = Some(stored);
+        Self(Some(Box::new(AskedPeers { cluster, calls, unsettled, stored, has_one_owner, answers, unreached })))
+    }
+
+    /// True if the stop concerns no other node.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Waits for the other nodes. Does nothing when called again.
+    ///
+    /// # Cancel safety
+    /// Safe for the stop, which is on its way; the answers that have arrived are lost.
+    pub async fn wait(&mut self, wait: StopWait) {
+        if let Some(asked) = &mut self.0 {
+            asked.wait(wait).await;
+        }
+    }
+
+    /// True if the stop was the first to end something on another node.
+    pub fn stopped_anything(&self) -> bool {
+        self.0.as_ref().is_some_and(|asked| asked.answers.iter().any(|peer| peer.answer.aborted))
+    }
+
+    /// Adds what the other nodes have answered.
+    pub fn add_to(&self, answer: &mut StopAnswer) {
+        let Some(asked) = &self.0 else { return };
+        for PeerStopAnswer { answer: peer, .. } in asked.answers.iter().cloned() {
+            answer.aborted |= peer.aborted;
+            answer.run_ids.extend(peer.run_ids);
+            answer.ending.extend(peer.ending);
+            answer.withdrawn.extend(peer.withdrawn);
+            answer.processes.extend(peer.processes);
+        }
+        answer.unreached.extend(asked.unreached.iter().cloned());
+    }
+}
+
+impl AskedPeers {
+    async fn wait(&mut self, wait: StopWait) {
+        let timeout = match wait {
+            StopWait::CarriedOut => ANSWER_TIMEOUT,
+            StopWait::Ended => self.cluster.timing().lease() + SETTLE_MARGIN,
+        };
+        let deadline = Instant::now() + timeout;
+        let mut silent = std::mem::take(&mut self.unsettled);
+        if wait == StopWait::Ended {
+            for membership in silent.drain(..) {
+                // At the deadline the runs of the membership are still to be sealed, which the answer shows.
+                let _ = timeout_at(deadline, self.cluster.wait_until_settled(&membership)).await;
+            }
+        }
+        {
+            let (cluster, calls) = (&self.cluster, std::mem::take(&mut self.calls));
+            let ask = |mut call: PeerCall| async move {
+                let answer = wait_for_answer(cluster, &mut call, wait, deadline).await;
+                (call.peer().clone(), answer)
+            };
+            let mut pending: FuturesUnordered<_> = calls.into_iter().map(ask).collect();
+            while let Some((peer, answer)) = pending.next().await {
+                match answer {
+                    PeerOutcome::Answered(answer) => {
+                        let is_done = self.has_one_owner && answer.covered;
+                        self.answers.push(answer);
+                        if is_done {
+                            silent.clear();
+                            break;
+                        }
+                    }
+                    PeerOutcome::Settled => {}
+                    PeerOutcome::Silent => silent.push(peer),
+                }
+            }
+        }
+        let Some(stored) = self.stored.take() else { return };
+        if silent.is_empty() {
+            return;
+        }
+        let stored = timeout_at(deadline.max(Instant::now() + ANSWER_TIMEOUT), stored).await;
+        let stored = stored.ok().and_then(Result::ok);
+        self.unreached = silent.into_iter().filter_map(|peer| self.unreached_node(peer, stored.as_ref())).collect();
+    }
+
+    /// `None` for a node that holds nothing that the stop covers.
+    fn unreached_node(&self, peer: Membership, stored: Option<&StoredStop>) -> Option<UnreachedNode> {
+        if let Some(StoredStop { owner: Some(owner), .. }) = stored
+            && owner.as_ref() != Some(&peer)
+        {
+            return None;
+        }
+        let requested = stored.and_then(|stored| stored.requested.as_ref().ok()).into_iter().flatten();
+        let requested = requested.clone().find(|requested| requested.membership == peer);
+        let known = self.cluster.nodes().into_iter().find(|row| row.membership == peer);
+        let expires_in = requested.map(|requested| requested.expires_in).or(known.map(|row| row.expires_in))?;
+        Some(UnreachedNode {
+            node: peer.node,
+            stored: requested.is_some(),
+            lease_ends_in_ms: u64::try_from(expires_in.as_millis()).unwrap_or(u64::MAX),
+            lease_ends_by: self.cluster.wall_time_in(expires_in),
+        })
+    }
+}
+
+enum PeerOutcome {
+    Answered(PeerStopAnswer),
+    /// The node was dead; others have sealed its runs.
+    Settled,
+    Silent,
+}
+
+async fn wait_for_answer(cluster: &Cluster, call: &mut PeerCall, wait: StopWait, deadline: Instant) -> PeerOutcome {
+    let mut answered = None;
+    loop {
+        match timeout_at(deadline, call.next()).await {
+            Ok(Some(Ok(message))) => {
+                answered = serde_json::from_slice(&message).ok().or(answered);
+                if wait == StopWait::CarriedOut && answered.is_some() {
+                    break;
+                }
+            }
+            // The end of the answer, an error, or the deadline.
+            Ok(None | Some(Err(_))) if answered.is_some() || wait == StopWait::CarriedOut => break,
+            Ok(None | Some(Err(_))) => {
+                let settled = timeout_at(deadline, cluster.wait_until_settled(call.peer())).await;
+                return if settled.is_ok() { PeerOutcome::Settled } else { PeerOutcome::Silent };
+            }
+            Err(_) => break,
+        }
+    }
+    answered.map_or(PeerOutcome::Silent, PeerOutcome::Answered)
+}

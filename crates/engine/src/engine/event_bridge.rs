@@ -1,0 +1,144 @@
+//! The events of one node for the clients of the others.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use quell_store::Membership;
+use tokio::sync::mpsc;
+
+use super::{Engine, EngineNotice};
+
+/// Events that are sent together, at most.
+const MAX_BATCH: usize = 256;
+/// How long events wait for others before they are sent together, when letters go through the database.
+const BATCH_DELAY: Duration = Duration::from_millis(20);
+
+/// The nodes whose clients want the events of this one.
+#[derive(Default)]
+pub(super) struct InterestedPeers(Mutex<BTreeSet<u64>>);
+
+impl InterestedPeers {
+    fn set(&self, peer: &Membership, wanted: bool) {
+        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if wanted {
+            peers.insert(peer.epoch);
+        } else {
+            peers.remove(&peer.epoch);
+        }
+    }
+
+    fn contains(&self, peer: &Membership) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer.epoch)
+    }
+
+    pub(super) fn retain(&self, is_member: impl Fn(u64) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|epoch| is_member(*epoch));
+    }
+}
+
+impl Engine {
+    /// Notes whether clients of another node want the events of this one.
+    pub(super) fn note_interest(&self, peer: &Membership, wanted: bool) {
+        if let Some(node) = &self.inner().node {
+            node.interested_peers.set(peer, wanted);
+        }
+    }
+
+    /// Gives the events of another node to the clients of this one, in order.
+    async fn publish_peer_events(&self, events: &[u8]) {
+        let notices = match serde_json::from_slice::<Vec<EngineNotice>>(events) {
+            Ok(notices) => notices,
+            Err(error) => {
+                tracing::warn!(%error, "events of another node cannot be read; is it of another version?");
+                return;
+            }
+        };
+        for notice in &notices {
+            let owners = self.inner().sessions.owners();
+            // Who may read it is in the database, if another node has created the session.
+            if let Some(key) = notice.session()
+                && let Err(error) = owners.learn(&self.inner().store, key).await
+            {
+                tracing::debug!(session = %key, %error, "the owner of a session of another node is not known");
+            }
+            self.inner().hub.publish_foreign(notice);
+        }
+    }
+}
+
+/// Publishes the events of other nodes until the engine closes.
+pub(super) async fn publish_foreign_events(engine: Engine, mut events: mpsc::Receiver<Vec<u8>>) {
+    loop {
+        tokio::select! {
+            () = engine.inner().closing.cancelled() => return,
+            batch = events.recv() => match batch {
+                Some(batch) => engine.publish_peer_events(&batch).await,
+                None => return,
+            },
+        }
+    }
+}
+
+/// Sends the events of this node to the others whose clients want them, until the engine closes.
+pub(super) async fn bridge_events(engine: Engine) {
+    let Some(node) = &engine.inner().node else { return };
+    let mut notices = engine.inner().hub.subscribe_own();
+    loop {
+        let first = tokio::select! {
+            notice = notices.next() => notice,
+            () = engine.inner().closing.cancelled() => return,
+        };
+        let mut batch: Vec<EngineNotice> = first.into_iter().collect();
+        if batch.is_empty() {
+            tracing::warn!("events for clients of other nodes were lost; the clients catch up");
+            notices = engine.inner().hub.subscribe_own();
+            continue;
+        }
+        let peers: Vec<Membership> = node.cluster.live_peers().into_iter().map(|row| row.membership).collect();
+        let interested: Vec<Membership> =
+            peers.into_iter().filter(|peer| node.interested_peers.contains(peer)).collect();
+        if !node.exchange_is_fast() && !interested.is_empty() {
+            tokio::time::sleep(BATCH_DELAY).await;
+        }
+        while batch.len() < MAX_BATCH
+            && let Ok(Some(notice)) = notices.try_next()
+        {
+            batch.push(notice);
+        }
+        batch.retain(EngineNotice::is_for_other_nodes);
+        if batch.is_empty() || interested.is_empty() {
+            continue;
+        }
+        let events = serde_json::to_vec(&batch).unwrap_or_default();
+        for peer in interested {
+            if !node.link.send_events(&peer, events.clone()) {
+                tracing::warn!(node = %peer.node, "events for the clients of another node were dropped: too many wait");
+            }
+        }
+    }
+}
+
+/// Tells the other nodes whether clients of this one want their events, as soon as that changes.
+pub(super) async fn announce_interest(engine: Engine) {
+    let Some(node) = &engine.inner().node else { return };
+    let mut readers = engine.inner().hub.watch_readers();
+    let mut announced: BTreeSet<(u64, bool)> = BTreeSet::new();
+    loop {
+        let wanted = *readers.borrow_and_update() > 0;
+        let peers = node.cluster.live_peers();
+        announced.retain(|(epoch, _)| peers.iter().any(|row| row.membership.epoch == *epoch));
+        for peer in peers {
+            if announced.insert((peer.membership.epoch, wanted)) {
+                announced.remove(&(peer.membership.epoch, !wanted));
+                node.link.send_interest(&peer.membership, wanted);
+            }
+        }
+        tokio::select! {
+            () = engine.inner().closing.cancelled() => return,
+            // The sender lives as long as the hub.
+            _ = readers.changed() => {}
+            () = node.cluster.wait_for_renewal() => {}
+        }
+    }
+}

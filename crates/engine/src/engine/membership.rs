@@ -1,0 +1,366 @@
+//! What this daemon does as a node of a cluster: renews its lease, carries out stops of other nodes, ends everything when
+//! it loses its lease, and settles what dead nodes have left.
+//!
+//! The rules are `quell_kernel::lease`.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quell_kernel::Moment;
+use quell_kernel::lease::{Epoch, LeaseDuty, RenewOutcome};
+use quell_kernel::registry::AdmissionGate;
+use quell_store::{ChangeCount, Membership, NodeRow, RenewalAnswer, RenewalRequest, StoreError, WaitingStop};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::Engine;
+use super::event_bridge::{InterestedPeers, announce_interest, bridge_events, publish_foreign_events};
+use super::peers::{CarriedOutStops, EnginePeerHandler, PeerService, PeerStop};
+use super::recovery::Recovery;
+use crate::cluster::{Cluster, LetterExchange, PeerLink};
+
+/// How often sessions of which nothing is alive are given back.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The shortest pause between two looks at nodes whose leases have ended.
+const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Batches of events of other nodes that may wait to be published.
+const MAX_FOREIGN_BATCHES: usize = 4096;
+
+/// This daemon as a node.
+pub(super) struct Node {
+    pub(super) cluster: Cluster,
+    pub(super) link: PeerLink,
+    /// Until the engine closes.
+    pub(super) service: Mutex<Option<Arc<dyn PeerService>>>,
+    /// It takes no new sessions.
+    pub(super) is_draining: AtomicBool,
+    pub(super) carried_out_stops: CarriedOutStops,
+    pub(super) interested_peers: InterestedPeers,
+    pub(super) foreign_events: mpsc::Sender<Vec<u8>>,
+    recovery: Recovery,
+    /// Memberships that a task of this node settles.
+    settling: Mutex<HashSet<Epoch>>,
+    /// The last known number of changes of each topic.
+    changes: Mutex<HashMap<String, i64>>,
+}
+
+/// What the tasks of a node work on.
+pub(super) struct NodeTasks {
+    exchange: LetterExchange,
+    foreign_events: mpsc::Receiver<Vec<u8>>,
+}
+
+impl Node {
+    pub(super) fn new(cluster: Cluster, recovery: Recovery) -> (Self, NodeTasks) {
+        let (link, frames) = PeerLink::new();
+        let (foreign_events, events) = mpsc::channel(MAX_FOREIGN_BATCHES);
+        let exchange = LetterExchange::new(cluster.clone(), link.clone(), frames);
+        let node = Self {
+            cluster,
+            link,
+            service: Mutex::default(),
+            is_draining: AtomicBool::new(false),
+            carried_out_stops: CarriedOutStops::default(),
+            interested_peers: InterestedPeers::default(),
+            foreign_events,
+            recovery,
+            settling: Mutex::default(),
+            changes: Mutex::default(),
+        };
+        (node, NodeTasks { exchange, foreign_events: events })
+    }
+
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// True if letters reach other nodes without the database.
+    pub(super) fn exchange_is_fast(&self) -> bool {
+        false
+    }
+
+    fn settling(&self) -> MutexGuard<'_, HashSet<Epoch>> {
+        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The topics that have changed since the last call.
+    fn note_changes(&self, counts: Vec<ChangeCount>) -> Vec<String> {
+        let mut known = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = |count: &ChangeCount| known.insert(count.topic.clone(), count.number) != Some(count.number);
+        counts.into_iter().filter(is_new).map(|count| count.topic).collect()
+    }
+}
+
+/// A renewal that was sent.
+struct SentRenewal {
+    at: Moment,
+    /// The same moment by the clock that the wardens compare.
+    at_boot_time: Duration,
+}
+
+impl Engine {
+    /// Gets the first lease, and keeps it from then on. Does nothing without a cluster.
+    ///
+    /// # Errors
+    /// The store's error.
+    pub(super) async fn join_cluster(&self, tasks: Option<NodeTasks>) -> Result<(), StoreError> {
+        let (Some(node), Some(tasks)) = (&self.inner().node, tasks) else { return Ok(()) };
+        let sent = self.sent_renewal();
+        let answer = node.cluster.store().renew(self.renewal_request(Vec::new())).await?;
+        if answer.outcome == RenewOutcome::Lost {
+            return Err(StoreError::Fenced);
+        }
+        node.cluster.begin_lease(sent.at);
+        node.note_changes(answer.changes.clone());
+        let carried_out = self.apply_renewal(node, &sent, answer).await;
+        node.link.set_handler(Box::new(EnginePeerHandler(Arc::downgrade(&self.0))));
+        let runs = &self.inner().runs;
+        runs.spawn(keep_lease(self.clone(), carried_out));
+        runs.spawn(release_unused_sessions(self.clone()));
+        runs.spawn(tasks.exchange.run(self.inner().closing.clone()));
+        runs.spawn(publish_foreign_events(self.clone(), tasks.foreign_events));
+        runs.spawn(bridge_events(self.clone()));
+        runs.spawn(announce_interest(self.clone()));
+        tracing::info!(node = %node.cluster.node(), epoch = node.cluster.membership().epoch, "joined the cluster");
+        Ok(())
+    }
+
+    /// True if this node takes no new sessions.
+    pub fn is_draining(&self) -> bool {
+        self.inner().node.as_ref().is_some_and(|node| node.is_draining.load(Ordering::Relaxed))
+    }
+
+    fn sent_renewal(&self) -> SentRenewal {
+        SentRenewal { at: self.inner().clock.now(), at_boot_time: quell_process::boot_time_now() }
+    }
+
+    /// What the other nodes hear of this one.
+    fn renewal_request(&self, carried_out: Vec<i64>) -> RenewalRequest {
+        let report = NodeReport {
+            active_runs: self.inner().runs.active_runs().len(),
+            max_in_flight: self.inner().config.limits.in_flight_runs,
+            processes: self.count_live_processes(),
+            draining: self.is_draining(),
+        };
+        RenewalRequest { report: serde_json::to_string(&report).unwrap_or_default(), carried_out }
+    }
+
+    /// Takes note of an answer. Returns the stops that were carried out because of it.
+    async fn apply_renewal(&self, node: &Node, sent: &SentRenewal, answer: RenewalAnswer) -> Vec<i64> {
+        if answer.outcome == RenewOutcome::Renewed {
+            let lifetime = node.cluster.note_renewal(sent.at);
+            self.inner().services.wardens.lifetime_limit().extend(sent.at_boot_time + lifetime);
+        }
+        let carried_out: Vec<i64> = answer.stops.iter().map(|stop| stop.number).collect();
+        for stop in &answer.stops {
+            self.carry_out_waiting_stop(stop);
+        }
+        for topic in node.note_changes(answer.changes) {
+            self.reload_topic(&topic).await;
+        }
+        let own = node.cluster.membership();
+        for dead in answer.nodes.iter().filter(|row| row.membership != *own && is_to_be_settled(row)) {
+            self.settle(node, dead.membership.clone());
+        }
+        node.link.drop_calls_of_gone_nodes(&answer.nodes);
+        let is_member = |epoch| answer.nodes.iter().any(|row| row.membership.epoch == epoch);
+        node.interested_peers.retain(is_member);
+        node.cluster.set_nodes(answer.nodes);
+        carried_out
+    }
+
+    fn carry_out_waiting_stop(&self, waiting: &WaitingStop) {
+        match serde_json::from_str::<PeerStop>(&waiting.stop) {
+            Ok(stop) => drop(self.carry_out_peer_stop(&stop)),
+            Err(error) => tracing::error!(%error, "a stop of another node cannot be read; is it of a newer version?"),
+        }
+    }
+
+    async fn reload_topic(&self, topic: &str) {
+        let reloaded = match topic {
+            "tokens" => self.inner().access.reload().await.map_err(|error| error.to_string()),
+            "agents" => self.reload_created_agents().await.map_err(|error| error.to_string()),
+            "sharing" => {
+                self.inner().sessions.owners().reload(&self.inner().store).await.map_err(|error| error.to_string())
+            }
+            "hold" => self.reload_hold().await.map_err(|error| error.to_string()),
+            _ => Ok(()),
+        };
+        if let Err(problem) = reloaded {
+            tracing::warn!(topic, problem, "a change of another node could not be read");
+        }
+    }
+
+    /// Settles a dead membership in a task, unless one does so already.
+    fn settle(&self, node: &Node, dead: Membership) {
+        if !node.settling().insert(dead.epoch) {
+            return;
+        }
+        let engine = self.clone();
+        self.inner().runs.spawn(async move {
+            let Some(node) = &engine.inner().node else { return };
+            match settle_membership(node, &dead).await {
+                Ok(true) => tracing::info!(node = %dead.node, epoch = dead.epoch, "the runs of a dead node are sealed, its sessions are free"),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(node = %dead.node, %error, "a dead node could not be settled; it is tried again"),
+            }
+            node.settling().remove(&dead.epoch);
+        });
+    }
+
+    /// Ends everything that this node holds, by force: another one may take it over soon.
+    fn give_up_lease(&self, node: &Node) {
+        tracing::error!(node = %node.cluster.node(), "the lease of this node is lost: everything that it holds ends now");
+        self.inner().runs.set_gate(AdmissionGate::Closing);
+        self.inner().services.wardens.lifetime_limit().end_now();
+        self.force_shut_down();
+        node.cluster.lost().cancel();
+    }
+}
+
+/// What a node tells with each renewal.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeReport {
+    pub active_runs: usize,
+    pub max_in_flight: usize,
+    pub processes: usize,
+    /// It takes no new sessions.
+    pub draining: bool,
+}
+
+/// True for a membership whose lease has ended. One that was fenced earlier is settled by the next start of its node, as
+/// long as the lease lasts.
+fn is_to_be_settled(row: &NodeRow) -> bool {
+    row.expires_in.is_zero()
+}
+
+/// Returns false if another node does it, or the lease was renewed after all.
+async fn settle_membership(node: &Node, dead: &Membership) -> Result<bool, StoreError> {
+    let store = node.cluster.store();
+    if !store.fence(dead.epoch).await? || !store.begin_settling(dead.epoch).await? {
+        return Ok(false);
+    }
+    node.recovery.of_membership(dead.clone()).seal_open_runs().await?;
+    store.finish_settling(dead.epoch).await?;
+    Ok(true)
+}
+
+/// Renews the lease until it is lost or the engine closes.
+async fn keep_lease(engine: Engine, mut carried_out: Vec<i64>) {
+    let Some(node) = &engine.inner().node else { return };
+    let mut wakeups = node.cluster.store().wakeups();
+    let mut looks = DeadNodeLooks::default();
+    loop {
+        let duty = node.cluster.duty();
+        match duty {
+            LeaseDuty::EndEverything => return engine.give_up_lease(node),
+            LeaseDuty::WaitUntil(_) if carried_out.is_empty() => {
+                if wait_for_work(&engine, duty, &mut wakeups, looks.next_at()).await {
+                    return;
+                }
+            }
+            LeaseDuty::Renew | LeaseDuty::WaitUntil(_) => {}
+        }
+        if node.cluster.duty() == LeaseDuty::EndEverything {
+            continue;
+        }
+        let sent = engine.sent_renewal();
+        node.cluster.note_request(sent.at);
+        let request = engine.renewal_request(carried_out.clone());
+        let renewed = tokio::select! {
+            renewed = node.cluster.store().renew(request) => renewed,
+            () = wait_for_lease_end(&engine, node) => continue,
+            () = engine.inner().closing.cancelled() => return,
+        };
+        match renewed {
+            Ok(answer) if answer.outcome == RenewOutcome::Lost => return engine.give_up_lease(node),
+            Ok(answer) => {
+                looks.note(&answer.nodes, node.cluster.membership());
+                carried_out = engine.apply_renewal(node, &sent, answer).await;
+            }
+            Err(StoreError::Closed) => return,
+            Err(error) => {
+                tracing::warn!(%error, "the lease could not be renewed");
+                // The next one is due at its time; what was carried out is told then.
+                if wait_for_work(&engine, node.cluster.duty(), &mut wakeups, None).await {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// When to look for nodes whose leases may have ended.
+#[derive(Default)]
+struct DeadNodeLooks {
+    next: Option<Instant>,
+}
+
+impl DeadNodeLooks {
+    fn note(&mut self, nodes: &[NodeRow], own: &Membership) {
+        let ends = nodes.iter().filter(|row| row.membership != *own).map(|row| row.expires_in).min();
+        self.next = ends.map(|ends| Instant::now() + ends.max(MIN_LOOK_INTERVAL));
+    }
+
+    fn next_at(&self) -> Option<Instant> {
+        self.next
+    }
+}
+
+/// Waits until the next renewal is due, another node has something for this one, or a lease may have ended. True once
+/// the engine closes.
+async fn wait_for_work(
+    engine: &Engine,
+    duty: LeaseDuty,
+    wakeups: &mut watch::Receiver<u64>,
+    look_at: Option<Instant>,
+) -> bool {
+    let due = match duty {
+        LeaseDuty::WaitUntil(moment) => engine.inner().clock.instant(moment),
+        LeaseDuty::Renew | LeaseDuty::EndEverything => Instant::now() + MIN_LOOK_INTERVAL,
+    };
+    let until = look_at.map_or(due, |look| look.min(due));
+    tokio::select! {
+        () = engine.inner().closing.cancelled() => true,
+        () = tokio::time::sleep_until(until) => false,
+        // The sender lives as long as the store.
+        _ = wakeups.changed() => false,
+    }
+}
+
+/// Waits until the time for work without a renewal is over.
+async fn wait_for_lease_end(engine: &Engine, node: &Node) {
+    loop {
+        match node.cluster.duty() {
+            LeaseDuty::EndEverything => return,
+            LeaseDuty::Renew | LeaseDuty::WaitUntil(_) => {
+                let now = Instant::now();
+                let until = engine.inner().clock.instant(node.cluster.work_ends_at());
+                tokio::time::sleep_until(until.max(now + Duration::from_millis(1))).await;
+            }
+        }
+    }
+}
+
+/// Gives back sessions of which nothing is alive any more.
+async fn release_unused_sessions(engine: Engine) {
+    let Some(cluster) = engine.cluster().cloned() else { return };
+    let mut ticker = tokio::time::interval(RELEASE_INTERVAL.min(cluster.timing().lease()));
+    ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = engine.inner().closing.cancelled() => return,
+            _ = ticker.tick() => {}
+        }
+        for key in cluster.owned_sessions() {
+            if !engine.is_session_in_use(&key) {
+                cluster.release_session(&key).await;
+            }
+        }
+    }
+}

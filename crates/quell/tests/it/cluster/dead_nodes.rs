@@ -1,0 +1,44 @@
+//! A node that is killed, stopped or cut off: nothing of it survives its lease, and others go on with its sessions.
+
+use std::time::Instant;
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_runs_of_a_killed_node_are_sealed_by_another_and_readers_see_one_end() {
+    let Some(mut cluster) = TestCluster::start(3).await else { return };
+    let marker = ProcessMarker::new();
+    let run = cluster.start_command(0, "s", &marker).await;
+    let reader = cluster.api(2).run_events(&run, 0).await;
+    let killed_at = Instant::now();
+    cluster.nodes.remove(0).kill9().await;
+    marker.wait_gone(WAIT_TIMEOUT).await;
+    let read = reader.read_to_end().await;
+    let settled_after = killed_at.elapsed();
+    assert_eq!((read.verdict(), read.of_kind("run.ended").len()), ("aborted", 1));
+    assert!(settled_after < SETTLED_WITHIN, "{settled_after:?}");
+    let view = cluster.api(0).run_view(&run).await;
+    let by = json!({"principal": "node node-0", "surface": "daemon"});
+    assert_fields(
+        &view,
+        &json!({"state": "ended", "verdict": {"kind": "aborted", "reason": "daemon_stopped", "by": by}}),
+    );
+    cluster.complete_run(1, "s").await;
+    assert_eq!(cluster.owner("s"), "node-2");
+    cluster.model.assert_histories_valid();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_of_a_run_on_a_dead_node_is_answered_when_its_lease_has_ended() {
+    let Some(mut cluster) = TestCluster::start(2).await else { return };
+    let marker = ProcessMarker::new();
+    let run = cluster.start_command(0, "s", &marker).await;
+    cluster.nodes.remove(0).kill9().await;
+    let silent = cluster.api(0).post(&format!("/api/runs/{run}/stop"), &json!({})).await;
+    assert_problem(&silent, 503, "node_unreachable");
+    let detail = silent.body["detail"].as_str().unwrap();
+    assert!(detail.contains("node-0") && detail.contains("The stop is stored"), "{detail}");
+    let stopped = cluster.api(0).post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    assert_fields(&stopped, &json!({"state": "ended", "verdict": {"kind": "aborted"}}));
+    assert_eq!(cluster.server.sql("SELECT count(*) FROM node_stops"), "0");
+}

@@ -1,0 +1,80 @@
+//! Any node answers for all: messages, events, lists and stops reach the node of the session.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_to_any_node_runs_on_the_node_of_the_session() {
+    let Some(cluster) = TestCluster::start(3).await else { return };
+    let first = cluster.complete_run(0, "s").await;
+    assert_eq!(cluster.owner("s"), "node-0");
+    for node in [1, 2] {
+        cluster.complete_run(node, "s").await;
+        assert_eq!(cluster.owner("s"), "node-0");
+        assert_eq!(cluster.api(node).run_view(&first).await["verdict"]["kind"], "completed");
+    }
+    let other = cluster.complete_run(2, "t").await;
+    assert_eq!(cluster.owner("t"), "node-2");
+    assert_eq!(cluster.api(0).run_view(&other).await["verdict"]["kind"], "completed");
+    let history = cluster.api(1).get("/api/sessions/s/history").await.expect_status(200);
+    assert_eq!(history["items"].as_array().unwrap().len(), 6, "{history:#}");
+    cluster.model.assert_histories_valid();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_at_another_node_ends_the_processes_of_the_run() {
+    let Some(cluster) = TestCluster::start(3).await else { return };
+    let marker = ProcessMarker::new();
+    let run = cluster.start_command(0, "s", &marker).await;
+    let listed = cluster.api(1).get("/api/runs?state=active").await.expect_status(200);
+    assert_eq!(listed["items"][0]["runId"], json!(run), "{listed:#}");
+    let stopped = cluster.api(2).post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    marker.wait_gone(WAIT_TIMEOUT).await;
+    assert_fields(&stopped, &json!({"state": "ended", "aborted": true, "runIds": [run]}));
+    assert_eq!(stopped["receipt"]["leftovers"], json!([]), "{stopped:#}");
+    assert_eq!(cluster.api(1).run_view(&run).await["receipt"], stopped["receipt"]);
+    assert_eq!(cluster.server.sql("SELECT count(*) FROM node_stops"), "0");
+    cluster.complete_run(1, "s").await;
+    cluster.model.assert_histories_valid();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_of_a_session_and_of_everything_reaches_all_nodes() {
+    let Some(cluster) = TestCluster::start(3).await else { return };
+    let markers = [ProcessMarker::new(), ProcessMarker::new()];
+    let runs = [cluster.start_command(0, "s", &markers[0]).await, cluster.start_command(1, "t", &markers[1]).await];
+    let of_session = cluster.api(2).post("/api/sessions/s/stop?wait=1", &json!({})).await.expect_status(200);
+    assert_fields(&of_session, &json!({"aborted": true, "runIds": [runs[0]]}));
+    markers[0].wait_gone(WAIT_TIMEOUT).await;
+    let of_all = cluster.api(2).post("/api/stop?wait=1", &json!({"hold": true})).await.expect_status(200);
+    assert_fields(&of_all, &json!({"aborted": true, "runIds": [runs[1]], "held": true}));
+    markers[1].wait_gone(WAIT_TIMEOUT).await;
+    for node in 0..3 {
+        assert_problem(&cluster.api(node).post_run("u", &json!({"text": "hello"})).await, 503, "held");
+    }
+    cluster.api(1).delete("/api/hold").await.expect_status(200);
+    poll_until("every node takes runs again", async || {
+        let mut held = 0;
+        for node in 0..3 {
+            held += usize::from(cluster.api(node).get("/api/hold").await.body["held"] == json!(true));
+        }
+        (held == 0).then_some(())
+    })
+    .await;
+    cluster.complete_run(0, "u").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_of_a_run_are_followed_at_any_node_with_the_same_numbers() {
+    let Some(cluster) = TestCluster::start(2).await else { return };
+    let run = cluster.complete_run(0, "s").await;
+    let here = cluster.api(0).run_events(&run, 0).await.read_to_end().await;
+    let there = cluster.api(1).run_events(&run, 0).await.read_to_end().await;
+    assert_eq!(here.receipt(), there.receipt());
+    cluster.model.script(gated_response("go"));
+    let live = cluster.api(0).send_message("s", "wait").await;
+    let followed = cluster.api(1).run_events(&live, 0).await;
+    cluster.model.open_gate("go");
+    let followed = followed.read_to_end().await;
+    assert_eq!(followed.verdict(), "completed");
+    followed.assert_valid();
+}

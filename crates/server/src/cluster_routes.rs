@@ -1,0 +1,139 @@
+//! Which node of a cluster answers a request.
+
+use axum::http::Method;
+use percent_encoding::percent_decode_str;
+use quell_protocol::SessionKey;
+use serde_json::Value;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ClusterRoute {
+    /// The node that receives it: the database has the answer, or the engine asks the others itself.
+    Here,
+    /// The node that has the session; this one if nobody has.
+    Session(SessionKey),
+    /// As [`ClusterRoute::Session`]; a node takes the session over if nobody has it.
+    ChangeSession(SessionKey),
+    /// As [`ClusterRoute::ChangeSession`]. The text may be a stop.
+    Message(SessionKey),
+    /// As [`ClusterRoute::ChangeSession`]; the body names the session.
+    OpenSession,
+    /// All nodes: the answers are merged.
+    EveryNode,
+    /// The one node that knows what the request is about.
+    AnyNode,
+}
+
+impl ClusterRoute {
+    pub(crate) fn of(method: &Method, path: &str) -> Self {
+        let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        let with_key = |text: &str, route: fn(SessionKey) -> Self| {
+            let key = percent_decode_str(text).decode_utf8().ok().and_then(|key| SessionKey::parse(key).ok());
+            // The handler says what is wrong with it.
+            key.map_or(Self::Here, route)
+        };
+        match (method.as_str(), parts.as_slice()) {
+            ("POST", ["api", "sessions", key, "runs"]) => with_key(key, Self::Message),
+            ("POST", ["api", "sessions"]) => Self::OpenSession,
+            ("GET", ["api", "sessions", key])
+            | ("GET", ["api", "sessions", key, "processes"])
+            | ("GET" | "DELETE", ["api", "sessions", key, "processes", _]) => with_key(key, Self::Session),
+            ("PATCH" | "DELETE", ["api", "sessions", key])
+            | ("POST", ["api", "sessions", key, "reset"])
+            | ("PUT", ["api", "sessions", key, "sharing"]) => with_key(key, Self::ChangeSession),
+            ("GET", ["api", "approvals" | "approval-rules" | "processes" | "agents"])
+            | ("GET", ["api", "agents", _])
+            | ("GET", ["api", "runs"]) => Self::EveryNode,
+            ("POST", ["api", "approvals", _]) | ("DELETE", ["api", "approval-rules", _]) => Self::AnyNode,
+            _ => Self::Here,
+        }
+    }
+}
+
+/// Adds the answer of another node to a list, or to the row of something that several nodes have a part of.
+pub(crate) fn merge_answers(merged: &mut Value, other: Value) {
+    if let (Some(rows), Some(Value::Array(more))) = (merged["items"].as_array_mut(), other.get("items")) {
+        for row in more {
+            match rows.iter_mut().find(|known| identity(known).is_some() && identity(known) == identity(row)) {
+                Some(known) => merge_rows(known, row),
+                None => rows.push(row.clone()),
+            }
+        }
+    } else {
+        merge_rows(merged, &other);
+    }
+}
+
+fn identity(row: &Value) -> Option<&Value> {
+    row.get("runId").or_else(|| row.get("id"))
+}
+
+/// Of two rows of an agent, the busier status and the runs of both; of two rows of a run, the one that is further.
+fn merge_rows(known: &mut Value, other: &Value) {
+    if let Some(status) =
+        other.get("computeStatus").filter(|status| busyness(status) > busyness(&known["computeStatus"]))
+    {
+        known["computeStatus"] = status.clone();
+    }
+    if let (Some(runs), Some(Value::Array(more))) = (known["activeRuns"].as_array_mut(), other.get("activeRuns")) {
+        let new: Vec<Value> = more.iter().filter(|run| !runs.contains(run)).cloned().collect();
+        runs.extend(new);
+    }
+    if other.get("runId").is_some() && other["seq"].as_u64() > known["seq"].as_u64() {
+        *known = other.clone();
+    }
+    if let (Some(children), Some(Value::Array(more))) = (known["children"].as_array_mut(), other.get("children")) {
+        for child in more {
+            if let Some(known) = children.iter_mut().find(|known| identity(known) == identity(child)) {
+                merge_rows(known, child);
+            }
+        }
+    }
+}
+
+/// As the status of an agent with several runs is chosen (row B3 in `docs/design/requirements.md`).
+fn busyness(status: &Value) -> u8 {
+    match status.as_str() {
+        Some("waiting_llm") => 3,
+        Some("processing") => 2,
+        Some("stopping") => 1,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case(Method::POST, "/api/sessions/a%2Fb/runs", ClusterRoute::Message(SessionKey::parse("a/b").unwrap()))]
+    #[case(Method::GET, "/api/sessions/s", ClusterRoute::Session(SessionKey::parse("s").unwrap()))]
+    #[case(Method::DELETE, "/api/sessions/s", ClusterRoute::ChangeSession(SessionKey::parse("s").unwrap()))]
+    #[case(Method::POST, "/api/sessions/s/stop", ClusterRoute::Here)]
+    #[case(Method::POST, "/api/runs/r/stop", ClusterRoute::Here)]
+    #[case(Method::GET, "/api/sessions/s/history", ClusterRoute::Here)]
+    #[case(Method::GET, "/api/approvals", ClusterRoute::EveryNode)]
+    #[case(Method::POST, "/api/approvals/a", ClusterRoute::AnyNode)]
+    #[case(Method::GET, "/healthz", ClusterRoute::Here)]
+    fn each_request_is_answered_where_its_answer_is(
+        #[case] method: Method,
+        #[case] path: &str,
+        #[case] route: ClusterRoute,
+    ) {
+        assert_eq!(ClusterRoute::of(&method, path), route);
+    }
+
+    #[test]
+    fn the_busier_node_of_an_agent_tells_its_status() {
+        let mut merged = json!({"items": [{"id": "main", "computeStatus": "stopping", "activeRuns": ["a"]}]});
+        let other = json!({"items": [
+            {"id": "main", "computeStatus": "waiting_llm", "activeRuns": ["b"]},
+            {"id": "other", "computeStatus": "idle", "activeRuns": []},
+        ]});
+        merge_answers(&mut merged, other);
+        assert_eq!(merged["items"][0], json!({"id": "main", "computeStatus": "waiting_llm", "activeRuns": ["a", "b"]}));
+        assert_eq!(merged["items"].as_array().unwrap().len(), 2);
+    }
+}

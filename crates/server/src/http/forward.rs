@@ -1,0 +1,351 @@
+//! Requests about what another node of the cluster has: they are answered there, as if they had come there.
+//!
+//! The node that receives a request authenticates its caller; the other one believes it. Stops do not take this way:
+//! `Engine::stop` asks the other nodes itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use quell_engine::Engine;
+use quell_engine::access::{Caller, Credential};
+use quell_engine::engine::{PeerCall, PeerMessages, PeerService, Placement, PlacementError};
+use quell_kernel::stop_text;
+use quell_protocol::api::SendRequest;
+use quell_protocol::session::SessionRequest;
+use quell_protocol::{ErrorCode, SessionKey};
+use quell_store::Membership;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{ApiCall, ProblemResponse, problem_response};
+use crate::cluster_routes::{ClusterRoute, merge_answers};
+use crate::state::ServerState;
+
+/// Bodies that are read to find out what they are about, at most. A stop text and the key of a session are short.
+const MAX_INSPECTED_BYTES: usize = 64 * 1024;
+/// For the answers of all nodes to a request about what they have.
+const GATHER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Names the nodes whose part of a list is missing.
+const UNREACHED_HEADER: HeaderName = HeaderName::from_static("x-quell-unreached");
+
+/// The caller of a request that another node has forwarded, in the extensions of the request.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ForwardedCaller {
+    pub(crate) caller: Caller,
+    pub(crate) credential: Option<Credential>,
+}
+
+/// The head of a forwarded request.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ForwardedRequest {
+    pub(crate) method: String,
+    /// Path and query.
+    pub(crate) target: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) from: ForwardedCaller,
+}
+
+/// The head of the answer to a forwarded request. The body follows in messages.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ForwardedResponse {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+/// Headers of a request that mean something to a handler.
+const FORWARDED_HEADERS: [HeaderName; 3] =
+    [header::CONTENT_TYPE, header::ACCEPT, HeaderName::from_static("last-event-id")];
+
+pub(super) async fn forward_to_owner(State(server): State<ServerState>, request: Request, next: Next) -> Response {
+    let is_alone = server.engine().cluster().is_none() || request.extensions().get::<ForwardedCaller>().is_some();
+    let route = if is_alone { ClusterRoute::Here } else { ClusterRoute::of(request.method(), request.uri().path()) };
+    let answered = match route {
+        ClusterRoute::Here => return next.run(request).await,
+        ClusterRoute::Session(key) => at_owner_of(&server, request, next, key, Placement::WhereItIs).await,
+        ClusterRoute::ChangeSession(key) => at_owner_of(&server, request, next, key, Placement::Place).await,
+        ClusterRoute::Message(key) => message(&server, request, next, key).await,
+        ClusterRoute::OpenSession => open_session(&server, request, next).await,
+        ClusterRoute::EveryNode => every_node(&server, request, next).await,
+        ClusterRoute::AnyNode => any_node(&server, request, next).await,
+    };
+    answered.unwrap_or_else(IntoResponse::into_response)
+}
+
+impl From<PlacementError> for ProblemResponse {
+    fn from(error: PlacementError) -> Self {
+        match error {
+            PlacementError::Store(error) => error.into(),
+            silent @ PlacementError::Silent { .. } => {
+                problem_response(ErrorCode::NodeUnreachable, silent.to_string()).retry_after(1)
+            }
+        }
+    }
+}
+
+async fn message(
+    server: &ServerState,
+    request: Request,
+    next: Next,
+    key: SessionKey,
+) -> Result<Response, ProblemResponse> {
+    let (request, body) = inspect_body(request).await;
+    let is_stop = |body: &Bytes| {
+        serde_json::from_slice::<SendRequest>(body)
+            .is_ok_and(|message| !message.literal && stop_text::is_stop_phrase(&message.text))
+    };
+    if body.as_ref().is_some_and(is_stop) {
+        return Ok(next.run(request).await);
+    }
+    at_owner_of(server, request, next, key, Placement::Place).await
+}
+
+async fn open_session(server: &ServerState, request: Request, next: Next) -> Result<Response, ProblemResponse> {
+    let (request, body) = inspect_body(request).await;
+    let key = body.and_then(|body| serde_json::from_slice::<SessionRequest>(&body).ok()?.key().ok());
+    match key {
+        Some(key) => at_owner_of(server, request, next, key, Placement::Place).await,
+        // The handler says what is wrong with it.
+        None => Ok(next.run(request).await),
+    }
+}
+
+/// Reads a short body, and gives it back with the request. `None` if it is longer.
+async fn inspect_body(request: Request) -> (Request, Option<Bytes>) {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if length.is_none_or(|length: usize| length > MAX_INSPECTED_BYTES) {
+        return (request, None);
+    }
+    let (parts, body) = request.into_parts();
+    match to_bytes(body, MAX_INSPECTED_BYTES).await {
+        Ok(bytes) => (Request::from_parts(parts, Body::from(bytes.clone())), Some(bytes)),
+        // The client has gone away.
+        Err(_) => (Request::from_parts(parts, Body::empty()), None),
+    }
+}
+
+/// Answers a request about a session on the node that has it.
+async fn at_owner_of(
+    server: &ServerState,
+    request: Request,
+    next: Next,
+    key: SessionKey,
+    placement: Placement,
+) -> Result<Response, ProblemResponse> {
+    let engine = server.engine();
+    if engine.cluster().is_some_and(|cluster| cluster.owns_session(&key)) {
+        return Ok(next.run(request).await);
+    }
+    let (mut parts, body) = request.into_parts();
+    let call = ApiCall::from_request_parts(&mut parts, server).await?;
+    let Some(owner) = engine.find_node_for(&key, placement).await? else {
+        return Ok(next.run(Request::from_parts(parts, body)).await);
+    };
+    let limit = engine.config().limits.request_body_bytes;
+    let body = to_bytes(body, limit).await.map_err(|_| {
+        problem_response(
+            ErrorCode::BodyTooLarge,
+            format!("the limit is {limit} bytes (request_body_bytes in [limits])"),
+        )
+    })?;
+    let forwarded = forward(engine, &owner, &parts, &call, &body).await;
+    forwarded.map_err(|problem| {
+        let detail = format!(
+            "the session {key:?} is on the node {}: {problem}. It is not known whether the request was carried out; send it \
+             again with the same idempotency key",
+            owner.node
+        );
+        problem_response(ErrorCode::NodeUnreachable, detail).retry_after(1)
+    })
+}
+
+fn forwarded_head(parts: &Parts, call: &ApiCall) -> String {
+    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
+    let header = |name: &HeaderName| Some((name.to_string(), parts.headers.get(name)?.to_str().ok()?.to_owned()));
+    let headers = FORWARDED_HEADERS.iter().filter_map(header).collect();
+    let from = ForwardedCaller { caller: call.caller.clone(), credential: call.credential };
+    let head = ForwardedRequest { method: parts.method.to_string(), target, headers, from };
+    serde_json::to_string(&head).unwrap_or_default()
+}
+
+/// The answer of another node, or why there is none.
+async fn forward(
+    engine: &Engine,
+    node: &Membership,
+    parts: &Parts,
+    call: &ApiCall,
+    body: &[u8],
+) -> Result<Response, String> {
+    let peer_call = engine.forward(node, &forwarded_head(parts, call), body).ok_or("there is no cluster")?;
+    receive_response(peer_call).await
+}
+
+async fn receive_response(mut peer_call: PeerCall) -> Result<Response, String> {
+    let head = match peer_call.next().await {
+        Some(Ok(head)) => head,
+        Some(Err(error)) => return Err(error.to_string()),
+        None => return Err("its answer is empty".to_owned()),
+    };
+    let head: ForwardedResponse = serde_json::from_slice(&head).map_err(|error| error.to_string())?;
+    let body = stream::unfold(peer_call, |mut peer_call| async move {
+        let message = peer_call.next().await?;
+        Some((message.map_err(std::io::Error::other), peer_call))
+    });
+    let mut response = Response::new(Body::from_stream(body));
+    *response.status_mut() = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
+    for (name, value) in head.headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    Ok(response)
+}
+
+/// Adds to the answer of this node those of all others.
+async fn every_node(server: &ServerState, request: Request, next: Next) -> Result<Response, ProblemResponse> {
+    let (mut parts, body) = request.into_parts();
+    let call = ApiCall::from_request_parts(&mut parts, server).await?;
+    let asked = copy_parts(&parts);
+    let others = ask_others(server, &asked, &call, &[]);
+    let here = next.run(Request::from_parts(parts, body));
+    let (here, others) = tokio::join!(here, others);
+    if !here.status().is_success() {
+        return Ok(here);
+    }
+    let (head, body) = here.into_parts();
+    let mut merged: Value = match to_bytes(body, usize::MAX).await {
+        Ok(body) => serde_json::from_slice(&body).unwrap_or_default(),
+        Err(_) => Value::Null,
+    };
+    let mut unreached = Vec::new();
+    for (node, answer) in others {
+        match answer {
+            Some((StatusCode::OK, body)) => {
+                merge_answers(&mut merged, serde_json::from_slice(&body).unwrap_or_default())
+            }
+            // The node does not know it, which is no reason to hide what others know.
+            Some(_) => {}
+            None => unreached.push(node.node.to_string()),
+        }
+    }
+    let mut response = Response::from_parts(head, Body::from(merged.to_string()));
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    if let (false, Ok(names)) = (unreached.is_empty(), HeaderValue::try_from(unreached.join(", "))) {
+        response.headers_mut().insert(UNREACHED_HEADER, names);
+    }
+    Ok(response)
+}
+
+/// Answers a request about something that one node has, whichever it is: this one first.
+async fn any_node(server: &ServerState, request: Request, next: Next) -> Result<Response, ProblemResponse> {
+    let (request, body) = inspect_body(request).await;
+    let (mut parts, whole) = request.into_parts();
+    let Ok(call) = ApiCall::from_request_parts(&mut parts, server).await else {
+        return Ok(next.run(Request::from_parts(parts, whole)).await);
+    };
+    let again = copy_parts(&parts);
+    let here = next.run(Request::from_parts(parts, whole)).await;
+    if here.status() != StatusCode::NOT_FOUND {
+        return Ok(here);
+    }
+    let others = ask_others(server, &again, &call, &body.unwrap_or_default()).await;
+    let found =
+        others.into_iter().filter_map(|(_, answer)| answer).find(|(status, _)| *status != StatusCode::NOT_FOUND);
+    Ok(match found {
+        Some((status, body)) => (status, [(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        None => here,
+    })
+}
+
+fn copy_parts(parts: &Parts) -> Parts {
+    let mut copy = Request::new(()).into_parts().0;
+    copy.method = parts.method.clone();
+    copy.uri = parts.uri.clone();
+    copy.headers = parts.headers.clone();
+    copy
+}
+
+type NodeAnswer = (Membership, Option<(StatusCode, Bytes)>);
+
+/// The answers of all other nodes that are at work; `None` for those that do not answer in time.
+async fn ask_others(server: &ServerState, parts: &Parts, call: &ApiCall, body: &[u8]) -> Vec<NodeAnswer> {
+    let engine = server.engine();
+    let peers = engine.cluster().map(quell_engine::cluster::Cluster::live_peers).unwrap_or_default();
+    let ask = |node: Membership| async move {
+        let answer = async {
+            let response = forward(engine, &node, parts, call, body).await.ok()?;
+            let (head, body) = response.into_parts();
+            Some((head.status, to_bytes(body, usize::MAX).await.ok()?))
+        };
+        let answer = tokio::time::timeout(GATHER_TIMEOUT, answer).await.ok().flatten();
+        (node, answer)
+    };
+    futures_util::future::join_all(peers.into_iter().map(|row| ask(row.membership))).await
+}
+
+/// Headers of an answer for the node that has forwarded the request.
+pub(crate) fn answer_headers(headers: &HeaderMap) -> Vec<(String, String)> {
+    let text = |(name, value): (&HeaderName, &HeaderValue)| Some((name.to_string(), value.to_str().ok()?.to_owned()));
+    headers.iter().filter(|(name, _)| *name != header::CONTENT_LENGTH).filter_map(text).collect()
+}
+
+/// A forwarded request as the routes of this node take it.
+pub(crate) fn build_request(head: ForwardedRequest, body: Vec<u8>) -> Option<Request> {
+    let mut builder = Request::builder()
+        .method(Method::from_bytes(head.method.as_bytes()).ok()?)
+        .uri(&head.target)
+        .header(header::HOST, "localhost")
+        .header(header::CONTENT_LENGTH, body.len());
+    for (name, value) in &head.headers {
+        builder = builder.header(name, value);
+    }
+    builder.extension(head.from).body(Body::from(body)).ok()
+}
+
+/// Answers the requests that other nodes forward.
+pub(crate) struct RoutePeerService {
+    routes: axum::Router,
+}
+
+impl RoutePeerService {
+    pub(crate) fn new(routes: axum::Router) -> Arc<Self> {
+        Arc::new(Self { routes })
+    }
+}
+
+impl PeerService for RoutePeerService {
+    fn serve(&self, head: &str, body: Vec<u8>) -> PeerMessages {
+        let request = serde_json::from_str::<ForwardedRequest>(head).ok().and_then(|head| build_request(head, body));
+        let routes = self.routes.clone();
+        let answer = async move {
+            let response = match request {
+                Some(request) => answer_request(routes, request).await,
+                None => {
+                    problem_response(ErrorCode::InvalidRequest, "the forwarded request cannot be read").into_response()
+                }
+            };
+            let (head, body) = response.into_parts();
+            let headers = answer_headers(&head.headers);
+            let head = ForwardedResponse { status: head.status.as_u16(), headers };
+            let head = serde_json::to_vec(&head).unwrap_or_default();
+            let body = body.into_data_stream().map(|piece| piece.map(Vec::from).unwrap_or_default());
+            stream::once(std::future::ready(head)).chain(body)
+        };
+        Box::pin(stream::once(answer).flatten())
+    }
+}
+
+async fn answer_request(routes: axum::Router, request: Request) -> Response {
+    let service = hyper_util::service::TowerToHyperService::new(routes);
+    match hyper::service::Service::call(&service, request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
