@@ -13,6 +13,7 @@ const SALT: &[u8] = b"quell cluster secret v1";
 ///
 /// To change the key without an interruption: add the new one as second line on each node, then move it to the first
 /// line on each node, then remove the old one.
+#[derive(Clone)]
 pub struct ClusterSecret {
     keys: Vec<SecretString>,
 }

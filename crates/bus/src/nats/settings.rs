@@ -6,7 +6,7 @@ use secrecy::SecretString;
 
 use super::subjects::is_prefix;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct NatsSettings {
     /// Such as `nats://10.0.0.5:4222`, or `tls://` for TLS even if the server does not ask for it. Servers that these
     /// name are not used by themselves.
@@ -21,7 +21,7 @@ pub struct NatsSettings {
 }
 
 /// How this node logs in.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum NatsCredentials {
     /// Refused: NATS is used only with credentials.
     None,
