@@ -136,7 +136,8 @@ impl NatsTransport {
     }
 
     /// Whether letters can be sent. A short interruption may go unnoticed here, but is always reported as
-    /// [`NatsEvent::ConnectionLost`].
+    /// [`NatsEvent::ConnectionLost`]. Drop what `borrow` or `wait_for` return before the next await: it locks the value,
+    /// and the driver waits for the lock when it sets the value, also when it is dropped.
     pub fn connected(&self) -> watch::Receiver<bool> {
         self.connected.clone()
     }
