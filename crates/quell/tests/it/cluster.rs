@@ -3,6 +3,7 @@
 mod dead_nodes;
 mod nodes;
 mod partitions;
+mod random_kills;
 
 use quell_testkit::nats::TestNats;
 use quell_testkit::postgres::TestPostgres;

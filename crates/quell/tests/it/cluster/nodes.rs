@@ -104,7 +104,13 @@ async fn credentials_that_one_node_issues_are_accepted_by_all() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_approval_is_listed_and_decided_at_any_node() {
-    let Some(cluster) = TestCluster::start_with(2, Bus::Nats, "approvals = { shell = \"ask\" }\n[approvals]\nby_own_principal = true\n").await else {
+    let Some(cluster) = TestCluster::start_with(
+        2,
+        Bus::Nats,
+        "approvals = { shell = \"ask\" }\n[approvals]\nby_own_principal = true\n",
+    )
+    .await
+    else {
         return;
     };
     cluster.model.script(shell_call("echo done"));
