@@ -391,19 +391,3 @@ impl Wardens {
         Ok(RunningCommand { control, input, streams, end_task: watch, output_limit: spec.output_limit })
     }
 }
-
-// STUB, replaced by the branch `process`
-#[derive(Debug, Clone, Default)]
-pub struct LifetimeLimit;
-impl LifetimeLimit {
-    pub fn extend(&self, _until: std::time::Duration) {}
-    pub fn end_now(&self) {}
-}
-pub fn boot_time_now() -> std::time::Duration {
-    std::time::Duration::ZERO
-}
-impl Wardens {
-    pub fn lifetime_limit(&self) -> &LifetimeLimit {
-        &LifetimeLimit
-    }
-}

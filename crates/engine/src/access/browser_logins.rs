@@ -90,6 +90,10 @@ impl BrowserLogins {
         (*until >= now).then_some(*facts)
     }
 
+    pub(super) fn remove_all_cookies(&mut self) {
+        self.cookies.0.clear();
+    }
+
     pub(super) fn remove_cookie(&mut self, value: &SecretDigest) {
         self.cookies.0.remove(value);
     }

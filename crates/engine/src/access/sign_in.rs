@@ -145,9 +145,7 @@ impl AccessControl {
     /// Restores the cookies from before a restart whose tokens are still valid.
     pub(super) async fn restore_cookies(&self) -> Result<(), AccessError> {
         let (now, wall) = (self.clock.now(), Clock::wall_seconds());
-        if let Err(error) = self.store.access().delete_expired_cookies(wall).await {
-            tracing::warn!(%error, "cookies that have expired stay in the database until the next start");
-        }
+        let mut valid = Vec::new();
         for stored in self.store.access().list_valid_cookies(wall, MAX_ENTRIES).await? {
             let (Some(value), Some(token)) =
                 (SecretDigest::from_hex(&stored.sha256), SecretDigest::from_hex(&stored.token))
@@ -159,9 +157,17 @@ impl AccessControl {
             }
             let remaining_s = u64::try_from(stored.expires.saturating_sub(wall)).unwrap_or_default();
             let until = now.plus(Duration::from_secs(remaining_s));
-            let facts = SignInFacts { token, verified_person: stored.verified_person };
-            self.lock_browser_logins().add_cookie(value, facts, now, until);
+            valid.push((value, SignInFacts { token, verified_person: stored.verified_person }, until));
         }
+        let mut logins = self.lock_browser_logins();
+        logins.remove_all_cookies();
+        valid.into_iter().for_each(|(value, facts, until)| logins.add_cookie(value, facts, now, until));
         Ok(())
+    }
+
+    pub(super) async fn delete_expired_cookies(&self) {
+        if let Err(error) = self.store.access().delete_expired_cookies(Clock::wall_seconds()).await {
+            tracing::warn!(%error, "cookies that have expired stay in the database until the next start");
+        }
     }
 }

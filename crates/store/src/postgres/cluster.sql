@@ -78,12 +78,12 @@ BEGIN
 END $$;
 
 CREATE TRIGGER count_change AFTER INSERT OR UPDATE OR DELETE ON tokens
-    FOR EACH STATEMENT EXECUTE FUNCTION quell_count_change('tokens');
+    FOR EACH ROW EXECUTE FUNCTION quell_count_change('tokens');
 CREATE TRIGGER count_change AFTER INSERT OR UPDATE OR DELETE ON page_cookies
-    FOR EACH STATEMENT EXECUTE FUNCTION quell_count_change('tokens');
+    FOR EACH ROW EXECUTE FUNCTION quell_count_change('tokens');
 CREATE TRIGGER count_change AFTER INSERT OR UPDATE OR DELETE ON agents
-    FOR EACH STATEMENT EXECUTE FUNCTION quell_count_change('agents');
+    FOR EACH ROW EXECUTE FUNCTION quell_count_change('agents');
 CREATE TRIGGER count_change AFTER INSERT OR UPDATE OR DELETE ON hold
-    FOR EACH STATEMENT EXECUTE FUNCTION quell_count_change('hold');
+    FOR EACH ROW EXECUTE FUNCTION quell_count_change('hold');
 CREATE TRIGGER count_change AFTER UPDATE OF shared, owner ON sessions
-    FOR EACH STATEMENT EXECUTE FUNCTION quell_count_change('sharing');
+    FOR EACH ROW EXECUTE FUNCTION quell_count_change('sharing');
