@@ -9,6 +9,7 @@ use rustix::process::{Pid, getpid};
 
 use super::cgroup::Cgroup;
 use super::command_start::start_command;
+use super::lifetime_limit::ReceivedLimit;
 use super::namespace::NetworkSetup;
 use super::process_tree::{self, ChildLookup};
 use super::sandbox::{OwnNamespaces, PreparedSandbox};
@@ -32,17 +33,18 @@ impl StartedCommand {
         request: &LaunchRequest,
         input: &mut Option<OwnedFd>,
         network: NetworkSetup,
+        limit: &mut ReceivedLimit,
     ) -> Result<Self, StartFailure> {
         match request.isolate {
-            Isolate::Auto | Isolate::Pid => match namespace::start_in_namespace(request, input, network) {
+            Isolate::Auto | Isolate::Pid => match namespace::start_in_namespace(request, input, network, limit) {
                 Err(StartFailure { step: StartStep::Isolate, errno, .. })
                     if request.isolate == Isolate::Auto && is_permanent(errno) =>
                 {
-                    Self::without_namespace(request, input)
+                    Self::without_namespace(request, input, limit)
                 }
                 inside => Ok(Self::in_namespace(inside?)),
             },
-            Isolate::None => Self::without_namespace(request, input),
+            Isolate::None => Self::without_namespace(request, input, limit),
         }
     }
 
@@ -54,11 +56,16 @@ impl StartedCommand {
         Self { leader: init.pid, command, namespace_reports: Some(init.reports), cgroup: None, sandbox: init.sandbox }
     }
 
-    fn without_namespace(request: &LaunchRequest, input: &mut Option<OwnedFd>) -> Result<Self, StartFailure> {
+    fn without_namespace(
+        request: &LaunchRequest,
+        input: &mut Option<OwnedFd>,
+        limit: &mut ReceivedLimit,
+    ) -> Result<Self, StartFailure> {
         let spec = request.sandbox.as_deref();
         let mut sandbox = spec.map(|spec| PreparedSandbox::new(spec, OwnNamespaces::NONE)).transpose()?;
         let facts = sandbox.as_ref().map(|sandbox| sandbox.facts().clone());
         let cgroup = Cgroup::create();
+        limit.check()?;
         let mut start = || start_command(request, input.take().map_or_else(Stdio::null, Stdio::from), sandbox.take());
         let started = match &cgroup {
             Some(cgroup) => cgroup.start(&mut start),

@@ -1,5 +1,5 @@
-//! Send descriptors over a socket: to a warden the launch request and the reading end of the command's input pipe, to
-//! other wardens the namespaces that they share.
+//! Send descriptors over a socket: to a warden the launch request, the lifetime limit and the reading end of the
+//! command's input pipe, to other wardens the namespaces that they share.
 //!
 //! Only the command keeps its end of the pipe, so that it sees end of file when the writing end is closed.
 

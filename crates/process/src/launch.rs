@@ -55,6 +55,9 @@ pub(super) fn launch(
     spec: &CommandSpec,
     input: CommandInput,
 ) -> Result<LaunchedCommand, SpawnError> {
+    if shared.lifetime_limit.has_passed() {
+        return Err(SpawnError::LifetimeOver);
+    }
     let directory = |source| SpawnError::Directory { directory: spec.cwd.clone(), source };
     // Checked first, because a failed start does not tell a missing directory from a missing executable.
     let metadata = fs::metadata(&spec.cwd).map_err(directory)?;
@@ -95,6 +98,7 @@ fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) 
     };
     // The descriptors wait in the socket until the warden reads them.
     fd_passing::send_descriptor(&daemon_end, request.to_file()?)?;
+    shared.lifetime_limit.send_to(&daemon_end)?;
     let writer = send_input_pipe(&daemon_end, input)?;
     if let Some(record) = &shared.warden_record {
         fd_passing::send_descriptor(&daemon_end, record.as_ref())?;

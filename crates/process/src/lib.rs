@@ -18,6 +18,7 @@ mod command_user;
 mod containment;
 mod fd_passing;
 mod launch;
+mod lifetime_limit;
 mod live_wardens;
 mod namespace;
 mod orphans;
@@ -56,6 +57,7 @@ use warden_record::{UnfinishedWarden, WardenRecord};
 use warden_watch::{NetworkStart, StopCause, WardenWatch};
 
 pub use command_user::CommandUser;
+pub use lifetime_limit::{LifetimeLimit, boot_time_now};
 pub use output::CapturedOutput;
 pub use running::{RunningCommand, StopHandle, StopOnDrop};
 pub use sandbox::{CommandNetwork, PROXY_PORT, SandboxNetwork, SandboxSpec};
@@ -193,7 +195,7 @@ impl From<ProcessEndMethod> for Release {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProcessEndReason {
     ByItself,
-    /// Its scope was cancelled, or its caller dropped the call.
+    /// Its scope was cancelled, its caller dropped the call, or the lifetime limit passed.
     Stopped,
     TimedOut,
     /// Its warden was killed; the daemon ended the rest.
@@ -212,6 +214,8 @@ pub struct ProcessEnd {
     /// The strongest rung that was needed.
     pub how: ProcessEndMethod,
     pub reason: ProcessEndReason,
+    /// Processes were killed because the [`LifetimeLimit`] had passed.
+    pub ended_by_lifetime_limit: bool,
     /// Of `swept`, those that were alive when the leader had exited by itself.
     pub left_behind: u32,
     /// The output of both streams, in the order in which it was read.
@@ -243,6 +247,8 @@ pub enum SpawnError {
         /// The step and its error.
         problem: String,
     },
+    #[error("commands may not run any more: their lifetime limit has passed")]
+    LifetimeOver,
     #[error("cannot start a warden")]
     Warden(#[source] io::Error),
 }
@@ -255,6 +261,7 @@ pub struct Wardens(Arc<WardensInner>);
 struct WardensInner {
     executable: WardenExecutable,
     times: StopTimeouts,
+    lifetime_limit: LifetimeLimit,
     warden_record: Option<Arc<WardenRecord>>,
     /// Soft limit of open files for commands; `None` keeps the limit of this process.
     open_files: Option<u64>,
@@ -270,7 +277,7 @@ impl Wardens {
     /// Makes this process a child sub-reaper, so that it inherits the processes of a killed warden.
     ///
     /// # Errors
-    /// When the executable cannot be opened, or the kernel has no sub-reapers.
+    /// When the executable cannot be opened, the kernel has no sub-reapers, or no file in memory can be made.
     pub fn new(executable: WardenExe, times: StopTimeouts) -> io::Result<Self> {
         Self::with_parts(executable, times, None, Vec::new(), None)
     }
@@ -306,6 +313,7 @@ impl Wardens {
         Ok(Self(Arc::new(WardensInner {
             executable,
             times,
+            lifetime_limit: LifetimeLimit::new()?,
             warden_record,
             open_files,
             unfinished_wardens,
@@ -328,6 +336,11 @@ impl Wardens {
         if let Some(warden_record) = &self.0.warden_record {
             warden_record.clear_if_unused();
         }
+    }
+
+    #[must_use]
+    pub fn lifetime_limit(&self) -> &LifetimeLimit {
+        &self.0.lifetime_limit
     }
 
     /// Runs a command to its end and collects its output. A cancelled scope does not end this call: it ends the
@@ -382,6 +395,7 @@ impl Wardens {
             }
         };
         let control = Arc::new(control);
+        self.0.lifetime_limit.register(&control);
         let stop_control = Arc::clone(&control);
         let held = held.on_stop(move |level| stop_control.send_stop(level, StopCause::Stopped));
         let network = spec.network.clone().zip(listener_socket);

@@ -25,6 +25,7 @@ use rustix::process::{
 use super::ProcessEndMethod;
 use super::command_start::{close_output, name_process, start_command};
 use super::fd_passing;
+use super::lifetime_limit::ReceivedLimit;
 use super::sandbox::{OwnNamespaces, PreparedSandbox, listen_for_proxy, mount_own_proc};
 use super::session_network::{NamespaceExchange, SharedNamespace};
 use super::warden_protocol::{self, CommandEndReport, LaunchRequest, StartFailure, WardenReport};
@@ -90,6 +91,7 @@ pub(super) fn start_in_namespace(
     request: &LaunchRequest,
     input: &mut Option<OwnedFd>,
     network: NetworkSetup,
+    limit: &mut ReceivedLimit,
 ) -> Result<NamespaceInit, StartFailure> {
     let (warden_end, init_end) = UnixStream::pair().map_err(StartFailure::isolate)?;
     let further_namespaces = request.sandbox.as_ref().map_or(0, |sandbox| sandbox.namespace_flags());
@@ -98,7 +100,8 @@ pub(super) fn start_in_namespace(
         fork_into_namespace(further_namespaces, entered).map_err(StartFailure::isolate)?;
     let Some(pid) = child else {
         drop(warden_end);
-        NamespaceStart { warden: &init_end, request, privilege, namespaces, network, entered }.run_init(input.take())
+        NamespaceStart { warden: &init_end, request, privilege, namespaces, network, entered, limit }
+            .run_init(input.take())
     };
     drop(init_end);
     match read_first_report(&warden_end) {
@@ -209,11 +212,12 @@ struct NamespaceStart<'a> {
     namespaces: OwnNamespaces,
     network: NetworkSetup,
     entered: Option<SharedNamespace>,
+    limit: &'a mut ReceivedLimit,
 }
 
 impl NamespaceStart<'_> {
     /// Runs as init of the namespace until its last process has ended.
-    fn run_init(&self, input: Option<OwnedFd>) -> ! {
+    fn run_init(&mut self, input: Option<OwnedFd>) -> ! {
         match self.start(input) {
             Ok((leader, sandbox)) => {
                 let pid = leader.as_raw_nonzero().get();
@@ -226,7 +230,7 @@ impl NamespaceStart<'_> {
         std::process::exit(0)
     }
 
-    fn start(&self, input: Option<OwnedFd>) -> Result<(Pid, Option<SandboxFacts>), StartFailure> {
+    fn start(&mut self, input: Option<OwnedFd>) -> Result<(Pid, Option<SandboxFacts>), StartFailure> {
         prepare_init(self.warden, self.privilege).map_err(StartFailure::isolate)?;
         let sandbox = match &self.request.sandbox {
             Some(spec) => Some(PreparedSandbox::new(spec, self.namespaces)?),
@@ -242,6 +246,8 @@ impl NamespaceStart<'_> {
         }
         let facts = sandbox.as_ref().map(|sandbox| sandbox.facts().clone());
         let input = input.map_or_else(Stdio::null, Stdio::from);
+        // As late as possible: the steps above may have waited.
+        self.limit.check()?;
         let leader = start_command(self.request, input, sandbox).map_err(StartFailure::program)?;
         Ok((leader, facts))
     }
@@ -283,6 +289,7 @@ fn reap_until_empty(warden: &UnixStream, leader: Pid) {
                     signal: status.terminating_signal(),
                     how: ProcessEndMethod::Exited,
                     leader_alive_at_stop: false,
+                    ended_by_lifetime_limit: false,
                     swept: 0,
                     leftovers: Vec::new(),
                 };

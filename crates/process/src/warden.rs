@@ -27,6 +27,7 @@ use super::cgroup::Cgroup;
 use super::command_start::{close_output, name_process, receive_input};
 use super::containment::StartedCommand;
 use super::fd_passing;
+use super::lifetime_limit::ReceivedLimit;
 use super::namespace::NetworkSetup;
 use super::process_tree::{self, ChildLookup, ProcDirectory, SignalOutcome, SignalPass};
 use super::signals::{self, ChildChanges};
@@ -74,6 +75,7 @@ enum Wakeup {
     StopRequested(StopLevel),
     ChildChanged,
     Deadline,
+    LimitPassed,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -102,12 +104,14 @@ struct Warden {
     sandbox: Option<SandboxFacts>,
     proc_directory: ProcDirectory,
     record: Option<OwnedFd>,
+    limit: ReceivedLimit,
     child_changes: ChildChanges,
     is_daemon_alive: bool,
     /// Exit code and signal of the command.
     command_end: Option<(Option<i32>, Option<i32>)>,
     is_all_gone: bool,
     was_told_to_stop: bool,
+    ended_by_lifetime_limit: bool,
     how: ProcessEndMethod,
     sigterm_sent: HashSet<Pid>,
     /// Processes that were ended by a signal of this warden, or reaped after the first such signal.
@@ -119,6 +123,7 @@ impl Warden {
     fn start(request: &LaunchRequest) -> Result<Self, StartFailure> {
         become_warden().map_err(StartFailure::warden)?;
         let proc_directory = ProcDirectory::open();
+        let mut limit = ReceivedLimit::receive_from(io::stdin()).map_err(StartFailure::warden)?;
         let mut input = receive_input(request.input).map_err(StartFailure::warden)?;
         let record = request
             .record
@@ -126,7 +131,7 @@ impl Warden {
             .transpose()
             .map_err(StartFailure::warden)?;
         let network = NetworkSetup::receive(request).map_err(StartFailure::warden)?;
-        let started = StartedCommand::new(request, &mut input, network)?;
+        let started = StartedCommand::new(request, &mut input, network, &mut limit)?;
         // Installed after the start, so that the init of a namespace does not inherit them. The first reap finds a
         // child that ended before.
         let child_changes = signals::install_handlers().map_err(StartFailure::warden)?;
@@ -142,11 +147,13 @@ impl Warden {
             sandbox,
             proc_directory,
             record,
+            limit,
             child_changes,
             is_daemon_alive: true,
             command_end: None,
             is_all_gone: false,
             was_told_to_stop: false,
+            ended_by_lifetime_limit: false,
             how: ProcessEndMethod::Exited,
             sigterm_sent: HashSet::new(),
             ended_descendants: HashSet::new(),
@@ -169,6 +176,11 @@ impl Warden {
             self.reap();
             if self.is_all_gone {
                 return;
+            }
+            if self.limit.update() {
+                self.ended_by_lifetime_limit = true;
+                self.was_told_to_stop |= self.command_end.is_none();
+                phase = WardenPhase::Killing;
             }
             phase = match phase {
                 WardenPhase::Running => self.running_phase(),
@@ -196,6 +208,7 @@ impl Warden {
                 WardenPhase::Running
             }
             Wakeup::ChildChanged => WardenPhase::Running,
+            Wakeup::LimitPassed => WardenPhase::Killing,
         }
     }
 
@@ -214,7 +227,7 @@ impl Warden {
             Wakeup::StopRequested(StopLevel::Gentle) | Wakeup::Deadline => {
                 terminating_for(LEFT_BEHIND_GRACE.min(self.term_grace))
             }
-            Wakeup::StopRequested(StopLevel::Forced) => WardenPhase::Killing,
+            Wakeup::StopRequested(StopLevel::Forced) | Wakeup::LimitPassed => WardenPhase::Killing,
         }
     }
 
@@ -241,7 +254,7 @@ impl Warden {
                 self.resend_sigterm();
                 WardenPhase::Terminating(None, kill_at)
             }
-            Wakeup::StopRequested(StopLevel::Forced) | Wakeup::Deadline => WardenPhase::Killing,
+            Wakeup::StopRequested(StopLevel::Forced) | Wakeup::Deadline | Wakeup::LimitPassed => WardenPhase::Killing,
         }
     }
 
@@ -378,7 +391,7 @@ impl Warden {
         self.command_end.get_or_insert(end);
     }
 
-    /// Waits for a stop by the daemon, a change of a child, or the deadline.
+    /// Waits for a stop by the daemon, a change of a child, the deadline, or the lifetime limit.
     fn wait_for_wakeup(&mut self, deadline: Option<Instant>) -> Wakeup {
         loop {
             let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -392,6 +405,10 @@ impl Warden {
             if let Some(inside) = inside {
                 fds.push(PollFd::from_borrowed_fd(inside.as_fd(), PollFlags::IN));
             }
+            let timer = self.limit.timer();
+            if let Some(timer) = timer {
+                fds.push(PollFd::from_borrowed_fd(timer, PollFlags::IN));
+            }
             let ready = match poll(&mut fds, timeout.as_ref()) {
                 Ok(ready) => ready,
                 Err(Errno::INTR) => continue,
@@ -403,12 +420,21 @@ impl Warden {
                 }
             };
             let has_command = self.is_daemon_alive && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+            let is_timer_ready = timer.is_some() && fds.last().is_some_and(|fd| !fd.revents().is_empty());
             self.child_changes.drain();
             self.read_namespace_reports();
             if let Some(command) = has_command.then(|| self.read_stop_command(stdin.as_fd())).flatten() {
                 return Wakeup::StopRequested(command);
             }
-            return if ready == 0 { Wakeup::Deadline } else { Wakeup::ChildChanged };
+            return match ready {
+                0 => Wakeup::Deadline,
+                1 if is_timer_ready => match self.limit.update() {
+                    true => Wakeup::LimitPassed,
+                    // Extended in time: nothing that a phase waits for has happened.
+                    false => continue,
+                },
+                _ => Wakeup::ChildChanged,
+            };
         }
     }
 
@@ -454,6 +480,7 @@ impl Warden {
             signal,
             how: self.how,
             leader_alive_at_stop: self.was_told_to_stop,
+            ended_by_lifetime_limit: self.ended_by_lifetime_limit,
             swept: u32::try_from(self.ended_descendants.len()).unwrap_or(u32::MAX),
             leftovers: self.leftovers,
         })

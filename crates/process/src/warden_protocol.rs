@@ -1,7 +1,7 @@
 //! The protocol between the daemon and a warden, and the launch request.
 //!
-//! There is one socket, the warden's standard input. The daemon sends the launch request as a descriptor and then
-//! single bytes; the warden answers with lines of JSON.
+//! There is one socket, the warden's standard input. The daemon sends the launch request and the lifetime limit as
+//! descriptors, those that the request names, and then single bytes; the warden answers with lines of JSON.
 //!
 //! The launch request is a file in memory, because every process of the same user can read the arguments and the
 //! environment of a process. The environment of a tool server contains its keys.
@@ -55,6 +55,8 @@ pub(super) enum StartStep {
     Isolate,
     Sandbox,
     Program,
+    /// The lifetime limit has passed.
+    Lifetime,
 }
 
 /// Why a command was not started.
@@ -93,6 +95,10 @@ impl StartFailure {
         Self { step: StartStep::Sandbox, errno: 0, detail: Some(detail) }
     }
 
+    pub(super) fn lifetime_over() -> Self {
+        Self { step: StartStep::Lifetime, errno: 0, detail: None }
+    }
+
     pub(super) fn program(error: impl Into<io::Error>) -> Self {
         Self::new(StartStep::Program, &error.into())
     }
@@ -112,6 +118,7 @@ pub(super) struct CommandEndReport {
     /// The strongest rung that was needed.
     pub(super) how: ProcessEndMethod,
     pub(super) leader_alive_at_stop: bool,
+    pub(super) ended_by_lifetime_limit: bool,
     /// Descendants other than the leader that had to be ended.
     pub(super) swept: u32,
     pub(super) leftovers: Vec<LeftoverProcess>,

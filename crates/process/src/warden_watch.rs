@@ -37,6 +37,7 @@ pub(super) enum StopCause {
     TimedOut,
     /// The daemon itself, because a gentle stop takes too long.
     Escalated,
+    LifetimeOver,
 }
 
 /// The stop that was sent to a warden.
@@ -346,11 +347,15 @@ impl WardenWatch {
 
     async fn end_from_report(&self, ended: CommandEndReport) -> ProcessEnd {
         let was_stopped = ended.leader_alive_at_stop || self.daemon_helped;
-        let why = match self.control.sent_stop().filter(|_| was_stopped).map(|sent| sent.cause) {
+        // A warden needs no stop from this daemon when the limit passes.
+        let cause_without_stop = ended.ended_by_lifetime_limit.then_some(StopCause::LifetimeOver);
+        let cause = self.control.sent_stop().map(|sent| sent.cause).or(cause_without_stop).filter(|_| was_stopped);
+        let why = match cause {
             None => ProcessEndReason::ByItself,
             Some(StopCause::TimedOut) => ProcessEndReason::TimedOut,
-            Some(StopCause::Stopped | StopCause::Escalated) => ProcessEndReason::Stopped,
+            Some(StopCause::Stopped | StopCause::Escalated | StopCause::LifetimeOver) => ProcessEndReason::Stopped,
         };
+        let helped_after_limit = self.daemon_helped && cause == Some(StopCause::LifetimeOver);
         // The daemon may have inherited processes that the report counts as ended, and it may be able to end
         // leftovers of the report.
         let taken_over = self.end_orphans_if_any().await;
@@ -370,6 +375,7 @@ impl WardenWatch {
             left_behind: if was_stopped { 0 } else { swept },
             how: if self.daemon_helped || taken_over.swept > 0 { ProcessEndMethod::Kill } else { ended.how },
             reason: why,
+            ended_by_lifetime_limit: ended.ended_by_lifetime_limit || helped_after_limit,
             leftovers,
             output: CapturedOutput::default(),
             held_by: self.facts.held_by,
@@ -379,10 +385,11 @@ impl WardenWatch {
 
     async fn end_from_take_over(&self) -> ProcessEnd {
         let taken_over = orphans::end_orphans(&self.as_lost_warden()).await;
-        let why = match self.control.sent_stop().map(|sent| sent.cause) {
+        let cause = self.control.sent_stop().map(|sent| sent.cause);
+        let why = match cause {
             None => ProcessEndReason::WardenLost,
             Some(StopCause::TimedOut) => ProcessEndReason::TimedOut,
-            Some(StopCause::Stopped | StopCause::Escalated) => ProcessEndReason::Stopped,
+            Some(StopCause::Stopped | StopCause::Escalated | StopCause::LifetimeOver) => ProcessEndReason::Stopped,
         };
         ProcessEnd {
             code: taken_over.code,
@@ -391,6 +398,7 @@ impl WardenWatch {
             left_behind: 0,
             how: ProcessEndMethod::Kill,
             reason: why,
+            ended_by_lifetime_limit: cause == Some(StopCause::LifetimeOver),
             leftovers: taken_over.leftovers.into_iter().map(|(_, name)| name).collect(),
             output: CapturedOutput::default(),
             held_by: self.facts.held_by,
@@ -415,6 +423,7 @@ fn start_error(failure: StartFailure, program: String) -> SpawnError {
     let source = io::Error::from_raw_os_error(failure.errno);
     match failure.step {
         StartStep::Warden => SpawnError::Warden(source),
+        StartStep::Lifetime => SpawnError::LifetimeOver,
         StartStep::Isolate => SpawnError::Isolation(source),
         StartStep::Sandbox => SpawnError::Sandbox { problem: failure.detail.unwrap_or_else(|| source.to_string()) },
         StartStep::Program => SpawnError::Program { program, source },

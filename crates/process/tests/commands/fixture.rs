@@ -37,8 +37,7 @@ pub(crate) struct StartedScript {
 impl CommandFixture {
     pub(crate) async fn new() -> Self {
         let serial_guard = SERIAL_TESTS.lock().await;
-        let wardens = Wardens::new(WardenExe::Path(WARDEN_BINARY.into()), StopTimeouts::default()).unwrap();
-        Self { _serial_guard: Some(serial_guard), ..Self::with(wardens) }
+        Self { _serial_guard: Some(serial_guard), ..Self::with(new_wardens()) }
     }
 
     /// Creates wardens with 10 s between SIGTERM and SIGKILL, and 5 s before the second SIGTERM. Commands that end by
@@ -65,6 +64,11 @@ impl CommandFixture {
         let scope = Scope::new(Clock::start(), PointProbe::default());
         let run_id = format!("proc-test-{}-{number}", std::process::id());
         Self { wardens, scope, run_id, isolate: Isolate::None, _serial_guard: None }
+    }
+
+    /// Wardens whose lifetime limit nobody has set, with a new scope and run id.
+    pub(crate) fn with_new_wardens(&self) -> Self {
+        Self { isolate: self.isolate, ..Self::with(new_wardens()) }
     }
 
     /// The same wardens with a new scope and run id.
@@ -140,6 +144,10 @@ impl CommandFixture {
         assert_eq!(self.scope.ledger().open_count(), 0, "the ledger still holds something");
         assert_eq!(zombies(), BTreeSet::new(), "zombies");
     }
+}
+
+fn new_wardens() -> Wardens {
+    Wardens::new(WardenExe::Path(WARDEN_BINARY.into()), StopTimeouts::default()).unwrap()
 }
 
 impl StartedScript {

@@ -9,7 +9,7 @@ use rustix::process::{Signal, kill_process};
 use crate::fixture::{CommandFixture, assert_within, wait_for_death};
 
 /// Returns `None` where namespaces are not permitted.
-async fn isolating_fixture() -> Option<CommandFixture> {
+pub(crate) async fn isolating_fixture() -> Option<CommandFixture> {
     let fixture = CommandFixture::isolating().await;
     match fixture.run_spec(&fixture.spec("exit 7")).await {
         Ok(end) => {

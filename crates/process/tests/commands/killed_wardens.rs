@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::fixture::{CommandFixture, WARDEN_BINARY, assert_within, processes_with_run_id, wait_for_death};
 
-const PROCESS_TREE_SCRIPT: &str = "sleep 1000 & echo pid=$!
+pub(crate) const PROCESS_TREE_SCRIPT: &str = "sleep 1000 & echo pid=$!
     setsid sleep 1000 & echo pid=$!
     (setsid sh -c 'echo pid=$$; trap \"\" TERM INT HUP; sleep 1000 & echo pid=$!; wait' &)
     env -i setsid sleep 1000 & echo pid=$!
@@ -239,12 +239,12 @@ fn command_as_nobody_with_hidden_proc(binary: &Path) -> Command {
     command
 }
 
-fn start_daemon(fixture: &CommandFixture, mut command: Command, args: &[&str]) -> Child {
+pub(crate) fn start_daemon(fixture: &CommandFixture, mut command: Command, args: &[&str]) -> Child {
     let path = std::env::var_os("PATH").unwrap_or_default();
     command.args(args).current_dir("/").env_clear().env("PATH", path).env("QUELL_RUN_ID", &fixture.run_id);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-fn pid_of(line: &str) -> Option<Pid> {
+pub(crate) fn pid_of(line: &str) -> Option<Pid> {
     line.split_once(' ')?.0.parse().ok().and_then(Pid::from_raw)
 }

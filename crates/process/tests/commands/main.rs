@@ -6,6 +6,7 @@ mod exits;
 mod fixture;
 mod isolation;
 mod killed_wardens;
+mod lifetime_limit;
 mod running;
 mod sandbox;
 mod stops;

@@ -1,5 +1,5 @@
-//! The executable from which the tests of this crate start wardens, and a daemon that can be killed. Not part of the
-//! product.
+//! The executable from which the tests of this crate start wardens, and daemons that can be killed or stopped. Not part
+//! of the product.
 #![expect(clippy::print_stdout, reason = "the test reads its output")]
 
 mod probe;
@@ -7,6 +7,7 @@ mod probe;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use quell_kernel::StopTimeouts;
 use quell_process::{CommandSpec, Isolate, OutputSink, WardenExe, Wardens, harden_daemon, warden_main};
@@ -25,6 +26,8 @@ fn main() -> ExitCode {
         match mode.to_str() {
             Some("daemon") => daemon(argv, Isolate::None).await,
             Some("isolating-daemon") => daemon(argv, Isolate::Pid).await,
+            Some("limited-daemon") => limited_daemon(argv, Isolate::None).await,
+            Some("limited-isolating-daemon") => limited_daemon(argv, Isolate::Pid).await,
             Some("descriptors") => descriptors(argv).await,
             Some("probe") => Ok(run_probe(argv)),
             Some("sudo") => sudo(argv),
@@ -53,6 +56,18 @@ async fn daemon(argv: &[OsString], isolate: Isolate) -> ModeResult {
     }
     let code = end.code.and_then(|code| u8::try_from(code).ok());
     Ok(ExitCode::from(code.unwrap_or(4)))
+}
+
+/// As [`daemon`], with a lifetime limit: nanoseconds of `CLOCK_BOOTTIME` before the command.
+async fn limited_daemon(argv: &[OsString], isolate: Isolate) -> ModeResult {
+    let (until, argv) = argv.split_first().ok_or("no limit")?;
+    let wardens = Wardens::new(WardenExe::ThisProcess, StopTimeouts::default())?;
+    harden_daemon()?;
+    let until = until.to_str().and_then(|text| text.parse().ok()).ok_or("not a number")?;
+    wardens.lifetime_limit().extend(Duration::from_nanos(until));
+    let end = wardens.run(&spec(argv, isolate)?, &scope(), &mut StdoutSink).await?;
+    println!("ended by the limit: {}, leftovers: {}", end.ended_by_lifetime_limit, end.leftovers.len());
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs commands one after the other. Fails unless each leaves as many open descriptors as the first one.
