@@ -8,6 +8,7 @@ mod letter_exchange;
 mod letters;
 mod peer_link;
 mod peer_stops;
+mod renewal_facts;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,7 @@ use quell_kernel::lease::{Epoch, HeldLease, LeaseDuty, LeaseTiming};
 use quell_protocol::{NodeName, SessionKey};
 use quell_scope::clock::Clock;
 use quell_store::{ClaimOutcome, ClusterStore, Membership, NodeRow, StoreError};
+pub use renewal_facts::RenewalFacts;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +38,7 @@ struct ClusterInner {
     /// Changes when a session was given back.
     releases: watch::Sender<()>,
     nodes: watch::Sender<NodeList>,
+    last_renewal: Mutex<Option<RenewalFacts>>,
     /// Cancelled when this node has lost its lease: everything that it holds ends.
     lost: CancellationToken,
 }
@@ -74,6 +77,7 @@ impl Cluster {
             sessions: Mutex::default(),
             releases: watch::Sender::new(()),
             nodes: watch::Sender::new(NodeList::default()),
+            last_renewal: Mutex::default(),
             lost: CancellationToken::new(),
         }))
     }
@@ -97,6 +101,43 @@ impl Cluster {
     /// The memberships at the last renewal.
     pub fn nodes(&self) -> Vec<NodeRow> {
         self.0.nodes.borrow().rows.clone()
+    }
+
+    /// The memberships as the database has them now; as of the last renewal, if it does not answer.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn read_nodes(&self) -> Vec<NodeRow> {
+        if let Ok(rows) = self.0.store.list_nodes().await {
+            return rows;
+        }
+        self.known_nodes()
+    }
+
+    /// The memberships at the last renewal, with the time since then.
+    pub fn known_nodes(&self) -> Vec<NodeRow> {
+        let known = self.0.nodes.borrow().clone();
+        let age = self.0.clock.now().since(known.noted_at);
+        let grow_older = |row: NodeRow| NodeRow {
+            silent_for: row.silent_for + age,
+            expires_in: row.expires_in.saturating_sub(age),
+            ..row
+        };
+        known.rows.into_iter().map(grow_older).collect()
+    }
+
+    /// Until the lease of this node ends, as far as it knows.
+    pub fn lease_remaining(&self) -> std::time::Duration {
+        self.lease().ends_at(self.0.timing).since(self.0.clock.now())
+    }
+
+    /// `None` before the first renewal.
+    pub fn last_renewal(&self) -> Option<RenewalFacts> {
+        *self.0.last_renewal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn note_renewal_facts(&self, facts: RenewalFacts) {
+        *self.0.last_renewal.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
     }
 
     /// Waits for the next renewal.

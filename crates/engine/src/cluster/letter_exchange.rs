@@ -16,6 +16,8 @@ const STORE_BATCH: usize = 64;
 /// Until the next attempt after the database has refused letters.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
+const LETTERS_METRIC: &str = "quell_cluster_peer_letters_total";
+
 /// Sends and receives the letters of a node.
 pub struct LetterExchange {
     cluster: Cluster,
@@ -51,6 +53,7 @@ async fn send_frames(cluster: &Cluster, link: &PeerLink, mut frames: mpsc::Recei
             to: outgoing.to.node.clone(),
             letter: writer.write(&outgoing.to, &outgoing.frame.encode()),
         });
+        metrics::counter!(LETTERS_METRIC, "direction" => "sent").increment(receivers.len() as u64);
         if let Err(error) = cluster.store().send_letters(letters.collect()).await {
             tracing::warn!(%error, "letters to other nodes could not be stored");
             receivers.iter().for_each(|receiver| link.note_undelivered(receiver));
@@ -81,6 +84,7 @@ async fn receive_stored_letters(cluster: &Cluster, link: &PeerLink) {
 }
 
 fn receive_letter(cluster: &Cluster, link: &PeerLink, reader: &mut LetterReader, letter: &[u8]) {
+    metrics::counter!(LETTERS_METRIC, "direction" => "received").increment(1);
     let Some((from, content)) = reader.read(letter) else { return };
     if !cluster.accepts_letters_of(&from) {
         tracing::debug!(node = %from.node, epoch = from.epoch, "a letter of a node that is not a member any more is dropped");

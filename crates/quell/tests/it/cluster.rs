@@ -2,6 +2,7 @@
 
 mod dead_nodes;
 mod nodes;
+mod operations;
 
 use quell_testkit::postgres::TestPostgres;
 

@@ -109,6 +109,9 @@ pub(super) fn renew(
                WHERE epoch = $1 AND NOT fenced AND expires_at > clock_timestamp()
                    AND NOT EXISTS (SELECT 1 FROM node_stops WHERE node_stops.epoch = $1)";
     let renewed = db.execute(sql, &[&epoch, &lease.as_secs_f64(), &Text(&request.report)])? > 0;
+    if renewed && request.wake_others {
+        db.query("SELECT pg_notify('quell', '*')", &[])?;
+    }
     let sql = "SELECT number, stop FROM node_stops WHERE epoch = $1 ORDER BY number";
     let stop = |row: &Row| Ok(WaitingStop { number: get(row, 0)?, stop: text(row, 1)? });
     let stops: Vec<WaitingStop> = db.query(sql, &[&epoch])?.iter().map(stop).collect::<Result<_, StoreError>>()?;
