@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quell_kernel::Moment;
+use quell_kernel::clock_skew::clock_skew_ms;
 use quell_kernel::lease::{Epoch, LeaseDuty, RenewOutcome};
 use quell_kernel::registry::AdmissionGate;
 use quell_store::{ChangeCount, Membership, NodeRow, RenewalAnswer, RenewalRequest, StoreError, WaitingStop};
@@ -155,8 +156,10 @@ impl Engine {
     async fn apply_renewal(&self, node: &Node, sent: &SentRenewal, answer: RenewalAnswer) -> Vec<i64> {
         let wall_ms = |moment| self.inner().clock.timestamp(moment).as_millisecond();
         let received = self.inner().clock.now();
-        let facts = RenewalFacts::new(wall_ms(sent.at), wall_ms(received), answer.database_clock_ms);
-        node.cluster.note_renewal_facts(facts);
+        node.cluster.note_renewal_facts(RenewalFacts {
+            round_trip: received.since(sent.at),
+            clock_skew_ms: clock_skew_ms(wall_ms(sent.at), wall_ms(received), answer.database_clock_ms),
+        });
         if answer.outcome == RenewOutcome::Renewed {
             let lifetime = node.cluster.note_renewal(sent.at);
             self.inner().services.wardens.lifetime_limit().extend(sent.at_boot_time + lifetime);
