@@ -107,6 +107,17 @@ const GROUPS: &[PackageGroup] = &[
         ],
         python_tool: None,
     },
+    PackageGroup {
+        test_subject: "NATS",
+        name_filters: &["nats"],
+        skip_variable: Some("QUELL_SKIP_NATS"),
+        packages: &[DebianPackage {
+            name: "nats-server",
+            detected_by: PackageCheck::Program("nats-server"),
+            contents: PackageContents::Daemon,
+        }],
+        python_tool: None,
+    },
 ];
 
 /// The major version that the tests need at least.
@@ -293,6 +304,7 @@ mod tests {
     const MATRIX: &PackageGroup = &GROUPS[2];
     const OPENAPI: &PackageGroup = &GROUPS[3];
     const POSTGRES: &PackageGroup = &GROUPS[4];
+    const NATS: &PackageGroup = &GROUPS[5];
 
     fn package_state<'a>(group: &'static PackageGroup, names: &[&str], filters: &'a [String]) -> PackageState<'a> {
         let missing = group.packages.iter().filter(|package| names.contains(&package.name)).collect();
@@ -314,6 +326,7 @@ mod tests {
             (MATRIX, &[], Install(vec![]), Install(vec![])),
             (POSTGRES, &["postgresql"], Install(vec!["postgresql"]), AskToInstall(vec!["postgresql"])),
             (POSTGRES, &[], Nothing, Nothing),
+            (NATS, &["nats-server"], Install(vec!["nats-server"]), AskToInstall(vec!["nats-server"])),
         ] {
             for (can_install, plan) in [(true, with_rights), (false, without)] {
                 let state = PackageState { can_install, ..package_state(group, missing, &[]) };
@@ -338,6 +351,8 @@ mod tests {
             (OPENAPI, "python3", "openapi", Install(vec!["python3"])),
             (POSTGRES, "postgresql", "tidy", Nothing),
             (POSTGRES, "postgresql", "store::postgres", Install(vec!["postgresql"])),
+            (NATS, "nats-server", "letter::tests", Nothing),
+            (NATS, "nats-server", "nats::tests", Install(vec!["nats-server"])),
         ] {
             let filters = [filter.to_owned()];
             let skipped = if plan == Nothing { Nothing } else { SkipTests };

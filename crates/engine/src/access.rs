@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use quell_bus::ClusterSecret;
 use quell_kernel::StopRequester;
 use quell_kernel::secret_lifetime::LifetimeError;
 use quell_protocol::api::{AccessLevel, Grants};
@@ -162,12 +163,18 @@ pub struct AccessControl {
 
 impl AccessControl {
     /// Reads the admin token from `token_file` and the named tokens from the store. Creates the file with a new token
-    /// if it does not exist. The store's lock on the data directory keeps two daemons from creating the file at once.
+    /// if it does not exist; the nodes of a cluster create the same one. The store's lock on the data directory keeps two daemons from creating the file at once.
     ///
     /// # Cancel safety
     /// Safe: at most, the token file already exists at the next call.
-    pub async fn open(token_file: &Path, store: Store, clock: Clock) -> Result<Self, AccessError> {
-        let admin_digest = SecretDigest::of(token_file::load_or_create(token_file)?.expose_secret());
+    pub async fn open(
+        token_file: &Path,
+        store: Store,
+        clock: Clock,
+        cluster_secret: Option<&ClusterSecret>,
+    ) -> Result<Self, AccessError> {
+        let new_token = || cluster_secret.map_or_else(secret::new_token, secret::cluster_token);
+        let admin_digest = SecretDigest::of(token_file::load_or_create(token_file, new_token)?.expose_secret());
         let admin_principal = parse_principal(ADMIN_PRINCIPAL)?;
         let access = Self {
             clock,

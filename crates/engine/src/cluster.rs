@@ -5,23 +5,24 @@
 
 mod frame;
 mod letter_exchange;
-mod letters;
 mod peer_link;
 mod peer_stops;
 mod renewal_facts;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use letter_exchange::LetterExchange;
+pub use letter_exchange::{ExchangeTasks, LetterExchange};
 pub use peer_link::{PeerAnswer, PeerCall, PeerCallError, PeerHandler, PeerLink};
 pub use peer_stops::{PeerStopAnswer, PeerStops, StopWait, StoredStop};
 use quell_kernel::Moment;
 use quell_kernel::lease::{Epoch, HeldLease, LeaseDuty, LeaseTiming};
-use quell_protocol::{NodeName, SessionKey};
+use quell_protocol::{AgentId, NodeName, SessionKey, Usage};
 use quell_scope::clock::Clock;
 use quell_store::{ClaimOutcome, ClusterStore, Membership, NodeRow, StoreError};
 pub use renewal_facts::RenewalFacts;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -39,14 +40,44 @@ struct ClusterInner {
     releases: watch::Sender<()>,
     nodes: watch::Sender<NodeList>,
     last_renewal: Mutex<Option<RenewalFacts>>,
+    /// This node is connected to the message bus.
+    is_on_bus: AtomicBool,
     /// Cancelled when this node has lost its lease: everything that it holds ends.
     lost: CancellationToken,
+}
+
+/// What a node tells with each renewal. Nodes of another version may tell less.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeReport {
+    pub active_runs: usize,
+    pub max_in_flight: usize,
+    pub processes: usize,
+    /// It takes no new sessions.
+    pub draining: bool,
+    /// Its `lease_ms`; 0 if it does not tell.
+    pub lease_ms: u64,
+    /// It is connected to the message bus.
+    pub on_bus: bool,
+    /// The day of `spending`, in UTC.
+    pub day: String,
+    /// What its runs have used on that day and the database does not count yet, by agent.
+    pub spending: BTreeMap<AgentId, Usage>,
+}
+
+impl NodeReport {
+    /// The report of a node. That of another version may lack fields, or have others.
+    pub fn of(row: &NodeRow) -> Self {
+        serde_json::from_str(&row.report).unwrap_or_default()
+    }
 }
 
 /// The memberships at a renewal.
 #[derive(Debug, Clone, Default)]
 struct NodeList {
     rows: Vec<NodeRow>,
+    /// The epochs of those that are connected to the message bus.
+    on_bus: HashSet<Epoch>,
     noted_at: Moment,
     /// The highest epoch that was ever in the list.
     highest_epoch: Epoch,
@@ -78,8 +109,23 @@ impl Cluster {
             releases: watch::Sender::new(()),
             nodes: watch::Sender::new(NodeList::default()),
             last_renewal: Mutex::default(),
+            is_on_bus: AtomicBool::new(false),
             lost: CancellationToken::new(),
         }))
+    }
+
+    pub(crate) fn set_on_bus(&self, is_on_bus: bool) {
+        self.0.is_on_bus.store(is_on_bus, Ordering::Relaxed);
+    }
+
+    /// True if this node is connected to the message bus.
+    pub fn is_on_bus(&self) -> bool {
+        self.0.is_on_bus.load(Ordering::Relaxed)
+    }
+
+    /// True if another node was connected to the message bus at its last renewal.
+    pub fn is_peer_on_bus(&self, membership: &Membership) -> bool {
+        self.0.nodes.borrow().on_bus.contains(&membership.epoch)
     }
 
     pub fn membership(&self) -> &Membership {
@@ -196,8 +242,10 @@ impl Cluster {
     pub fn set_nodes(&self, rows: Vec<NodeRow>) {
         let noted_at = self.0.clock.now();
         self.0.nodes.send_modify(|nodes| {
+            let report = |row: &NodeRow| serde_json::from_str::<NodeReport>(&row.report).unwrap_or_default();
+            let on_bus = rows.iter().filter(|row| report(row).on_bus).map(|row| row.membership.epoch).collect();
             let highest_epoch = rows.iter().map(|row| row.membership.epoch).max().unwrap_or(0).max(nodes.highest_epoch);
-            *nodes = NodeList { rows, noted_at, highest_epoch };
+            *nodes = NodeList { rows, on_bus, noted_at, highest_epoch };
         });
     }
 

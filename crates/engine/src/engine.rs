@@ -53,7 +53,7 @@ use crate::agent::{AgentFactory, AgentRegistry, SandboxSite, Services};
 use crate::approvals::Approvals;
 pub use crate::approvals::{AnswerError, ApprovalSettings};
 use crate::cluster::Cluster;
-pub use crate::cluster::{PeerCall, PeerCallError, StopWait};
+pub use crate::cluster::{NodeReport, PeerCall, PeerCallError, StopWait};
 use crate::hooks::{HookDeps, HookTrigger, Hooks};
 use crate::journal::Journal;
 use crate::live_run::RunDefaults;
@@ -73,7 +73,6 @@ use deferred_sealing::UnsealedRuns;
 pub use history::{HistoryPage, NumberedTurn};
 use journal_writer::run_journal_writer;
 use membership::Node;
-pub use membership::NodeReport;
 pub use notes::NoteFilter;
 pub use peers::{PeerMessages, PeerService};
 pub use placement::{Placement, PlacementError};
@@ -156,13 +155,18 @@ impl Engine {
                 data_dir: &config.data_dir,
                 max_in_flight: config.limits.in_flight_runs,
                 cluster: cluster.clone(),
+                cluster_secret: config.cluster.secret.as_ref(),
             },
         );
         sessions.owners().load(&store).await?;
-        let access = AccessControl::open(&config.token_file, store.clone(), clock).await?;
+        let access =
+            AccessControl::open(&config.token_file, store.clone(), clock, config.cluster.secret.as_ref()).await?;
         let recovery = Recovery::begin(store.clone(), clock, Arc::clone(&services)).await?;
         let unsealed = deferred_sealing::seal_or_defer(&recovery).await?;
-        let (node, node_tasks) = cluster.map(|cluster| Node::new(cluster, recovery.clone())).unzip();
+        let (node, node_tasks) = match cluster {
+            Some(cluster) => Some(Node::new(cluster, recovery.clone(), &config.cluster).await?).unzip(),
+            None => (None, None),
+        };
         let is_deferred = unsealed.is_some();
         if !is_deferred {
             let today = clock.day(clock.now());

@@ -22,6 +22,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use quell_bus::ClusterSecret;
 use quell_kernel::Moment;
 use quell_kernel::session::SessionTable;
 use quell_kernel::turn::Turn;
@@ -110,6 +111,7 @@ pub struct SessionDeps<'a> {
     pub max_in_flight: usize,
     /// If this daemon is a node of a cluster.
     pub cluster: Option<Cluster>,
+    pub cluster_secret: Option<&'a ClusterSecret>,
 }
 
 /// How long news waits in memory for the session's next run.
@@ -194,7 +196,7 @@ impl Sessions {
     }
 
     pub fn new(runs: RunTable, deps: SessionDeps<'_>) -> Self {
-        let SessionDeps { run_defaults, settings, data_dir, max_in_flight: in_flight, cluster } = deps;
+        let SessionDeps { run_defaults, settings, data_dir, max_in_flight: in_flight, cluster, cluster_secret } = deps;
         let seconds = Duration::from_secs;
         let times = SessionTimes {
             idle_timeout: seconds(settings.idle_s),
@@ -205,7 +207,10 @@ impl Sessions {
             runs,
             run_defaults,
             timeouts: times,
-            key_store: SessionKeyStore::in_data_dir(data_dir),
+            key_store: match cluster_secret {
+                Some(secret) => SessionKeyStore::of_cluster(data_dir, secret),
+                None => SessionKeyStore::in_data_dir(data_dir),
+            },
             owners: SessionOwners::default(),
             run_permits: Arc::new(Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS))),
             cleanup_permits: Arc::new(Semaphore::new(MAX_CLEANUPS)),

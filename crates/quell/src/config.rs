@@ -8,6 +8,7 @@ mod environment;
 mod error_location;
 mod file_stamp;
 mod routing;
+mod secret_command;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -23,7 +24,7 @@ use quell_channels::create_network;
 use quell_channels::settings::FlowSettings;
 use quell_engine::EngineConfig;
 use quell_engine::agent::{AgentConfig, AgentFactory, Limits};
-use quell_engine::engine::{ApprovalSettings, NodeSettings, Retention, SessionSettings};
+use quell_engine::engine::{ApprovalSettings, Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::memory::MemorySettings;
 use quell_kernel::StopTimeouts;
@@ -38,7 +39,7 @@ use quell_tools::{FetchSettings, ProtectedPaths, ToolSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use cluster::ClusterSection;
+pub(crate) use cluster::ClusterSection;
 pub(crate) use environment::{data_dir, default_config_dir, postgres_password, work_dir};
 pub(crate) use file_stamp::FileStamp;
 use routing::RoutingSection;
@@ -189,11 +190,6 @@ impl Config {
             sqlite @ StoreLocation::Sqlite { .. } => sqlite,
         }
     }
-
-    fn node_settings(&self) -> NodeSettings {
-        let lease = self.cluster.as_ref().map(|cluster| Duration::from_millis(cluster.lease_ms));
-        lease.map_or_else(NodeSettings::default, |lease| NodeSettings { lease })
-    }
 }
 
 impl LoadedConfig {
@@ -217,6 +213,7 @@ impl LoadedConfig {
     /// not part of loading: `quell config show` must work without the variables.
     pub(crate) fn check_start(&self, data_dir: &Path) -> anyhow::Result<()> {
         self.check_store()?;
+        self.check_cluster()?;
         self.check_channels()?;
         self.check_workdirs(data_dir)
     }
@@ -227,6 +224,16 @@ impl LoadedConfig {
             (None, _) => Ok(()),
             (Some((key, problem)), Some(path)) => bail!(locate_problem(path, &format!("store.{key}"), &problem)),
             (Some((key, problem)), None) => bail!("store.{key}: {problem}"),
+        }
+    }
+
+    /// Checks that the secret of the cluster is usable.
+    fn check_cluster(&self) -> anyhow::Result<()> {
+        let Some(cluster) = &self.config.cluster else { return Ok(()) };
+        match (cluster.node_settings(), self.path()) {
+            (Ok(_), _) => Ok(()),
+            (Err((key, problem)), Some(path)) => bail!(locate_problem(path, &format!("cluster.{key}"), &problem)),
+            (Err((key, problem)), None) => bail!("cluster.{key}: {problem}"),
         }
     }
 
@@ -271,7 +278,10 @@ impl LoadedConfig {
         let keys = providers.values().filter_map(|provider| provider.api_key_file.clone());
         let tokens = channels.values().filter_map(|channel| channel.token_file.clone());
         let keys = keys.chain(tokens).chain(hooks.secret_file.clone()).chain(store.password_file.clone());
-        let keys = keys.chain(cluster.as_ref().and_then(|cluster| cluster.secret_file.clone()));
+        let of_cluster = cluster
+            .iter()
+            .flat_map(|cluster| [&cluster.secret_file, &cluster.nats_password_file, &cluster.nats_credentials_file]);
+        let keys = keys.chain(of_cluster.flatten().cloned());
         let files = own.into_iter().flatten().chain(keys).collect();
         let directories = [data_dir.to_owned()].into_iter().chain(environment::default_config_dir()).collect();
         ProtectedPaths { directories, files }
@@ -295,7 +305,7 @@ impl LoadedConfig {
             token_file: self.token_file(&data_dir),
             work_dir: work_dir(&data_dir),
             store: config.store_location(),
-            cluster: config.node_settings(),
+            cluster: config.cluster.as_ref().and_then(|cluster| cluster.node_settings().ok()).unwrap_or_default(),
             stop_timeouts: self.stop_times(),
             limits: config.limits.clone(),
             approvals: config.approvals,

@@ -49,6 +49,34 @@ impl ClusterRoute {
     }
 }
 
+/// As [`ClusterRoute::of`], for a method of the WebSocket.
+pub(crate) fn route_of_method(method: &str, params: &Value) -> ClusterRoute {
+    let key = ["sessionKey", "key"].iter().find_map(|name| SessionKey::parse(params.get(*name)?.as_str()?).ok());
+    match (method, key) {
+        ("chat.send", Some(key)) => ClusterRoute::Message(key),
+        ("sessions.reset" | "sessions.delete" | "sessions.share", Some(key)) => ClusterRoute::ChangeSession(key),
+        ("sessions.describe" | "sessions.resolve", Some(key)) => ClusterRoute::Session(key),
+        ("approvals.list" | "plugin.approval.list", _) => ClusterRoute::EveryNode,
+        ("approvals.resolve" | "plugin.approval.resolve", _) => ClusterRoute::AnyNode,
+        _ => ClusterRoute::Here,
+    }
+}
+
+/// Adds the list of another node to that of this one: an array, or an object with one array.
+pub(crate) fn merge_lists(merged: &mut Value, other: Value) {
+    match (merged, other) {
+        (Value::Array(rows), Value::Array(more)) => rows.extend(more),
+        (Value::Object(merged), Value::Object(other)) => {
+            for (name, rows) in other {
+                if let Some(known) = merged.get_mut(&name) {
+                    merge_lists(known, rows);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Adds the answer of another node to a list, or to the row of something that several nodes have a part of.
 pub(crate) fn merge_answers(merged: &mut Value, other: Value) {
     if let (Some(rows), Some(Value::Array(more))) = (merged["items"].as_array_mut(), other.get("items")) {
@@ -123,6 +151,21 @@ mod tests {
         #[case] route: ClusterRoute,
     ) {
         assert_eq!(ClusterRoute::of(&method, path), route);
+    }
+
+    #[test]
+    fn methods_follow_the_session_that_they_name() {
+        let key = SessionKey::parse("s").unwrap();
+        assert_eq!(route_of_method("chat.send", &json!({"sessionKey": "s"})), ClusterRoute::Message(key.clone()));
+        assert_eq!(route_of_method("sessions.reset", &json!({"key": "s"})), ClusterRoute::ChangeSession(key));
+        assert_eq!(
+            route_of_method("chat.abort", &json!({"sessionKey": "s"})),
+            ClusterRoute::Here,
+            "a stop asks itself"
+        );
+        let mut merged = json!({"approvals": [1]});
+        merge_lists(&mut merged, json!({"approvals": [2], "more": 3}));
+        assert_eq!(merged, json!({"approvals": [1, 2]}));
     }
 
     #[test]

@@ -33,8 +33,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::http::RoutePeerService;
-use crate::http::{is_stop_route, problem_response};
+use crate::http::{ForwardedService, is_stop_route, problem_response};
 use crate::router::router;
 use crate::state::ServerState;
 use connection_limits::{ConnectionHandle, PeerKey, UnauthenticatedConnections};
@@ -75,7 +74,7 @@ pub struct Listeners {
 pub async fn serve(listeners: Listeners, server: ServerState, closing: impl Future<Output = ()>) {
     let (settings, descriptors) = (server.settings(), descriptors::soft_limit());
     let routes = router(server.clone());
-    server.engine().set_peer_service(RoutePeerService::new(routes.clone()));
+    server.engine().set_peer_service(ForwardedService::new(server.clone(), routes.clone()));
     let state = AcceptState {
         routes,
         connections: UnauthenticatedConnections::new(settings.max_unauthenticated_per_peer, descriptors),

@@ -8,6 +8,7 @@
 mod connection;
 mod event_forwarder;
 mod followed_runs;
+mod forward;
 mod frame;
 mod frame_splitter;
 mod handshake;
@@ -30,6 +31,7 @@ use crate::http::{check_origin, is_unix_peer, login_cookie, peer_ip, problem_res
 use crate::serve::connection_limits::ConnectionHandle;
 use crate::state::ServerState;
 use crate::web_assets;
+pub(crate) use forward::{ForwardedMethod, answer_forwarded_method};
 
 /// Largest frame before `connect` was answered, in bytes.
 const MAX_PAYLOAD_BEFORE_AUTH: usize = 64 * 1024;

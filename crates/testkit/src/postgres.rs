@@ -6,9 +6,8 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,8 +15,9 @@ use tempfile::TempDir;
 
 use crate::WAIT_TIMEOUT;
 use crate::external_server::free_port;
-use crate::leaks::{ObservedProcess, read_process};
+use crate::leaks::ObservedProcess;
 use crate::or_fail::OrFail as _;
+use crate::private_server::{is_listening, processes_in, signal_processes, start_guard};
 use crate::skip::{announce_skip, is_switched_off};
 use programs::{ServerPrograms, copy_folder};
 
@@ -36,21 +36,6 @@ const SETTINGS: &[&str] = &[
 
 /// A start message for user `postgres` (protocol 3.0), then `Terminate`.
 const SHORT_SESSION: &[u8] = b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0X\0\0\0\x04";
-
-/// Waits for the end of its input, which comes with the end of the test process. Then it kills every process in the
-/// data directory, and removes the server's System V shared memory (line 7 of `postmaster.pid`) and the folder.
-const GUARD_SCRIPT: &str = r#"
-read -r _
-while
-    found=
-    for process in /proc/[0-9]*; do
-        if [ "$process/cwd" -ef "$1/data" ]; then kill -KILL "${process#/proc/}"; found=1; fi
-    done
-    [ -n "$found" ]
-do sleep 0.01; done
-if [ -f "$1/data/postmaster.pid" ]; then ipcrm -m "$(sed -n '7s/.* //p' "$1/data/postmaster.pid")"; fi
-rm -rf -- "$1"
-"#;
 
 /// A PostgreSQL server, version 15 or newer. Dropping it kills it; if the test process is killed, a guard process does.
 /// All calls block the thread. They panic with the log of the server when it does not do what they ask for.
@@ -212,17 +197,11 @@ impl TestPostgres {
 
     /// The live processes of the server: each works in its data directory.
     fn processes(&self) -> Vec<ObservedProcess> {
-        let data = self.data_dir();
-        let entries = fs::read_dir("/proc").or_fail("no list of processes").flatten();
-        let ours = entries.filter(|entry| fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == data));
-        ours.filter_map(|entry| read_process(entry.file_name().to_str()?.parse().ok()?)).collect()
+        processes_in(&self.data_dir())
     }
 
     fn signal(&self, signal: Signal) {
-        for pid in self.processes().iter().filter_map(|process| Pid::from_raw(i32::try_from(process.pid).ok()?)) {
-            // It may have ended just now.
-            let _ = kill_process(pid, signal);
-        }
+        signal_processes(&self.processes(), signal);
     }
 
     fn wait_for(&mut self, what: &str, mut is_done: impl FnMut(&mut Self) -> bool) {
@@ -246,19 +225,6 @@ impl Drop for TestPostgres {
             let _ = postmaster.wait();
         }
     }
-}
-
-fn start_guard(folder: &Path) -> Child {
-    #[expect(clippy::disallowed_methods, reason = "the guard outlives the test process")]
-    let mut command = Command::new("sh");
-    command.args(["-c", GUARD_SCRIPT, "guard"]).arg(folder).current_dir("/");
-    // Signals from the terminal or the test runner to the whole group must not end it first.
-    command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().or_fail("no guard for PostgreSQL")
-}
-
-fn is_listening(port: u16) -> bool {
-    !TcpStream::connect(("127.0.0.1", port)).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 fn accepts_sessions(port: u16) -> bool {

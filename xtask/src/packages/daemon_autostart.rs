@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process;
 
 use anyhow::Context;
@@ -13,6 +13,8 @@ use crate::{command, command_succeeds, run_checked};
 /// Packages ask this program before they start a daemon; exit code 101 forbids it (Debian policy 9.3.3.1,
 /// `invoke-rc.d(8)`).
 const POLICY_FILE: &str = "/usr/sbin/policy-rc.d";
+
+const INIT_SCRIPTS: &str = "/etc/init.d";
 
 /// While this value lives, no package starts a daemon.
 pub(super) struct AutostartBlock {
@@ -55,7 +57,12 @@ fn policy_script() -> String {
 
 /// Prevents the daemon's start at boot, and stops it if the machine's own policy has let it start.
 pub(super) fn disable_daemon(name: &str) -> anyhow::Result<()> {
-    run_checked(&mut command("update-rc.d", [name, "disable"]))?;
+    if Path::new(INIT_SCRIPTS).join(name).exists() {
+        run_checked(&mut command("update-rc.d", [name, "disable"]))?;
+    } else if command_succeeds("systemctl", ["--version"]) {
+        // `update-rc.d` refuses a daemon that only has a unit of systemd.
+        run_checked(&mut command("systemctl", ["--quiet", "disable", name]))?;
+    }
     // Fails when nothing runs, and where the policy that forbade the start forbids the stop, too.
     let _ = command_succeeds("invoke-rc.d", ["--quiet", name, "stop"]);
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use quell_bus::ClusterSecret;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -52,6 +53,13 @@ impl std::fmt::Debug for SecretDigest {
 /// A new token: 256 random bits with a prefix that scanners for leaked secrets can recognise.
 pub(super) fn new_token() -> Result<SecretString, AccessError> {
     Ok(format!("quell_{}", random_hex()?).into())
+}
+
+/// The admin token that all nodes of a cluster create, so that each of them accepts it.
+pub(super) fn cluster_token(cluster_secret: &ClusterSecret) -> Result<SecretString, AccessError> {
+    let key = cluster_secret.derived_keys("admin token").into_iter().next();
+    let key = key.ok_or_else(|| AccessError::NoRandomness("the secret of the cluster is empty".to_owned()))?;
+    Ok(format!("quell_{}", encode_hex(&key)).into())
 }
 
 /// 256 random bits in hex, which fit into a link and a cookie.

@@ -8,16 +8,19 @@ use std::path::{Path, PathBuf};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{AccessError, secret};
+use super::AccessError;
 
 /// A longer file is no token file.
 const MAX_TOKEN_FILE_BYTES: u64 = 4096;
 
-/// Loads the token from the file. Creates the file with a new token if it does not exist.
-pub(super) fn load_or_create(path: &Path) -> Result<SecretString, AccessError> {
+/// Loads the token from the file. Creates the file with the token that `new_token` makes if it does not exist.
+pub(super) fn load_or_create(
+    path: &Path,
+    new_token: impl FnOnce() -> Result<SecretString, AccessError>,
+) -> Result<SecretString, AccessError> {
     match File::open(path) {
         Ok(file) => load_token(file, path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => create_token_file(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create_token_file(path, new_token()?),
         Err(error) => Err(token_file_error(path, &error)),
     }
 }
@@ -45,8 +48,7 @@ fn load_token(file: File, path: &Path) -> Result<SecretString, AccessError> {
 }
 
 /// Writes the file under another name first, so that nobody reads an incomplete token.
-fn create_token_file(path: &Path) -> Result<SecretString, AccessError> {
-    let token = secret::new_token()?;
+fn create_token_file(path: &Path, token: SecretString) -> Result<SecretString, AccessError> {
     let temporary = temporary_path(path);
     let written =
         write_private(&temporary, &token).and_then(|()| fs::rename(&temporary, path)).and_then(|()| sync_parent(path));

@@ -23,6 +23,8 @@ pub(super) enum FrameHead {
     End { call: u64, number: u32, error: Option<String> },
     /// The sender does not want the rest of the answer to its request `call`.
     Cancel { call: u64 },
+    /// The sender has given up all calls between the two nodes: something was lost.
+    Interrupt,
     /// Events of the sender, for the clients of the receiver.
     Events,
     /// Whether clients of the sender want the events of the receiver.

@@ -1,20 +1,32 @@
-//! How frames get from node to node: in letters through the database.
+//! How frames get from node to node: in signed letters, over NATS where both nodes are connected to it, and else through
+//! the database.
+//!
+//! A letter can be lost on either way. The receiver notices the gap, and both sides give up what they had open with each
+//! other; nothing waits for an answer that does not come.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use quell_bus::{
+    ClusterSecret, LetterOpener, LetterSealer, LetterTransport, NatsConnection, NatsEvent, NatsTransport, NodeAddress,
+};
+use quell_kernel::lease::Epoch;
 use quell_store::{Membership, StoredLetter};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
 use super::frame::Frame;
-use super::letters::{LetterReader, LetterWriter};
 use super::peer_link::{OutgoingFrame, PeerLink};
 
 /// Frames that are stored together, at most.
 const STORE_BATCH: usize = 64;
 /// Until the next attempt after the database has refused letters.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// How long letters to a node that NATS did not find go through the database, unless one of it arrives over NATS.
+const AVOID_NATS_TIME: Duration = Duration::from_secs(5);
 
 const LETTERS_METRIC: &str = "quell_cluster_peer_letters_total";
 
@@ -22,76 +34,188 @@ const LETTERS_METRIC: &str = "quell_cluster_peer_letters_total";
 pub struct LetterExchange {
     cluster: Cluster,
     link: PeerLink,
-    frames: mpsc::Receiver<OutgoingFrame>,
+    secret: ClusterSecret,
+    /// Nodes that NATS did not find, and until when it is not asked again.
+    unreachable: Mutex<HashMap<Epoch, Instant>>,
+}
+
+/// What an exchange works with.
+pub struct ExchangeTasks {
+    pub frames: mpsc::Receiver<OutgoingFrame>,
+    pub nats: Option<NatsConnection>,
+}
+
+fn address(membership: &Membership) -> NodeAddress {
+    NodeAddress { node: membership.node.clone(), epoch: membership.epoch }
+}
+
+fn membership(address: NodeAddress) -> Membership {
+    Membership { node: address.node, epoch: address.epoch }
 }
 
 impl LetterExchange {
-    pub fn new(cluster: Cluster, link: PeerLink, frames: mpsc::Receiver<OutgoingFrame>) -> Self {
-        Self { cluster, link, frames }
+    pub fn new(cluster: Cluster, link: PeerLink, secret: ClusterSecret) -> Self {
+        Self { cluster, link, secret, unreachable: Mutex::default() }
     }
 
     /// Works until `closing` is cancelled.
-    pub async fn run(self, closing: CancellationToken) {
-        let Self { cluster, link, frames } = self;
+    pub async fn run(self, tasks: ExchangeTasks, closing: CancellationToken) {
+        let ExchangeTasks { frames, nats } = tasks;
+        let (transport, receiving) = match nats {
+            Some(NatsConnection { transport, events, driver }) => (Some(transport), Some((events, driver))),
+            None => (None, None),
+        };
+        let receive_over_nats = async {
+            let Some((events, driver)) = receiving else { return std::future::pending().await };
+            tokio::join!(driver, self.receive_nats_events(events));
+        };
         tokio::select! {
             () = closing.cancelled() => {}
-            () = send_frames(&cluster, &link, frames) => {}
-            () = receive_stored_letters(&cluster, &link) => {}
+            () = self.send_frames(frames, transport.as_ref()) => {}
+            () = self.receive_stored_letters() => {}
+            () = receive_over_nats => tracing::error!("the connection to the message bus has ended for good"),
+            () = self.note_connection(transport.as_ref()) => {}
         }
     }
-}
 
-async fn send_frames(cluster: &Cluster, link: &PeerLink, mut frames: mpsc::Receiver<OutgoingFrame>) {
-    let mut writer = LetterWriter::new(cluster.membership().clone());
-    let mut batch = Vec::new();
-    while frames.recv_many(&mut batch, STORE_BATCH).await > 0 {
-        if cluster.lost().is_cancelled() {
+    /// Tells the other nodes, with the next renewal, whether this one is connected to NATS.
+    async fn note_connection(&self, transport: Option<&NatsTransport>) {
+        let Some(transport) = transport else { return std::future::pending().await };
+        let mut connected = transport.connected();
+        loop {
+            let is_connected = *connected.borrow_and_update();
+            self.cluster.set_on_bus(is_connected);
+            tracing::info!(is_connected, "message bus");
+            if connected.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    async fn send_frames(&self, mut frames: mpsc::Receiver<OutgoingFrame>, nats: Option<&NatsTransport>) {
+        let own = address(self.cluster.membership());
+        let mut for_nats = LetterSealer::new(&self.secret, LetterTransport::Nats, own.clone());
+        let mut for_store = LetterSealer::new(&self.secret, LetterTransport::Database, own);
+        let mut batch = Vec::new();
+        while frames.recv_many(&mut batch, STORE_BATCH).await > 0 {
+            if self.cluster.lost().is_cancelled() {
+                return;
+            }
+            metrics::counter!(LETTERS_METRIC, "direction" => "sent").increment(batch.len() as u64);
+            let mut to_store = Vec::new();
+            for OutgoingFrame { to, frame } in batch.drain(..) {
+                let content = frame.encode();
+                let nats = nats.filter(|nats| self.reaches_over_nats(nats, &to));
+                let sent = nats.is_some_and(|nats| {
+                    let letter = for_nats.seal(&address(&to), &content);
+                    letter.is_ok_and(|letter| nats.send(&address(&to), letter).is_ok())
+                });
+                if !sent && let Ok(letter) = for_store.seal(&address(&to), &content) {
+                    to_store.push((to, letter));
+                }
+            }
+            self.store_letters(to_store).await;
+        }
+    }
+
+    fn reaches_over_nats(&self, nats: &NatsTransport, to: &Membership) -> bool {
+        let mut unreachable = self.unreachable.lock().unwrap_or_else(PoisonError::into_inner);
+        unreachable.retain(|_, until| *until > Instant::now());
+        !unreachable.contains_key(&to.epoch) && self.cluster.is_peer_on_bus(to) && *nats.connected().borrow()
+    }
+
+    fn avoid_nats(&self, peer: &Membership) {
+        let until = Instant::now() + AVOID_NATS_TIME;
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.epoch, until);
+    }
+
+    async fn store_letters(&self, letters: Vec<(Membership, Vec<u8>)>) {
+        if letters.is_empty() {
             return;
         }
-        let receivers: Vec<Membership> = batch.iter().map(|outgoing| outgoing.to.clone()).collect();
-        let letters = batch.drain(..).map(|outgoing| StoredLetter {
-            to: outgoing.to.node.clone(),
-            letter: writer.write(&outgoing.to, &outgoing.frame.encode()),
-        });
-        metrics::counter!(LETTERS_METRIC, "direction" => "sent").increment(receivers.len() as u64);
-        if let Err(error) = cluster.store().send_letters(letters.collect()).await {
+        let receivers: Vec<Membership> = letters.iter().map(|(to, _)| to.clone()).collect();
+        let stored = letters.into_iter().map(|(to, letter)| StoredLetter { to: to.node, letter }).collect();
+        // waits: in a task of the engine, which ends when the engine closes.
+        if let Err(error) = self.cluster.store().send_letters(stored).await {
             tracing::warn!(%error, "letters to other nodes could not be stored");
-            receivers.iter().for_each(|receiver| link.note_undelivered(receiver));
+            receivers.iter().for_each(|receiver| self.link.interrupt(receiver));
             tokio::time::sleep(RETRY_DELAY).await;
         }
     }
-}
 
-/// Takes the letters that the database has for this node.
-async fn receive_stored_letters(cluster: &Cluster, link: &PeerLink) {
-    let mut notifications = cluster.store().letter_notifications();
-    let mut reader = LetterReader::new(cluster.membership().clone());
-    loop {
-        match cluster.store().take_letters().await {
-            Ok(letters) => letters.iter().for_each(|letter| receive_letter(cluster, link, &mut reader, letter)),
-            Err(error) => {
-                tracing::debug!(%error, "the letters of other nodes could not be read");
-                tokio::time::sleep(RETRY_DELAY).await;
+    /// Takes the letters that the database has for this node.
+    async fn receive_stored_letters(&self) {
+        let mut notifications = self.cluster.store().letter_notifications();
+        let own = address(self.cluster.membership());
+        let mut opener = LetterOpener::new(&self.secret, LetterTransport::Database, own);
+        loop {
+            match self.cluster.store().take_letters().await {
+                Ok(letters) => letters.iter().for_each(|letter| drop(self.receive_letter(&mut opener, letter))),
+                Err(error) => {
+                    tracing::debug!(%error, "the letters of other nodes could not be read");
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
+            }
+            tokio::select! {
+                // The sender lives as long as the store.
+                _ = notifications.changed() => {}
+                // A notification can be lost with its connection.
+                () = tokio::time::sleep(self.cluster.timing().renewal_interval()) => {}
             }
         }
-        tokio::select! {
-            // The sender lives as long as the store.
-            _ = notifications.changed() => {}
-            // A notification can be lost with its connection.
-            () = tokio::time::sleep(cluster.timing().renewal_interval()) => {}
+    }
+
+    async fn receive_nats_events(&self, mut events: mpsc::Receiver<NatsEvent>) {
+        let own = address(self.cluster.membership());
+        let mut opener = LetterOpener::new(&self.secret, LetterTransport::Nats, own);
+        while let Some(event) = events.recv().await {
+            match event {
+                NatsEvent::Letter(letter) => {
+                    if let Some(from) = self.receive_letter(&mut opener, &letter) {
+                        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).remove(&from.epoch);
+                    }
+                }
+                NatsEvent::NoResponders(peer) | NatsEvent::NotSent(peer) => {
+                    let peer = membership(peer);
+                    tracing::debug!(node = %peer.node, "a node cannot be reached over the message bus");
+                    self.avoid_nats(&peer);
+                    self.link.interrupt(&peer);
+                }
+                // The next letter of each sender shows that some are missing.
+                NatsEvent::LettersDropped => tracing::warn!("letters of other nodes were dropped: they came too fast"),
+                NatsEvent::ConnectionLost => {
+                    tracing::warn!("the connection to the message bus is lost; letters go through the database");
+                    for peer in self.cluster.live_peers() {
+                        self.link.note_gap(&peer.membership);
+                    }
+                }
+            }
         }
     }
-}
 
-fn receive_letter(cluster: &Cluster, link: &PeerLink, reader: &mut LetterReader, letter: &[u8]) {
-    metrics::counter!(LETTERS_METRIC, "direction" => "received").increment(1);
-    let Some((from, content)) = reader.read(letter) else { return };
-    if !cluster.accepts_letters_of(&from) {
-        tracing::debug!(node = %from.node, epoch = from.epoch, "a letter of a node that is not a member any more is dropped");
-        return;
-    }
-    match Frame::decode(&content) {
-        Ok(frame) => link.receive(&from, frame),
-        Err(error) => tracing::warn!(node = %from.node, %error, "a letter was dropped"),
+    /// Returns who has sent a valid letter.
+    fn receive_letter(&self, opener: &mut LetterOpener, letter: &[u8]) -> Option<Membership> {
+        let opened = match opener.open(letter) {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::debug!(%error, "a letter was dropped");
+                return None;
+            }
+        };
+        metrics::counter!(LETTERS_METRIC, "direction" => "received").increment(1);
+        let from = membership(opened.from);
+        if !self.cluster.accepts_letters_of(&from) {
+            tracing::debug!(node = %from.node, epoch = from.epoch, "a letter of a node that is not a member any more is dropped");
+            return None;
+        }
+        if opened.missed > 0 {
+            tracing::warn!(node = %from.node, missed = opened.missed, "letters of a node were lost");
+            self.link.note_gap(&from);
+        }
+        match Frame::decode(&opened.payload) {
+            Ok(frame) => self.link.receive(&from, frame),
+            Err(error) => tracing::warn!(node = %from.node, %error, "a letter was dropped"),
+        }
+        Some(from)
     }
 }

@@ -27,7 +27,7 @@ const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
 pub enum PeerCallError {
     #[error("the node has left the cluster, or does not answer any more")]
     Gone,
-    /// Nobody has received the request.
+    /// Probably nobody has received the request.
     #[error("the request could not be delivered")]
     NotDelivered,
     #[error("a part of the answer was lost on the way")]
@@ -53,6 +53,9 @@ pub trait PeerHandler: Send + Sync {
     fn receive_events(&self, from: &Membership, events: &[u8]);
 
     fn note_interest(&self, from: &Membership, wanted: bool);
+
+    /// Events of another node may have been lost.
+    fn note_lost_events(&self, from: &Membership);
 }
 
 /// Clones share one link.
@@ -159,6 +162,9 @@ impl PeerLink {
                     cancelled.cancel();
                 }
             }
+            FrameHead::Interrupt => {
+                self.give_up(from);
+            }
             FrameHead::Events => self.with_handler(|handler| handler.receive_events(from, &part)),
             FrameHead::Interest { wanted } => self.with_handler(|handler| handler.note_interest(from, wanted)),
         }
@@ -244,13 +250,39 @@ impl PeerLink {
         gone.into_iter().for_each(|call| self.end_call(call, PeerCallError::Gone));
     }
 
-    /// Ends the calls to a node that nobody has received.
-    pub(super) fn note_undelivered(&self, peer: &Membership) {
-        let state = self.lock();
-        let unanswered = state.calls.iter().filter(|(_, open)| open.peer == *peer && open.next_number == 0);
-        let calls: Vec<u64> = unanswered.map(|(call, _)| *call).collect();
+    /// Gives up what is open with another node, because something was lost, and tells it so.
+    pub(super) fn interrupt(&self, peer: &Membership) {
+        if self.give_up(peer) {
+            self.send(peer, Frame::new(FrameHead::Interrupt, Vec::new()));
+        }
+    }
+
+    /// As [`PeerLink::interrupt`], and events of the other node are among what was lost.
+    pub(super) fn note_gap(&self, peer: &Membership) {
+        self.interrupt(peer);
+        self.with_handler(|handler| handler.note_lost_events(peer));
+    }
+
+    /// Returns whether anything was open.
+    fn give_up(&self, peer: &Membership) -> bool {
+        let mut state = self.lock();
+        let of_peer = state.calls.iter().filter(|(_, open)| open.peer == *peer);
+        let calls: Vec<(u64, u32)> = of_peer.map(|(call, open)| (*call, open.next_number)).collect();
+        let mut was_open = !calls.is_empty();
+        state.requests.retain(|(epoch, _), _| *epoch != peer.epoch);
+        state.answering.retain(|(epoch, _), cancelled| {
+            if *epoch == peer.epoch {
+                was_open = true;
+                cancelled.cancel();
+            }
+            *epoch != peer.epoch
+        });
         drop(state);
-        calls.into_iter().for_each(|call| self.end_call(call, PeerCallError::NotDelivered));
+        for (call, next_number) in calls {
+            let error = if next_number == 0 { PeerCallError::NotDelivered } else { PeerCallError::Lost };
+            self.end_call(call, error);
+        }
+        was_open
     }
 
     fn lock(&self) -> MutexGuard<'_, LinkState> {

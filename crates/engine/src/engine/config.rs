@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_bus::{ClusterSecret, NatsSettings};
 use quell_kernel::StopTimeouts;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::lease::LeaseTiming;
@@ -30,11 +31,15 @@ use crate::session::SessionSettings;
 pub struct NodeSettings {
     /// The time after which a silent node counts as dead.
     pub lease: Duration,
+    /// Signs what nodes tell each other, and encrypts the keys of sessions. A node needs one.
+    pub secret: Option<ClusterSecret>,
+    /// The message bus; without it everything goes through the database.
+    pub nats: Option<NatsSettings>,
 }
 
 impl Default for NodeSettings {
     fn default() -> Self {
-        Self { lease: Duration::from_secs(10) }
+        Self { lease: Duration::from_secs(10), secret: None, nats: None }
     }
 }
 
@@ -129,6 +134,10 @@ pub enum StartError {
     Hook(#[from] HookConfigError),
     #[error(transparent)]
     Agents(#[from] AgentRegistryError),
+    #[error("a node of a cluster needs the secret of the cluster; set secret_file in [cluster]")]
+    NoClusterSecret,
+    #[error(transparent)]
+    MessageBus(#[from] quell_bus::ConnectError),
     #[error("wardens cannot be started: {0}")]
     Wardens(std::io::Error),
     #[error(transparent)]

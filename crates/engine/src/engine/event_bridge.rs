@@ -98,7 +98,7 @@ pub(super) async fn bridge_events(engine: Engine) {
         let peers: Vec<Membership> = node.cluster.live_peers().into_iter().map(|row| row.membership).collect();
         let interested: Vec<Membership> =
             peers.into_iter().filter(|peer| node.interested_peers.contains(peer)).collect();
-        if !node.exchange_is_fast() && !interested.is_empty() {
+        if !node.cluster.is_on_bus() && !interested.is_empty() {
             tokio::time::sleep(BATCH_DELAY).await;
         }
         while batch.len() < MAX_BATCH

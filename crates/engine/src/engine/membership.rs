@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use quell_bus::{NatsTransport, NodeAddress};
 use quell_kernel::Moment;
 use quell_kernel::clock_skew::clock_skew_ms;
 use quell_kernel::lease::{Epoch, LeaseDuty, RenewOutcome};
@@ -15,12 +16,12 @@ use quell_store::{ChangeCount, Membership, NodeRow, RenewalAnswer, RenewalReques
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::Engine;
 use super::drain::release_unused_sessions;
 use super::event_bridge::{InterestedPeers, announce_interest, bridge_events, publish_foreign_events};
 use super::peers::{CarriedOutStops, EnginePeerHandler, PeerService, PeerStop};
 use super::recovery::Recovery;
-use crate::cluster::{Cluster, LetterExchange, PeerLink, RenewalFacts};
+use super::{Engine, NodeSettings, StartError};
+use crate::cluster::{Cluster, ExchangeTasks, LetterExchange, NodeReport, PeerLink, RenewalFacts};
 
 /// The shortest pause between two looks at nodes whose leases have ended.
 const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -46,19 +47,31 @@ pub(super) struct Node {
     settling: Mutex<HashSet<Epoch>>,
     /// The last known number of changes of each topic.
     changes: Mutex<HashMap<String, i64>>,
+    reloading: tokio::sync::Mutex<()>,
 }
 
 /// What the tasks of a node work on.
 pub(super) struct NodeTasks {
     exchange: LetterExchange,
+    exchange_tasks: ExchangeTasks,
     foreign_events: mpsc::Receiver<Vec<u8>>,
 }
 
 impl Node {
-    pub(super) fn new(cluster: Cluster, recovery: Recovery) -> (Self, NodeTasks) {
+    pub(super) async fn new(
+        cluster: Cluster,
+        recovery: Recovery,
+        settings: &NodeSettings,
+    ) -> Result<(Self, NodeTasks), StartError> {
+        let secret = settings.secret.clone().ok_or(StartError::NoClusterSecret)?;
+        let own = NodeAddress { node: cluster.node().clone(), epoch: cluster.membership().epoch };
+        let nats = match &settings.nats {
+            Some(nats) => Some(NatsTransport::connect(nats.clone(), own).await?),
+            None => None,
+        };
         let (link, frames) = PeerLink::new();
         let (foreign_events, events) = mpsc::channel(MAX_FOREIGN_BATCHES);
-        let exchange = LetterExchange::new(cluster.clone(), link.clone(), frames);
+        let exchange = LetterExchange::new(cluster.clone(), link.clone(), secret);
         let node = Self {
             cluster,
             link,
@@ -71,17 +84,14 @@ impl Node {
             recovery,
             settling: Mutex::default(),
             changes: Mutex::default(),
+            reloading: tokio::sync::Mutex::default(),
         };
-        (node, NodeTasks { exchange, foreign_events: events })
+        let exchange_tasks = ExchangeTasks { frames, nats };
+        Ok((node, NodeTasks { exchange, exchange_tasks, foreign_events: events }))
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
         &self.cluster
-    }
-
-    /// True if letters reach other nodes without the database.
-    pub(super) fn exchange_is_fast(&self) -> bool {
-        false
     }
 
     fn settling(&self) -> MutexGuard<'_, HashSet<Epoch>> {
@@ -117,12 +127,12 @@ impl Engine {
         }
         node.cluster.begin_lease(sent.at);
         node.note_changes(answer.changes.clone());
-        let carried_out = self.apply_renewal(node, &sent, answer).await;
+        let carried_out = self.apply_renewal(node, &sent, answer);
         node.link.set_handler(Box::new(EnginePeerHandler(Arc::downgrade(&self.0))));
         let runs = &self.inner().runs;
         runs.spawn(keep_lease(self.clone(), carried_out));
         runs.spawn(release_unused_sessions(self.clone()));
-        runs.spawn(tasks.exchange.run(self.inner().closing.clone()));
+        runs.spawn(tasks.exchange.run(tasks.exchange_tasks, self.inner().closing.clone()));
         runs.spawn(publish_foreign_events(self.clone(), tasks.foreign_events));
         runs.spawn(bridge_events(self.clone()));
         runs.spawn(announce_interest(self.clone()));
@@ -136,8 +146,12 @@ impl Engine {
 
     /// What the other nodes hear of this one.
     pub(super) fn node_report(&self) -> NodeReport {
+        let (day, spending) = self.inner().runs.uncounted_spending();
         let lease = self.cluster().map(|cluster| cluster.timing().lease()).unwrap_or_default();
         NodeReport {
+            on_bus: self.cluster().is_some_and(Cluster::is_on_bus),
+            day,
+            spending,
             active_runs: self.inner().runs.active_runs().len(),
             max_in_flight: self.inner().config.limits.in_flight_runs,
             processes: self.count_live_processes(),
@@ -153,7 +167,7 @@ impl Engine {
     }
 
     /// Takes note of an answer. Returns the stops that were carried out because of it.
-    async fn apply_renewal(&self, node: &Node, sent: &SentRenewal, answer: RenewalAnswer) -> Vec<i64> {
+    fn apply_renewal(&self, node: &Node, sent: &SentRenewal, answer: RenewalAnswer) -> Vec<i64> {
         let wall_ms = |moment| self.inner().clock.timestamp(moment).as_millisecond();
         let received = self.inner().clock.now();
         node.cluster.note_renewal_facts(RenewalFacts {
@@ -168,9 +182,7 @@ impl Engine {
         for stop in &answer.stops {
             self.carry_out_waiting_stop(stop);
         }
-        for topic in node.note_changes(answer.changes) {
-            self.reload_topic(&topic).await;
-        }
+        self.inner().runs.spawn(reload_topics(self.clone(), node.note_changes(answer.changes)));
         let own = node.cluster.membership();
         for dead in answer.nodes.iter().filter(|row| row.membership != *own && is_to_be_settled(row)) {
             self.settle(node, dead.membership.clone());
@@ -231,26 +243,6 @@ impl Engine {
     }
 }
 
-/// What a node tells with each renewal.
-#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct NodeReport {
-    pub active_runs: usize,
-    pub max_in_flight: usize,
-    pub processes: usize,
-    /// It takes no new sessions.
-    pub draining: bool,
-    /// Its `lease_ms`; 0 if it does not tell.
-    pub lease_ms: u64,
-}
-
-impl NodeReport {
-    /// The report of a node. That of another version may lack fields, or have others.
-    pub fn of(row: &NodeRow) -> Self {
-        serde_json::from_str(&row.report).unwrap_or_default()
-    }
-}
-
 /// Whether the node drains, and what the other nodes know of it.
 #[derive(Debug, Clone, Copy, Default)]
 struct DrainNews {
@@ -273,6 +265,27 @@ async fn settle_membership(node: &Node, dead: &Membership) -> Result<bool, Store
     node.recovery.of_membership(dead.clone()).seal_open_runs().await?;
     store.finish_settling(dead.epoch).await?;
     Ok(true)
+}
+
+/// Reads again what other nodes have changed, and what they have spent. In a task of its own, so that no slow query delays
+/// a renewal.
+async fn reload_topics(engine: Engine, topics: Vec<String>) {
+    let Some(node) = &engine.inner().node else { return };
+    // One after the other, so that no older state replaces a newer one.
+    let _reloading = node.reloading.lock().await;
+    for topic in topics {
+        engine.reload_topic(&topic).await;
+    }
+    let day = engine.inner().clock.day(engine.inner().clock.now()).to_string();
+    match engine.inner().store.spend().on_day(day.clone()).await {
+        Ok(stored) => {
+            let reports = node.cluster.live_peers().into_iter();
+            let reports = reports.map(|row| NodeReport::of(&row));
+            let uncounted = reports.filter(|report| report.day == day).flat_map(|report| report.spending).collect();
+            engine.inner().runs.note_foreign_spend(&day, stored, uncounted);
+        }
+        Err(error) => tracing::debug!(%error, "what other nodes have spent could not be read"),
+    }
 }
 
 /// Renews the lease until it is lost or the engine closes.
@@ -312,7 +325,7 @@ async fn keep_lease(engine: Engine, mut carried_out: Vec<i64>) {
                 if answer.outcome == RenewOutcome::Renewed {
                     drain.known = drain.now;
                 }
-                carried_out = engine.apply_renewal(node, &sent, answer).await;
+                carried_out = engine.apply_renewal(node, &sent, answer);
             }
             Err(StoreError::Closed) => return,
             Err(error) => {

@@ -314,12 +314,19 @@ impl PeerHandler for EnginePeerHandler {
             && node.foreign_events.try_send(events.to_vec()).is_err()
         {
             tracing::warn!(node = %from.node, "events of another node were dropped: too many wait");
+            self.note_lost_events(from);
         }
     }
 
     fn note_interest(&self, from: &Membership, wanted: bool) {
         if let Some(engine) = self.engine() {
             engine.note_interest(from, wanted);
+        }
+    }
+
+    fn note_lost_events(&self, _from: &Membership) {
+        if let Some(engine) = self.engine() {
+            engine.inner().hub.overrun_readers();
         }
     }
 }

@@ -162,6 +162,14 @@ impl Hub {
         readers.for_each(|subscriber| subscriber.push(notice));
     }
 
+    /// Tells the subscribers that want the notices of all nodes that some were lost: they resume by their cursors.
+    pub fn overrun_readers(&self) {
+        let subscribers = self.lock_subscribers();
+        let readers =
+            subscribers.iter().filter_map(Weak::upgrade).filter(|other| other.wanted == NoticeSource::AllNodes);
+        readers.for_each(|subscriber| subscriber.overrun());
+    }
+
     /// Follows the number of subscribers that want the notices of all nodes.
     pub fn watch_readers(&self) -> watch::Receiver<usize> {
         self.0.readers.subscribe()
@@ -185,6 +193,14 @@ impl Drop for Subscription {
 }
 
 impl HubSubscriber {
+    fn overrun(&self) {
+        let mut queue = self.lock_queue();
+        queue.is_overrun = true;
+        queue.notices = VecDeque::new();
+        drop(queue);
+        self.wake.notify_one();
+    }
+
     fn push(&self, notice: &EngineNotice) {
         let mut queue = self.lock_queue();
         if queue.is_overrun || (notice.is_droppable() && queue.notices.len() >= DELTA_LIMIT) {

@@ -2,12 +2,12 @@
 //!
 //! Lock order: run table, then this lock, then a live run.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::civil::Date;
 use quell_kernel::admission::AdmissionError;
-use quell_kernel::daily_spend::{DailyLimit, DailySpend};
+use quell_kernel::daily_spend::{DailyLimit, DailySpend, add_usage, subtract_usage};
 use quell_protocol::{AgentId, RunId, Usage};
 use quell_scope::clock::Clock;
 use quell_store::{RunSpend, StoreError};
@@ -26,6 +26,10 @@ struct SpendingDay {
     day: Date,
     daily_spend: DailySpend,
     live_runs: HashMap<RunId, Arc<LiveRun>>,
+    /// What the database counts of this day because of this daemon: its own runs, and what was there at its start.
+    own_stored: HashMap<AgentId, Usage>,
+    /// What the other nodes of the cluster have used on this day.
+    foreign: HashMap<AgentId, Usage>,
 }
 
 /// What an agent has used on a day.
@@ -39,8 +43,13 @@ pub struct SpentToday {
 
 impl AgentSpending {
     pub(super) fn new(clock: Clock) -> Self {
-        let today =
-            SpendingDay { day: clock.day(clock.now()), daily_spend: DailySpend::default(), live_runs: HashMap::new() };
+        let today = SpendingDay {
+            day: clock.day(clock.now()),
+            daily_spend: DailySpend::default(),
+            live_runs: HashMap::new(),
+            own_stored: HashMap::new(),
+            foreign: HashMap::new(),
+        };
         Self { clock, today: Mutex::new(today) }
     }
 
@@ -68,13 +77,18 @@ impl AgentSpending {
     }
 
     pub(super) fn count_stored(&self, run: &RunId, run_spend: &RunSpend) {
-        self.lock_today().daily_spend.count_usage(&run_spend.agent, run, run_spend.usage);
+        let mut today = self.lock_today();
+        today.daily_spend.count_usage(&run_spend.agent, run, run_spend.usage);
+        if today.day.to_string() == run_spend.day {
+            today.add_stored(&run_spend.agent, subtract_usage(run_spend.usage, run_spend.already_counted));
+        }
     }
 
     fn spent_today(&self, agent: &AgentId) -> SpentToday {
         let today = self.lock_today();
         let used = |run: &RunId| today.live_runs.get(run).map(|live_run| live_run.usage()).unwrap_or_default();
-        SpentToday { day: today.day, usage: today.daily_spend.spent(agent, used) }
+        let foreign = today.foreign.get(agent).copied().unwrap_or_default();
+        SpentToday { day: today.day, usage: add_usage(today.daily_spend.spent(agent, used), foreign) }
     }
 
     /// Locks the counters of today, and starts a new day at midnight. A clock that is set back starts none.
@@ -84,12 +98,52 @@ impl AgentSpending {
         if day > today.day {
             today.day = day;
             today.daily_spend.start_new_day();
+            today.own_stored.clear();
+            today.foreign.clear();
         }
         today
     }
 }
 
+impl SpendingDay {
+    fn add_stored(&mut self, agent: &AgentId, usage: Usage) {
+        let stored = self.own_stored.entry(agent.clone()).or_default();
+        *stored = add_usage(*stored, usage);
+    }
+}
+
 impl RunTable {
+    /// The day, and what live runs have used on it that the database does not count yet, by agent.
+    pub fn uncounted_spending(&self) -> (String, BTreeMap<AgentId, Usage>) {
+        let today = self.spending().lock_today();
+        let mut uncounted: BTreeMap<AgentId, Usage> = BTreeMap::new();
+        for (run, live_run) in &today.live_runs {
+            let agent = &live_run.run.agent;
+            let new = subtract_usage(live_run.usage(), today.daily_spend.counted_usage(agent, run));
+            let sum = uncounted.entry(agent.clone()).or_default();
+            *sum = add_usage(*sum, new);
+        }
+        (today.day.to_string(), uncounted)
+    }
+
+    /// Notes what the other nodes have used on a day: what the database counts besides the part of this node, and what
+    /// their live runs have used.
+    pub fn note_foreign_spend(&self, day: &str, stored: Vec<(AgentId, Usage)>, uncounted: Vec<(AgentId, Usage)>) {
+        let mut today = self.spending().lock_today();
+        if today.day.to_string() != day {
+            return;
+        }
+        today.foreign.clear();
+        for (agent, usage) in stored {
+            let own = today.own_stored.get(&agent).copied().unwrap_or_default();
+            today.foreign.insert(agent, subtract_usage(usage, own));
+        }
+        for (agent, usage) in uncounted {
+            let foreign = today.foreign.entry(agent).or_default();
+            *foreign = add_usage(*foreign, usage);
+        }
+    }
+
     /// What an agent has used today, including active runs.
     pub fn spent_today(&self, agent: &AgentId) -> SpentToday {
         self.spending().spent_today(agent)
@@ -100,6 +154,7 @@ impl RunTable {
         let day = {
             let mut today = self.spending().lock_today();
             today.daily_spend.add_stored_usage(agent.clone(), usage);
+            today.add_stored(agent, usage);
             today.day.to_string()
         };
         // waits: in a task of the engine, after the run.
@@ -110,7 +165,10 @@ impl RunTable {
     pub fn load_spend(&self, day: Date, stored_spend: Vec<(AgentId, Usage)>) {
         let mut today = self.spending().lock_today();
         if today.day == day {
-            stored_spend.into_iter().for_each(|(agent, usage)| today.daily_spend.add_stored_usage(agent, usage));
+            for (agent, usage) in stored_spend {
+                today.add_stored(&agent, usage);
+                today.daily_spend.add_stored_usage(agent, usage);
+            }
         }
     }
 

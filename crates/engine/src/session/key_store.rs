@@ -8,21 +8,43 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use quell_bus::ClusterSecret;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
 const KEY_FILE_NAME: &str = "session.key";
 /// Length of the key file in bytes: the key of ChaCha20-Poly1305 (RFC 8439).
 const KEY_BYTES: usize = 32;
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct SessionKeyStore {
     file: PathBuf,
+    /// Derived from the secret of the cluster, the newest first. The key file is then of no use.
+    cluster_keys: Vec<[u8; KEY_BYTES]>,
 }
+
+impl std::fmt::Debug for SessionKeyStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SessionKeyStore({})", self.file.display())
+    }
+}
+
+/// What the keys that are derived from the secret of a cluster are for.
+const CLUSTER_KEY_PURPOSE: &str = "keys of sessions";
 
 impl SessionKeyStore {
     /// The key store of a data directory. Nothing is read or written yet.
     pub(super) fn in_data_dir(data_dir: &Path) -> Self {
-        Self { file: data_dir.join(KEY_FILE_NAME) }
+        Self { file: data_dir.join(KEY_FILE_NAME), cluster_keys: Vec::new() }
+    }
+
+    /// The key store of a node: what one node encrypts, the others decrypt.
+    pub(super) fn of_cluster(data_dir: &Path, secret: &ClusterSecret) -> Self {
+        Self { cluster_keys: secret.derived_keys(CLUSTER_KEY_PURPOSE), ..Self::in_data_dir(data_dir) }
+    }
+
+    fn cluster_keys(&self) -> impl Iterator<Item = LessSafeKey> {
+        let keys = self.cluster_keys.iter().filter_map(|key| UnboundKey::new(&CHACHA20_POLY1305, key).ok());
+        keys.map(LessSafeKey::new)
     }
 
     /// Encrypts a text for one owner: it cannot be decrypted for another.
@@ -30,9 +52,12 @@ impl SessionKeyStore {
     /// # Errors
     /// Why the key file can neither be read nor created.
     pub(super) fn seal(&self, owner: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
-        let key = match self.read_key()? {
+        let key = match self.cluster_keys().next() {
             Some(key) => key,
-            None => self.create_key()?,
+            None => match self.read_key()? {
+                Some(key) => key,
+                None => self.create_key()?,
+            },
         };
         let mut nonce = [0; NONCE_LEN];
         getrandom::fill(&mut nonce).map_err(|error| format!("the system gives no random numbers: {error}"))?;
@@ -49,13 +74,19 @@ impl SessionKeyStore {
     pub(super) fn open(&self, owner: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
         let file = self.file.display();
         let undecryptable = || format!("its keys do not open with {file}; give them again with POST /api/sessions");
-        let key = self.read_key()?.ok_or_else(undecryptable)?;
         let (nonce, sealed) = sealed.split_at_checked(NONCE_LEN).ok_or_else(undecryptable)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| undecryptable())?;
-        let mut plain = sealed.to_vec();
-        let length = key.open_in_place(nonce, Aad::from(owner), &mut plain).map_err(|_| undecryptable())?.len();
-        plain.truncate(length);
-        Ok(plain)
+        let open = |key: LessSafeKey| {
+            let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+            let mut plain = sealed.to_vec();
+            let length = key.open_in_place(nonce, Aad::from(owner), &mut plain).ok()?.len();
+            plain.truncate(length);
+            Some(plain)
+        };
+        if let Some(plain) = self.cluster_keys().find_map(open) {
+            return Ok(plain);
+        }
+        // Encrypted by this daemon before it was a node.
+        open(self.read_key()?.ok_or_else(undecryptable)?).ok_or_else(undecryptable)
     }
 
     fn read_key(&self) -> Result<Option<LessSafeKey>, String> {
@@ -117,6 +148,19 @@ mod tests {
         assert!(other.open("ann", &sealed).unwrap_err().contains("do not open"));
         other.seal("ann", b"x").unwrap();
         assert!(other.open("ann", &sealed).is_err());
+    }
+
+    #[test]
+    fn nodes_of_a_cluster_open_what_another_one_has_sealed() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let old = ClusterSecret::parse("an old key of this cluster, 32 characters").unwrap();
+        let both = "a new key of this cluster, 32 characters\nan old key of this cluster, 32 characters";
+        let both = ClusterSecret::parse(both).unwrap();
+        let sealed = SessionKeyStore::of_cluster(one.path(), &old).seal("ann", b"sk-1").unwrap();
+        assert_eq!(SessionKeyStore::of_cluster(other.path(), &both).open("ann", &sealed).unwrap(), b"sk-1");
+        assert!(SessionKeyStore::in_data_dir(other.path()).open("ann", &sealed).is_err());
+        let alone = SessionKeyStore::in_data_dir(one.path()).seal("ann", b"sk-2").unwrap();
+        assert_eq!(SessionKeyStore::of_cluster(one.path(), &old).open("ann", &alone).unwrap(), b"sk-2");
     }
 
     #[test]

@@ -4,11 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use quell_bus::{ClusterSecret, NatsCredentials, NatsSettings};
+use quell_engine::engine::NodeSettings;
 use quell_kernel::lease::LeaseTiming;
 use quell_protocol::NodeName;
 use quell_store::ClusterSettings;
 use schemars::JsonSchema;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::validation::ConfigProblem;
@@ -30,17 +32,60 @@ pub(crate) struct ClusterSection {
     /// all nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// A program that prints this secret, with its arguments.
+    /// A program that prints this secret, with its arguments; run whenever the configuration is read, for 10 s at most.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) secret_command: Vec<String>,
     /// The secret, as read from the file or the program.
     #[serde(skip)]
     pub(crate) secret: Option<SecretString>,
+    /// Addresses of NATS servers, such as `nats://10.0.0.5:4222`, or `tls://`. Without them everything goes through the
+    /// database, more slowly.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) nats_urls: Vec<String>,
+    /// The NATS user. It must be permitted to publish and subscribe below `nats_prefix`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nats_user: Option<String>,
+    /// The environment variable that holds the password of the NATS user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nats_password_env: Option<String>,
+    /// The file that holds that password in its only line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nats_password_file: Option<PathBuf>,
+    /// The password, as read from the variable or the file.
+    #[serde(skip)]
+    pub(crate) nats_password: Option<SecretString>,
+    /// A credentials file of NATS, in place of user and password.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nats_credentials_file: Option<PathBuf>,
+    /// The content of that file.
+    #[serde(skip)]
+    pub(crate) nats_credentials: Option<SecretString>,
+    /// PEM file with the certificates of the authorities that may have signed that of the NATS server; those of the
+    /// system if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nats_tls_ca_file: Option<PathBuf>,
+    /// The first part of all NATS subjects; another one for each cluster on the same server.
+    pub(crate) nats_prefix: String,
 }
 
 impl Default for ClusterSection {
     fn default() -> Self {
-        Self { node: None, lease_ms: 10_000, secret_file: None, secret_command: Vec::new(), secret: None }
+        Self {
+            node: None,
+            lease_ms: 10_000,
+            secret_file: None,
+            secret_command: Vec::new(),
+            secret: None,
+            nats_urls: Vec::new(),
+            nats_user: None,
+            nats_password_env: None,
+            nats_password_file: None,
+            nats_password: None,
+            nats_credentials_file: None,
+            nats_credentials: None,
+            nats_tls_ca_file: None,
+            nats_prefix: "quell".to_owned(),
+        }
     }
 }
 
@@ -61,6 +106,48 @@ impl ClusterSection {
         Some(ClusterSettings { node, timing, version: env!("CARGO_PKG_VERSION").to_owned() })
     }
 
+    /// How the engine takes part.
+    ///
+    /// # Errors
+    /// The key of this section that is wrong, and why.
+    pub(crate) fn node_settings(&self) -> Result<NodeSettings, (&'static str, String)> {
+        let secret = self.secret.as_ref().map_or("", |secret| secret.expose_secret());
+        let key = if self.secret_file.is_some() { "secret_file" } else { "secret_command" };
+        let secret = ClusterSecret::parse(secret).map_err(|error| (key, error.to_string()))?;
+        let nats = (!self.nats_urls.is_empty()).then(|| self.nats_settings());
+        Ok(NodeSettings { lease: Duration::from_millis(self.lease_ms), secret: Some(secret), nats })
+    }
+
+    fn nats_settings(&self) -> NatsSettings {
+        let credentials = match (&self.nats_credentials, &self.nats_user, &self.nats_password) {
+            (Some(file), _, _) => NatsCredentials::CredsFile(file.clone()),
+            (None, Some(user), Some(password)) => {
+                NatsCredentials::Password { user: user.clone(), password: password.clone() }
+            }
+            (None, _, _) => NatsCredentials::None,
+        };
+        NatsSettings {
+            urls: self.nats_urls.clone(),
+            credentials,
+            tls_ca_file: self.nats_tls_ca_file.clone(),
+            prefix: self.nats_prefix.clone(),
+        }
+    }
+
+    fn nats_problem(&self) -> Option<(&'static str, &'static str)> {
+        let has_password = self.nats_password_env.is_some() || self.nats_password_file.is_some();
+        let has_login = self.nats_credentials_file.is_some() || (self.nats_user.is_some() && has_password);
+        let is_set = has_login || self.nats_user.is_some() || has_password || self.nats_tls_ca_file.is_some();
+        if self.nats_urls.is_empty() {
+            return is_set.then_some(("nats_urls", "is missing; the other keys of NATS are of no use without it"));
+        }
+        (!has_login).then_some((
+            "nats_user",
+            "is missing, or has no password: NATS is used only with credentials. Write nats_user and nats_password_file, or \
+             nats_credentials_file",
+        ))
+    }
+
     pub(super) fn problem(&self, store_is_postgres: bool) -> Option<ConfigProblem> {
         let problem = |key: &str, text: String| Some(ConfigProblem { key: format!("cluster.{key}"), text });
         if !store_is_postgres {
@@ -73,6 +160,9 @@ impl ClusterSection {
         if !(MIN_LEASE_MS..=MAX_LEASE_MS).contains(&self.lease_ms) {
             let text = format!("{} must be between {MIN_LEASE_MS} and {MAX_LEASE_MS}", self.lease_ms);
             return problem("lease_ms", text);
+        }
+        if let Some((key, text)) = self.nats_problem() {
+            return problem(key, text.to_owned());
         }
         match (&self.secret_file, self.secret_command.is_empty()) {
             (None, true) => problem("secret_file", "is missing; name a file with the secret of the cluster".to_owned()),

@@ -9,7 +9,8 @@ use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::AgentId;
 use secrecy::SecretString;
 
-use super::Config;
+use super::cluster::ClusterSection;
+use super::{Config, secret_command};
 
 /// `$QUELL_HOME`, else `quell` in the XDG data directory.
 pub(crate) fn data_dir() -> anyhow::Result<PathBuf> {
@@ -48,7 +49,14 @@ pub(super) fn expand_paths(config: &mut Config) {
     let agents = config.agents.values_mut().map(|agent| &mut agent.workdir);
     let providers = config.providers.values_mut().map(|provider| &mut provider.api_key_file);
     let channels = config.channels.values_mut().map(|channel| &mut channel.token_file);
-    let cluster = config.cluster.as_mut().map(|cluster| &mut cluster.secret_file);
+    let cluster = config.cluster.iter_mut().flat_map(|cluster| {
+        [
+            &mut cluster.secret_file,
+            &mut cluster.nats_password_file,
+            &mut cluster.nats_credentials_file,
+            &mut cluster.nats_tls_ca_file,
+        ]
+    });
     let store = &mut config.store;
     let others = [
         &mut config.server.token_file,
@@ -87,10 +95,8 @@ pub(super) fn apply_environment(config: &mut Config) -> anyhow::Result<()> {
     } else if let Some(file) = &store.password_file {
         store.password = read_secret(file, "password_file", "store")?;
     }
-    if let Some(cluster) = &mut config.cluster
-        && let Some(file) = &cluster.secret_file
-    {
-        cluster.secret = read_secret(file, "secret_file", "cluster")?;
+    if let Some(cluster) = &mut config.cluster {
+        read_cluster_secrets(cluster)?;
     }
     for (name, channel) in &mut config.channels {
         channel.token = match (&channel.token_env, &channel.token_file) {
@@ -108,6 +114,23 @@ pub(super) fn apply_environment(config: &mut Config) -> anyhow::Result<()> {
         let model = model_from_env.or_else(first).unwrap_or_else(|| "demo/demo".to_owned());
         let agent = AgentConfig { model, ..AgentConfig::default() };
         config.agents.insert(main, agent);
+    }
+    Ok(())
+}
+
+fn read_cluster_secrets(cluster: &mut ClusterSection) -> anyhow::Result<()> {
+    if let Some(file) = &cluster.secret_file {
+        cluster.secret = read_secret(file, "secret_file", "cluster")?;
+    } else if !cluster.secret_command.is_empty() {
+        cluster.secret = Some(secret_command::read_secret(&cluster.secret_command)?);
+    }
+    if let Some(variable) = &cluster.nats_password_env {
+        cluster.nats_password = env_text(variable).map(Into::into);
+    } else if let Some(file) = &cluster.nats_password_file {
+        cluster.nats_password = read_secret(file, "nats_password_file", "cluster")?;
+    }
+    if let Some(file) = &cluster.nats_credentials_file {
+        cluster.nats_credentials = read_secret(file, "nats_credentials_file", "cluster")?;
     }
     Ok(())
 }

@@ -31,9 +31,9 @@ pub(super) fn read_secret(argv: &[String]) -> anyhow::Result<SecretString> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         block_on(&runtime, run_program(argv))
     });
-    let outcome = reader.map_err(anyhow::Error::from).and_then(|thread| {
-        thread.join().unwrap_or_else(|_| Err(anyhow!("reading its output panicked")))
-    });
+    let outcome = reader
+        .map_err(anyhow::Error::from)
+        .and_then(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("reading its output panicked"))));
     outcome.with_context(|| format!("secret_command of [cluster], {program}, gave no secret"))
 }
 
@@ -58,8 +58,12 @@ async fn run_program(argv: Vec<OsString>) -> anyhow::Result<SecretString> {
     scope.close().await;
     let end = ended?;
     if end.code != Some(0) {
-        let how = end.code.map_or_else(|| format!("did not end within {} s", TIME_LIMIT.as_secs()), |code| format!("ended with exit code {code}"));
-        let errors = output.errors.trim().lines().last().map(|line| format!("; it printed: {line}")).unwrap_or_default();
+        let how = end.code.map_or_else(
+            || format!("did not end within {} s", TIME_LIMIT.as_secs()),
+            |code| format!("ended with exit code {code}"),
+        );
+        let errors =
+            output.errors.trim().lines().last().map(|line| format!("; it printed: {line}")).unwrap_or_default();
         bail!("it {how}{errors}");
     }
     match output.secret.trim() {

@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _, stream};
 use quell_engine::Engine;
 use quell_engine::access::{Caller, Credential};
 use quell_engine::engine::{PeerCall, PeerMessages, PeerService, Placement, PlacementError};
@@ -28,6 +28,7 @@ use serde_json::Value;
 use super::{ApiCall, ProblemResponse, problem_response};
 use crate::cluster_routes::{ClusterRoute, merge_answers};
 use crate::state::ServerState;
+use crate::ws::{ForwardedMethod, answer_forwarded_method};
 
 /// Bodies that are read to find out what they are about, at most. A stop text and the key of a session are short.
 const MAX_INSPECTED_BYTES: usize = 64 * 1024;
@@ -51,6 +52,14 @@ pub(crate) struct ForwardedRequest {
     pub(crate) target: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) from: ForwardedCaller,
+}
+
+/// What a node asks another one in the name of a client.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ForwardedHead {
+    Request(Box<ForwardedRequest>),
+    /// A method of the WebSocket.
+    Method(Box<ForwardedMethod>),
 }
 
 /// The head of the answer to a forwarded request. The body follows in messages.
@@ -171,7 +180,8 @@ fn forwarded_head(parts: &Parts, call: &ApiCall) -> String {
     let header = |name: &HeaderName| Some((name.to_string(), parts.headers.get(name)?.to_str().ok()?.to_owned()));
     let headers = FORWARDED_HEADERS.iter().filter_map(header).collect();
     let from = ForwardedCaller { caller: call.caller.clone(), credential: call.credential };
-    let head = ForwardedRequest { method: parts.method.to_string(), target, headers, from };
+    let request = ForwardedRequest { method: parts.method.to_string(), target, headers, from };
+    let head = ForwardedHead::Request(Box::new(request));
     serde_json::to_string(&head).unwrap_or_default()
 }
 
@@ -309,37 +319,43 @@ pub(crate) fn build_request(head: ForwardedRequest, body: Vec<u8>) -> Option<Req
     builder.extension(head.from).body(Body::from(body)).ok()
 }
 
-/// Answers the requests that other nodes forward.
-pub(crate) struct RoutePeerService {
+/// Answers what other nodes forward.
+pub(crate) struct ForwardedService {
+    server: ServerState,
     routes: axum::Router,
 }
 
-impl RoutePeerService {
-    pub(crate) fn new(routes: axum::Router) -> Arc<Self> {
-        Arc::new(Self { routes })
+impl ForwardedService {
+    pub(crate) fn new(server: ServerState, routes: axum::Router) -> Arc<Self> {
+        Arc::new(Self { server, routes })
     }
 }
 
-impl PeerService for RoutePeerService {
+impl PeerService for ForwardedService {
     fn serve(&self, head: &str, body: Vec<u8>) -> PeerMessages {
-        let request = serde_json::from_str::<ForwardedRequest>(head).ok().and_then(|head| build_request(head, body));
-        let routes = self.routes.clone();
-        let answer = async move {
-            let response = match request {
-                Some(request) => answer_request(routes, request).await,
-                None => {
-                    problem_response(ErrorCode::InvalidRequest, "the forwarded request cannot be read").into_response()
-                }
-            };
-            let (head, body) = response.into_parts();
-            let headers = answer_headers(&head.headers);
-            let head = ForwardedResponse { status: head.status.as_u16(), headers };
-            let head = serde_json::to_vec(&head).unwrap_or_default();
-            let body = body.into_data_stream().map(|piece| piece.map(Vec::from).unwrap_or_default());
-            stream::once(std::future::ready(head)).chain(body)
-        };
-        Box::pin(stream::once(answer).flatten())
+        match serde_json::from_str::<ForwardedHead>(head) {
+            Ok(ForwardedHead::Method(method)) => {
+                Box::pin(stream::once(answer_forwarded_method(self.server.clone(), *method)))
+            }
+            Ok(ForwardedHead::Request(request)) => {
+                Box::pin(stream::once(answer_as_messages(self.routes.clone(), build_request(*request, body))).flatten())
+            }
+            Err(_) => Box::pin(stream::once(answer_as_messages(self.routes.clone(), None)).flatten()),
+        }
     }
+}
+
+/// The head of the answer, and then its body.
+async fn answer_as_messages(routes: axum::Router, request: Option<Request>) -> impl Stream<Item = Vec<u8>> + Send {
+    let response = match request {
+        Some(request) => answer_request(routes, request).await,
+        None => problem_response(ErrorCode::InvalidRequest, "the forwarded request cannot be read").into_response(),
+    };
+    let (head, body) = response.into_parts();
+    let head = ForwardedResponse { status: head.status.as_u16(), headers: answer_headers(&head.headers) };
+    let head = serde_json::to_vec(&head).unwrap_or_default();
+    let body = body.into_data_stream().map(|piece| piece.map(Vec::from).unwrap_or_default());
+    stream::once(std::future::ready(head)).chain(body)
 }
 
 async fn answer_request(routes: axum::Router, request: Request) -> Response {

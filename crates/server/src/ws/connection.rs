@@ -69,7 +69,8 @@ async fn run_connection(
         let deps = HandshakeDeps { server: &server, upgrade_info: &upgrade_info, receive_limiter: &receive_limiter };
         if let Some(peer) = perform_handshake(&mut frames, &outbox, &deps).await {
             let (server, outbox) = (server.clone(), Arc::clone(&outbox));
-            let client = WsClient { server, peer, subscriptions: WsSubscriptions::default(), outbox };
+            let subscriptions = WsSubscriptions::default();
+            let client = WsClient { server, peer, subscriptions, outbox, is_forwarded: false };
             process_messages(&mut frames, Arc::new(client)).await;
         }
         // Ends a connection that has no other close code yet.

@@ -1,5 +1,6 @@
 //! Parse request frames; serialize response and event frames; the error type.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use quell_kernel::json_size::exceeds_value_count;
@@ -57,12 +58,15 @@ impl RequestFrame {
     }
 }
 
+/// Code in the details of an answer to an approval that does not exist.
+pub(super) const APPROVAL_NOT_FOUND: &str = "APPROVAL_NOT_FOUND";
+
 /// Code in the details of an answer to an approval that the caller may not decide.
 pub(super) const APPROVAL_NOT_YOURS: &str = "APPROVAL_NOT_YOURS";
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct RpcError {
-    code: &'static str,
+    code: Cow<'static, str>,
     message: String,
     details: Option<Box<Value>>,
     retry_after_ms: Option<u64>,
@@ -70,13 +74,13 @@ pub(super) struct RpcError {
 
 impl RpcError {
     pub(super) fn invalid(message: impl Into<String>) -> Self {
-        Self { code: "INVALID_REQUEST", message: message.into(), details: None, retry_after_ms: None }
+        Self { code: "INVALID_REQUEST".into(), message: message.into(), details: None, retry_after_ms: None }
     }
 
     pub(super) fn missing_scope(scope: &str) -> Self {
         let details = json!({"code": "MISSING_SCOPE", "missingScope": scope, "requiredScopes": [scope]});
         Self {
-            code: "FORBIDDEN",
+            code: "FORBIDDEN".into(),
             message: format!("missing scope: {scope}"),
             details: Some(Box::new(details)),
             retry_after_ms: None,
@@ -86,7 +90,7 @@ impl RpcError {
     /// The object belongs to another principal.
     pub(super) fn not_owner(message: impl Into<String>) -> Self {
         Self {
-            code: "FORBIDDEN",
+            code: "FORBIDDEN".into(),
             message: message.into(),
             details: Some(Box::new(json!({"code": "NOT_OWNER"}))),
             retry_after_ms: None,
@@ -95,18 +99,28 @@ impl RpcError {
 
     /// The request may be retried after 500 ms.
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
-        Self { code: "UNAVAILABLE", message: message.into(), details: None, retry_after_ms: Some(500) }
+        Self { code: "UNAVAILABLE".into(), message: message.into(), details: None, retry_after_ms: Some(500) }
     }
 
     /// The principal made too many requests.
     pub(super) fn rate_limited(wait: Duration) -> Self {
         Self {
-            code: "UNAVAILABLE",
+            code: "UNAVAILABLE".into(),
             message: "too many requests of this token: requests_per_minute in [server]; stops are not limited"
                 .to_owned(),
             details: Some(Box::new(json!({"code": "TOO_MANY_REQUESTS"}))),
             retry_after_ms: Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1)),
         }
+    }
+
+    /// Nobody knows the approval.
+    pub(super) fn unknown_approval() -> Self {
+        Self::invalid("the approval is not known").with_details(json!({"code": APPROVAL_NOT_FOUND}))
+    }
+
+    /// The method is about something that this node does not know.
+    pub(super) fn is_about_unknown(&self) -> bool {
+        self.details.as_ref().is_some_and(|details| details["code"] == APPROVAL_NOT_FOUND)
     }
 
     pub(super) fn with_details(self, details: Value) -> Self {

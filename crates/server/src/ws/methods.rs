@@ -22,6 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::followed_runs::{FollowLookup, FoundRun, PendingRequest};
+use super::forward::MethodRoute;
 use super::frame::{RequestFrame, RpcError};
 use super::outbox::ClientOutbox;
 use super::peer::WsPeer;
@@ -84,6 +85,8 @@ pub(super) struct WsClient {
     pub(super) peer: WsPeer,
     pub(super) subscriptions: WsSubscriptions,
     pub(super) outbox: Arc<ClientOutbox>,
+    /// The client is connected to another node of the cluster, which has forwarded one method.
+    pub(super) is_forwarded: bool,
 }
 
 /// What a connection has open.
@@ -161,7 +164,7 @@ impl WsClient {
             return self.answer(&id, &Err(RpcError::rate_limited(wait)));
         }
         let outcome = parameters::check_parameters(&method, request.params)
-            .and_then(|params| self.call_method(&method, params, load));
+            .and_then(|params| self.call_method_on_route(&method, params, load));
         let outbox = Arc::clone(&self.outbox);
         let client = Arc::clone(self);
         match outcome {
@@ -211,6 +214,33 @@ impl WsClient {
     fn answer(&self, id: &str, result: &RpcResult) -> RequestOutcome {
         self.outbox.push_response(id, result);
         RequestOutcome::Answered
+    }
+
+    /// Calls a method on the node of the cluster that it concerns.
+    fn call_method_on_route(
+        self: &Arc<Self>,
+        method: &str,
+        params: Value,
+        load: ConnectionLoad,
+    ) -> Result<MethodOutcome, RpcError> {
+        match MethodRoute::of(self, method, &params) {
+            MethodRoute::Here => self.call_method(method, params, load),
+            route => {
+                if let Some(access) = parameters::required_access(method)? {
+                    self.peer.require_access(access)?;
+                }
+                Ok(pending(Arc::clone(self).answer_on_route(method.to_owned(), params, route)))
+            }
+        }
+    }
+
+    /// Answers a method that follows no run.
+    pub(super) async fn answer_here(self: Arc<Self>, method: &str, params: Value) -> RpcResult {
+        match self.call_method(method, params, ConnectionLoad { pending_requests: 0, followed_runs: 0 })? {
+            MethodOutcome::Answered(payload) => Ok(payload),
+            MethodOutcome::Pending(work) => work.await,
+            MethodOutcome::Follow(..) | MethodOutcome::Unfollow(_) => Err(parameters::unknown_method(method)),
+        }
     }
 
     fn call_method(

@@ -6,7 +6,7 @@ use quell_protocol::approval::{AllowanceScope, ApprovalAnswer, ApprovalRow, Deci
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::frame::{APPROVAL_NOT_YOURS, RpcError};
+use super::super::frame::{APPROVAL_NOT_FOUND, APPROVAL_NOT_YOURS, RpcError};
 use super::super::payloads;
 use super::{RpcResult, WsClient, parse_params};
 
@@ -66,7 +66,7 @@ pub(super) fn resolve(client: &WsClient, value: Value) -> RpcResult {
 impl From<AnswerError> for RpcError {
     fn from(error: AnswerError) -> Self {
         let code = match &error {
-            AnswerError::Unknown(_) => "APPROVAL_NOT_FOUND",
+            AnswerError::Unknown(_) => APPROVAL_NOT_FOUND,
             AnswerError::NotAllowed(..) => APPROVAL_NOT_YOURS,
             AnswerError::AlreadySettled(_) => "APPROVAL_ALREADY_RESOLVED",
             AnswerError::AlreadyCounted(_) => "APPROVAL_ALREADY_COUNTED",

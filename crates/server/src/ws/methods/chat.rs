@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_engine::engine::{StopTextMode, Submission, SubmitError, SubmitOutcome};
+use quell_engine::engine::{RunFollow, StopTextMode, Submission, SubmitError, SubmitOutcome};
 use quell_engine::live_run::RunProgress;
 use quell_kernel::admission::AdmissionError;
 use quell_protocol::api::{OnBusy, SendAnswer};
@@ -167,6 +167,18 @@ pub(super) async fn wait(client: Arc<WsClient>, value: Value) -> RpcResult {
             }
         }
         return Ok(payloads::run_outcome(&live_run.view()));
+    }
+    let limit = wait.timeout_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
+    if let Some(RunFollow::Remote(mut follower)) = client.engine().follow_run(&wait.run_id, u64::MAX).await? {
+        tokio::select! {
+            biased;
+            () = client.engine().wait_run_withdrawn(&client.peer.caller, &run.principal, &run.session_key) => {
+                return Err(unknown());
+            }
+            ended = tokio::time::timeout(limit, async { while follower.next().await.is_some() {} }) => if ended.is_err() {
+                return Ok(json!({"runId": wait.run_id, "status": "pending"}));
+            }
+        }
     }
     match client.engine().find_run(&wait.run_id).await? {
         Some(run) => Ok(payloads::run_outcome(&run)),
