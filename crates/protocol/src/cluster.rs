@@ -71,7 +71,7 @@ pub struct DrainRequest {
     /// Stop all runs and background commands of this node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stop: bool,
-    /// Answer after this many milliseconds at the latest, or when nothing is left; at most 60,000.
+    /// Answer after this many milliseconds, or when nothing is left; 500 if absent, at most 60,000.
     pub wait_ms: Option<u64>,
 }
 

@@ -19,6 +19,8 @@ const RELEASE_INTERVAL: Duration = Duration::from_secs(10);
 const DRAIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Sessions that are given back at the same time.
 const CONCURRENT_RELEASES: usize = 32;
+/// Without another wish a request waits for this long: idle sessions are given back by then, as a rule.
+const DEFAULT_WAIT: Duration = Duration::from_millis(500);
 /// The longest time for which a request waits for the end of a drain.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -40,7 +42,8 @@ impl Engine {
             self.stop_this_node(caller);
         }
         let mut passes = node.release_passes.subscribe();
-        let deadline = Instant::now() + Duration::from_millis(request.wait_ms.unwrap_or(0)).min(MAX_WAIT);
+        let wait = request.wait_ms.map_or(DEFAULT_WAIT, Duration::from_millis).min(MAX_WAIT);
+        let deadline = Instant::now() + wait;
         let emptied = passes.wait_for(|_| self.drain_view(node).is_empty());
         tokio::select! {
             // At the deadline the answer says what is left.
