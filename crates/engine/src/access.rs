@@ -32,6 +32,7 @@ pub use browser_logins::{BrowserSecrets, LinkIssuer};
 pub use origin::{ForwardedHeaders, RequestOrigin};
 use secret::SecretDigest;
 pub use sign_in::BrowserSignIn;
+pub(crate) use sign_in::LoginCodeDigest;
 use tokens::TokenEntry;
 pub use tokens::{CredentialRefusal, RotationSpec, TokenSpec};
 

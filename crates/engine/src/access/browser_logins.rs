@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use quell_kernel::Moment;
+use serde::{Deserialize, Serialize};
 
 use super::secret::SecretDigest;
 
@@ -55,7 +56,7 @@ impl std::fmt::Debug for BrowserSecrets<'_> {
 }
 
 /// Who gets a sign-in link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkIssuer {
     /// A person: at the daemon's terminal, or a caller that is a verified person.
     Person,

@@ -8,6 +8,7 @@ use quell_protocol::api::AccessLevel;
 use quell_scope::clock::Clock;
 use quell_store::StoredCookie;
 use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
 
 use super::browser_logins::{
     BrowserSecrets, COOKIE_LIFETIME, LinkIssuer, MAX_COOKIES_PER_TOKEN, MAX_ENTRIES, SignInFacts,
@@ -34,6 +35,16 @@ impl BrowserSignIn {
     }
 }
 
+/// A code of a sign-in link, as a hash: other nodes are not told the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LoginCodeDigest(SecretDigest);
+
+impl LoginCodeDigest {
+    pub(crate) fn of(code: &str) -> Self {
+        Self(SecretDigest::of(code))
+    }
+}
+
 impl AccessControl {
     /// Issues a code for a sign-in link of the page: for one sign-in as the admin, within ten minutes.
     pub fn issue_login_code(&self, issuer: LinkIssuer) -> Result<SecretString, AccessError> {
@@ -42,15 +53,29 @@ impl AccessControl {
         Ok(code)
     }
 
-    /// Uses up a sign-in code. Returns `None` if it is invalid.
+    /// Uses up a sign-in code of this node. Returns `None` if it is invalid.
+    pub(crate) fn redeem_login_code(&self, code: &LoginCodeDigest) -> Option<LinkIssuer> {
+        self.lock_browser_logins().redeem_login_code(&code.0, self.clock.now())
+    }
+
+    /// Uses up a sign-in code of this node. Returns `None` if it is invalid.
     ///
     /// # Cancel safety
     /// If dropped, the code may be used up without a sign-in; a new link is needed then.
     pub async fn sign_in_with_code(&self, code: &str) -> Result<Option<BrowserSignIn>, AccessError> {
-        let redeemed = self.lock_browser_logins().redeem_login_code(&SecretDigest::of(code), self.clock.now());
-        let Some(issuer) = redeemed else { return Ok(None) };
+        match self.redeem_login_code(&LoginCodeDigest::of(code)) {
+            Some(issuer) => self.sign_in_by_link(issuer).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Signs a browser in as the admin, after its code was used up.
+    ///
+    /// # Cancel safety
+    /// If dropped, there is no sign-in; a new link is needed then.
+    pub(crate) async fn sign_in_by_link(&self, issuer: LinkIssuer) -> Result<BrowserSignIn, AccessError> {
         let facts = SignInFacts { token: self.admin_digest, verified_person: issuer == LinkIssuer::Person };
-        self.issue_cookie(self.admin_principal.clone(), AccessLevel::Admin, facts).await.map(Some)
+        self.issue_cookie(self.admin_principal.clone(), AccessLevel::Admin, facts).await
     }
 
     /// Signs a browser in with a token. Returns `None` if the token is invalid.

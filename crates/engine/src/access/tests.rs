@@ -24,7 +24,8 @@ impl AccessFixture {
 
     async fn in_home(home: TempDir) -> Self {
         let store = Store::open(home.path(), "quell.db").unwrap();
-        let access = AccessControl::open(&home.path().join("token"), store.clone(), Clock::start()).await.unwrap();
+        let access =
+            AccessControl::open(&home.path().join("token"), store.clone(), Clock::start(), None).await.unwrap();
         Self { access, store, home }
     }
 
@@ -101,13 +102,13 @@ async fn a_token_file_of_no_use_is_refused_with_its_remedy() {
         [("", "empty"), ("\n \n", "empty"), ("two words", "one line"), ("a\nb", "one line"), (&long, "too long")]
     {
         fs::write(&file, content).unwrap();
-        let error = AccessControl::open(&file, store.clone(), Clock::start()).await.unwrap_err();
+        let error = AccessControl::open(&file, store.clone(), Clock::start(), None).await.unwrap_err();
         assert!(matches!(error, AccessError::TokenFile { .. }), "{error:?}");
         assert!(error.to_string().contains(word), "{error}");
         assert_eq!(fs::read_to_string(&file).unwrap(), content, "the file was changed");
     }
     fs::write(&file, "my-own-token\n").unwrap();
-    let access = AccessControl::open(&file, store, Clock::start()).await.unwrap();
+    let access = AccessControl::open(&file, store, Clock::start(), None).await.unwrap();
     assert_eq!(access.authenticate("my-own-token"), identity("admin", AccessLevel::Admin));
 }
 
@@ -311,7 +312,7 @@ async fn credentials_are_checked_again_and_revocations_announced() {
 async fn an_expired_token_is_refused_by_name_and_ends_what_is_open() {
     let store = MemoryDatabase::default().open();
     let home = tempfile::tempdir().unwrap();
-    let access = AccessControl::open(&home.path().join("token"), store, Clock::start()).await.unwrap();
+    let access = AccessControl::open(&home.path().join("token"), store, Clock::start(), None).await.unwrap();
     let lifetime = Some(Duration::from_secs(60));
     let made = access.create_token(TokenSpec { lifetime, ..TokenSpec::new("ci", AccessLevel::Write) }).await.unwrap();
     let signed_in = access.sign_in_with_token(&made.token).await.unwrap().unwrap();

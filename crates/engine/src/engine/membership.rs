@@ -120,8 +120,7 @@ impl Engine {
     /// The store's error.
     pub(super) async fn join_cluster(&self, tasks: Option<NodeTasks>) -> Result<(), StoreError> {
         let (Some(node), Some(tasks)) = (&self.inner().node, tasks) else { return Ok(()) };
-        let sent = self.sent_renewal();
-        let answer = node.cluster.store().renew(self.renewal_request(Vec::new(), DrainNews::default())).await?;
+        let (sent, answer) = self.renew_first(node).await?;
         if answer.outcome == RenewOutcome::Lost {
             return Err(StoreError::Fenced);
         }
@@ -138,6 +137,20 @@ impl Engine {
         runs.spawn(announce_interest(self.clone()));
         tracing::info!(node = %node.cluster.node(), epoch = node.cluster.membership().epoch, "joined the cluster");
         Ok(())
+    }
+
+    /// The first renewal, tried again while the lease that the node has joined with lasts.
+    async fn renew_first(&self, node: &Node) -> Result<(SentRenewal, RenewalAnswer), StoreError> {
+        let deadline = Instant::now() + node.cluster.timing().lease();
+        loop {
+            let sent = self.sent_renewal();
+            let request = self.renewal_request(Vec::new(), DrainNews::default());
+            match node.cluster.store().renew(request).await {
+                Ok(answer) => return Ok((sent, answer)),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Err(error) => tracing::warn!(%error, "the lease could not be renewed yet"),
+            }
+        }
     }
 
     fn sent_renewal(&self) -> SentRenewal {
@@ -315,6 +328,7 @@ async fn keep_lease(engine: Engine, mut carried_out: Vec<i64>) {
         let request = engine.renewal_request(carried_out.clone(), drain);
         let renewed = tokio::select! {
             renewed = node.cluster.store().renew(request) => renewed,
+            () = engine.inner().store.fenced().cancelled() => return engine.give_up_lease(node),
             () = wait_for_lease_end(&engine, node) => continue,
             () = engine.inner().closing.cancelled() => return,
         };
@@ -371,6 +385,8 @@ async fn wait_for_work(
     let until = look_at.map_or(due, |look| look.min(due));
     tokio::select! {
         () = engine.inner().closing.cancelled() => true,
+        // The renewal says that the lease is lost.
+        () = engine.inner().store.fenced().cancelled() => false,
         () = tokio::time::sleep_until(until) => false,
         // The sender lives as long as the store.
         _ = wakeups.changed() => false,

@@ -12,14 +12,18 @@ use quell_protocol::api::RunView;
 use quell_store::{ClusterStore, Membership, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{Engine, EngineInner, StopResult, build_stop_answer};
+use crate::access::{AccessError, BrowserSignIn, LinkIssuer, LoginCodeDigest};
 use crate::cluster::{Cluster, PeerAnswer, PeerCall, PeerHandler, PeerStopAnswer, PeerStops, StoredStop};
 
 /// A stop that arrives again within this time, on another way, is not carried out again: it covers nothing that was
 /// accepted since.
 const REPEATED_STOP_TIME: Duration = Duration::from_secs(120);
+
+/// How long a sign-in waits for a node that may have issued its code.
+const LOGIN_CODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A stop that another node asks for. Its caller was authenticated there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +50,10 @@ enum PeerRequest {
     FollowRun {
         run: RunId,
         after: u64,
+    },
+    /// Uses up a code of a sign-in link. The answer is empty if the node has not issued it.
+    RedeemLoginCode {
+        code: LoginCodeDigest,
     },
     /// A request that a transport understands: its head. The body belongs to the frame.
     Forwarded {
@@ -178,6 +186,13 @@ impl Engine {
             PeerRequest::FollowRun { run, after } => {
                 self.inner().runs.spawn(answer_with_events(self.clone(), run, after, answer));
             }
+            PeerRequest::RedeemLoginCode { code } => {
+                let mut answer = answer;
+                if let Some(issuer) = self.inner().access.redeem_login_code(&code) {
+                    answer.send(&serde_json::to_vec(&issuer).unwrap_or_default());
+                }
+                answer.end();
+            }
             PeerRequest::Forwarded { head } => {
                 let node = self.inner().node.as_ref();
                 let service = node.and_then(|node| node.service.lock().unwrap_or_else(PoisonError::into_inner).clone());
@@ -202,6 +217,33 @@ impl Engine {
             // It has ended meanwhile, or its node: the database has what is known.
             Some(Err(_)) | None => Ok(None),
         }
+    }
+
+    /// Signs a browser in with the code of a link, whichever node has issued it. Returns `None` if the code is invalid.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// If dropped, the code may be used up without a sign-in; a new link is needed then.
+    pub async fn sign_in_with_code(&self, code: &str) -> Result<Option<BrowserSignIn>, AccessError> {
+        let access = &self.inner().access;
+        let signed_in = access.sign_in_with_code(code).await?;
+        if signed_in.is_some() {
+            return Ok(signed_in);
+        }
+        let code = LoginCodeDigest::of(code);
+        let peers = self.cluster().map(Cluster::live_peers).unwrap_or_default();
+        let request = PeerRequest::RedeemLoginCode { code };
+        let calls = peers.iter().filter_map(|row| self.call_peer(&row.membership, &request, &[]));
+        for mut call in calls.collect::<Vec<_>>() {
+            if let Ok(Some(Ok(issuer))) = timeout(LOGIN_CODE_TIMEOUT, call.next()).await
+                && let Ok(issuer) = serde_json::from_slice::<LinkIssuer>(&issuer)
+            {
+                return access.sign_in_by_link(issuer).await.map(Some);
+            }
+        }
+        Ok(None)
     }
 
     /// The events of a run from the node that it is on.

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_testkit::daemon::TestDaemon;
 use quell_testkit::leaks::{self, DescriptorCounts};
 use serde_json::Value;
 
@@ -28,12 +29,18 @@ const REST_GAUGES: &[&str] = &["quell_runs", "quell_processes", "quell_backgroun
 
 type CountDescriptors = fn(DescriptorCounts) -> usize;
 
+struct InitialCounts {
+    pid: u32,
+    descriptors: DescriptorCounts,
+    threads: u64,
+}
+
 /// Keeps the state of the beginning and what was audited already.
 pub(crate) struct SoakAuditor {
     fixture: Arc<SoakFixture>,
     run_ends: RunEndFeed,
-    initial_descriptors: DescriptorCounts,
-    initial_threads: u64,
+    /// What each daemon held at the beginning.
+    initial: Vec<InitialCounts>,
     audited_runs: HashSet<String>,
     /// Index of the first session whose history the next audit reads.
     next_session: usize,
@@ -46,19 +53,22 @@ pub(crate) struct SoakAuditor {
 impl SoakAuditor {
     /// Takes what the daemon holds now as the limit for all audits.
     pub(crate) async fn begin(fixture: &Arc<SoakFixture>, run_ends: &RunEndFeed) -> Self {
-        let pid = fixture.daemon.pid();
         let mut auditor = Self {
             fixture: Arc::clone(fixture),
             run_ends: run_ends.clone(),
-            initial_descriptors: DescriptorCounts::default(),
-            initial_threads: leaks::threads_of(pid).unwrap_or(0),
+            initial: Vec::new(),
             audited_runs: HashSet::new(),
             next_session: 0,
             model_complaints: 0,
             earlier_gaps: 0,
         };
         auditor.check_daemon_idle().await;
-        auditor.initial_descriptors = leaks::count_descriptors(pid).expect("the daemon's descriptors can be read");
+        let counts = |daemon: &TestDaemon| {
+            let pid = daemon.pid();
+            let descriptors = leaks::count_descriptors(pid).expect("the daemon's descriptors can be read");
+            InitialCounts { pid, descriptors, threads: leaks::threads_of(pid).unwrap_or(0) }
+        };
+        auditor.initial = fixture.daemons.iter().map(counts).collect();
         auditor
     }
 
@@ -78,12 +88,13 @@ impl SoakAuditor {
         self.check_histories(sessions).await;
         // All sessions have expired.
         self.check_gauges_zero(&[REST_GAUGES, &["quell_sessions_live"]].concat(), FINAL_REST_TIMEOUT).await;
-        let (pid, most) = (self.fixture.daemon.pid(), self.initial_threads);
-        self.expect_soon(FaultKind::Task, FINAL_REST_TIMEOUT, || {
-            let threads = leaks::threads_of(pid).unwrap_or(0);
-            if threads <= most { Ok(()) } else { Err(format!("{threads} threads, {most} at the beginning")) }
-        })
-        .await;
+        for InitialCounts { pid, threads: most, .. } in &self.initial {
+            self.expect_soon(FaultKind::Task, FINAL_REST_TIMEOUT, || {
+                let threads = leaks::threads_of(*pid).unwrap_or(0);
+                if threads <= *most { Ok(()) } else { Err(format!("{threads} threads, {most} at the beginning")) }
+            })
+            .await;
+        }
         for (mark, who) in self.fixture.markers.scan().await.iter() {
             self.fixture.results.add_fault(FaultKind::Process, mark, format!("{who:#?}"));
         }
@@ -112,24 +123,26 @@ impl SoakAuditor {
 
     async fn check_daemon_idle(&self) {
         self.check_gauges_zero(REST_GAUGES, REST_TIMEOUT).await;
-        let pid = self.fixture.daemon.pid();
-        self.expect_soon(FaultKind::Process, REST_TIMEOUT, || {
-            let below = leaks::descendants_of(pid);
-            if below.is_empty() { Ok(()) } else { Err(format!("{} processes below it: {below:#?}", below.len())) }
-        })
-        .await;
+        for daemon in &self.fixture.daemons {
+            self.expect_soon(FaultKind::Process, REST_TIMEOUT, || {
+                let below = leaks::descendants_of(daemon.pid());
+                if below.is_empty() { Ok(()) } else { Err(format!("{} processes below it: {below:#?}", below.len())) }
+            })
+            .await;
+        }
     }
 
     async fn check_descriptors(&self) {
-        let (pid, then) = (self.fixture.daemon.pid(), self.initial_descriptors);
         let counts: [(FaultKind, CountDescriptors); 2] =
             [(FaultKind::Socket, |held| held.sockets), (FaultKind::Descriptor, |held| held.total() - held.sockets)];
-        for (kind, count) in counts {
-            self.expect_soon(kind, REST_TIMEOUT, || {
-                let now = leaks::count_descriptors(pid).map_err(|error| error.to_string())?;
-                if count(now) <= count(then) { Ok(()) } else { Err(format!("{now:?}, {then:?} at the beginning")) }
-            })
-            .await;
+        for InitialCounts { pid, descriptors: then, .. } in &self.initial {
+            for (kind, count) in counts {
+                self.expect_soon(kind, REST_TIMEOUT, || {
+                    let now = leaks::count_descriptors(*pid).map_err(|error| error.to_string())?;
+                    if count(now) <= count(*then) { Ok(()) } else { Err(format!("{now:?}, {then:?} at the beginning")) }
+                })
+                .await;
+            }
         }
     }
 
@@ -152,7 +165,7 @@ impl SoakAuditor {
         let mut cursor = String::new();
         loop {
             let page =
-                self.fixture.http.get(&format!("/api/runs?limit={RUN_PAGE_SIZE}{cursor}")).await.expect_status(200);
+                self.fixture.http().get(&format!("/api/runs?limit={RUN_PAGE_SIZE}{cursor}")).await.expect_status(200);
             let rows = page["items"].as_array().cloned().unwrap_or_default();
             let fresh: Vec<&Value> =
                 rows.iter().filter(|row| self.audited_runs.insert(run_id(row).to_owned())).collect();
@@ -211,14 +224,14 @@ impl SoakAuditor {
     }
 
     async fn check_histories(&mut self, count: usize) {
-        let rows = self.fixture.http.get("/api/sessions?limit=1000").await.expect_status(200);
+        let rows = self.fixture.http().get("/api/sessions?limit=1000").await.expect_status(200);
         let mut keys: Vec<&str> =
             rows["items"].as_array().into_iter().flatten().filter_map(|row| row["key"].as_str()).collect();
         keys.sort_unstable();
         for at in 0..count.min(keys.len()) {
             let key = keys[(self.next_session + at) % keys.len()];
             let page =
-                self.fixture.http.get(&format!("/api/sessions/{key}/history?turns=100")).await.expect_status(200);
+                self.fixture.http().get(&format!("/api/sessions/{key}/history?turns=100")).await.expect_status(200);
             for fault in histories::history_faults(page["items"].as_array().map_or(&[][..], Vec::as_slice)) {
                 self.fixture.results.add_fault(FaultKind::InvalidHistory, key, fault);
             }

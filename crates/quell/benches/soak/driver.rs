@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use quell_testkit::daemon::TestDaemon;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
@@ -27,18 +28,18 @@ const MAX_FAULTS: usize = 200;
 
 /// Runs the soak; true when there was no fault.
 pub(crate) async fn drive_soak(options: &SoakOptions) -> bool {
-    let fixture = Arc::new(SoakFixture::start().await);
+    let fixture = Arc::new(SoakFixture::start(options.nodes.get()).await);
     eprintln!(
-        "soak: seed {}, {:.1} minutes, {} sessions, daemon {}",
+        "soak: seed {}, {:.1} minutes, {} sessions, daemons {:?}",
         options.seed,
         options.time.as_secs_f64() / 60.0,
         options.sessions,
-        fixture.daemon.pid()
+        fixture.daemons.iter().map(TestDaemon::pid).collect::<Vec<_>>()
     );
     let run_ends = RunEndFeed::open(&fixture).await;
     warm_up(&fixture).await;
     let mut auditor = SoakAuditor::begin(&fixture, &run_ends).await;
-    let memory_samples = MemorySamples::start(fixture.daemon.pid());
+    let memory_samples = MemorySamples::start(fixture.daemons[0].pid());
     let gate = Arc::new(Semaphore::new(options.at_once.get() as usize));
     let end = Instant::now() + options.time;
     let mut sessions = JoinSet::new();
@@ -64,8 +65,8 @@ pub(crate) async fn drive_soak(options: &SoakOptions) -> bool {
 async fn warm_up(fixture: &SoakFixture) {
     for dialect in SoakDialect::ALL {
         let body = json!({"text": "hello", "agent": dialect.agent_id("main")});
-        let run = fixture.http.start_run("greeting", &body).await;
-        drop(fixture.http.run_events(&run, 0).await.read_to_end().await);
+        let run = fixture.http().start_run("greeting", &body).await;
+        drop(fixture.http().run_events(&run, 0).await.read_to_end().await);
     }
 }
 
@@ -101,7 +102,7 @@ fn panic_text(error: JoinError) -> String {
 }
 
 fn should_give_up(fixture: &SoakFixture) -> bool {
-    fixture.daemon.has_exited() || fixture.results.lock().faults.len() > MAX_FAULTS
+    fixture.has_exited() || fixture.results.lock().faults.len() > MAX_FAULTS
 }
 
 async fn print_progress(fixture: Arc<SoakFixture>, memory_samples: MemorySamples) {

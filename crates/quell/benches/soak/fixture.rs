@@ -1,10 +1,13 @@
 //! The daemon under test with its model server and configuration.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quell_testkit::daemon::{DaemonHome, TestApiClient, TestApiResponse, TestDaemon};
 use quell_testkit::mcp;
+use quell_testkit::nats::TestNats;
+use quell_testkit::postgres::TestPostgres;
 use serde_json::{Value, json};
 
 use crate::marker_scan::MarkerScanner;
@@ -18,8 +21,12 @@ const MAX_LOG_LINES: usize = 12;
 
 /// Shared by all rounds and audits.
 pub(crate) struct SoakFixture {
-    pub(crate) daemon: TestDaemon,
-    pub(crate) http: TestApiClient,
+    /// Several for a cluster, else one. Requests go to them in turn.
+    pub(crate) daemons: Vec<TestDaemon>,
+    clients: Vec<TestApiClient>,
+    next_daemon: AtomicUsize,
+    /// The servers of a cluster.
+    _servers: Option<(TestPostgres, TestNats)>,
     pub(crate) model: SoakModel,
     pub(crate) markers: MarkerScanner,
     pub(crate) results: SoakResults,
@@ -27,14 +34,28 @@ pub(crate) struct SoakFixture {
 }
 
 impl SoakFixture {
-    pub(crate) async fn start() -> Self {
+    /// # Panics
+    /// If several nodes are wanted, and PostgreSQL or NATS is switched off for the tests.
+    pub(crate) async fn start(nodes: usize) -> Self {
         let model = SoakModel::start().await;
-        let home = DaemonHome::new(&config(&model.server.base_url())).with_env("SOAK_KEY", "sk-soak");
-        let daemon = home.start(Path::new(env!("CARGO_BIN_EXE_quell"))).await;
-        let http = daemon.api();
+        let servers = (nodes > 1)
+            .then(|| TestPostgres::start().zip(TestNats::start()).expect("a cluster needs PostgreSQL and NATS"));
+        let mut daemons = Vec::new();
+        for node in 0..nodes {
+            let cluster = servers.as_ref().map(|servers| cluster_config(servers, node)).unwrap_or_default();
+            let home = DaemonHome::new(&format!("{cluster}{}", config(&model.server.base_url())))
+                .with_env("SOAK_KEY", "sk-soak")
+                .with_env("SOAK_NATS_PASSWORD", TestNats::PASSWORD);
+            let secret = home.root_dir().join("secret");
+            std::fs::write(secret, "a secret of this cluster, which is for the soak only\n")
+                .expect("a file for the secret");
+            daemons.push(home.start(Path::new(env!("CARGO_BIN_EXE_quell"))).await);
+        }
         Self {
-            daemon,
-            http,
+            clients: daemons.iter().map(TestDaemon::api).collect(),
+            daemons,
+            next_daemon: AtomicUsize::new(0),
+            _servers: servers,
             model,
             markers: MarkerScanner::default(),
             results: SoakResults::default(),
@@ -42,15 +63,34 @@ impl SoakFixture {
         }
     }
 
+    /// The next daemon in turn.
+    pub(crate) fn daemon(&self) -> &TestDaemon {
+        &self.daemons[self.next_index()]
+    }
+
+    /// The client of the next daemon in turn.
+    pub(crate) fn http(&self) -> &TestApiClient {
+        &self.clients[self.next_index()]
+    }
+
+    fn next_index(&self) -> usize {
+        self.next_daemon.fetch_add(1, Ordering::Relaxed) % self.daemons.len()
+    }
+
+    /// True if one of the daemons has ended.
+    pub(crate) fn has_exited(&self) -> bool {
+        self.daemons.iter().any(TestDaemon::has_exited)
+    }
+
     /// Stops a session and waits for the end, to clean up after a round.
     pub(crate) async fn stop_session(&self, session: &str) -> Vec<String> {
-        let answer = self.http.post(&format!("/api/sessions/{session}/stop?wait=1"), &json!({})).await;
+        let answer = self.http().post(&format!("/api/sessions/{session}/stop?wait=1"), &json!({})).await;
         run_ids(&self.expect_status(&answer, 200, "a stop of a session"))
     }
 
     /// Returns the last lines of the daemon's log that contain one of these names.
     pub(crate) fn log_lines_of(&self, names: &[&str]) -> String {
-        let log = self.daemon.output();
+        let log: String = self.daemons.iter().map(TestDaemon::output).collect();
         let lines = log.lines().rev().filter(|line| names.iter().any(|name| line.contains(name)));
         lines.take(MAX_LOG_LINES).collect::<Vec<_>>().join("\n")
     }
@@ -67,15 +107,26 @@ impl SoakFixture {
         answer.body.clone()
     }
 
-    /// Returns all metrics with their labels and values.
+    /// Returns all metrics of all daemons with their labels and values.
     pub(crate) async fn gauges(&self) -> Vec<(String, f64)> {
-        let text = self.http.get("/metrics").await.body;
-        let lines = text.as_str().unwrap_or_default().lines().filter(|line| !line.starts_with('#'));
-        lines
-            .filter_map(|line| line.rsplit_once(' '))
-            .filter_map(|(n, v)| Some((n.to_owned(), v.parse().ok()?)))
-            .collect()
+        let mut gauges = Vec::new();
+        for client in &self.clients {
+            let text = client.get("/metrics").await.body;
+            let lines = text.as_str().unwrap_or_default().lines().filter(|line| !line.starts_with('#'));
+            let values = lines.filter_map(|line| line.rsplit_once(' '));
+            gauges.extend(values.filter_map(|(n, v)| Some((n.to_owned(), v.parse().ok()?))));
+        }
+        gauges
     }
+}
+
+/// The sections of a node.
+fn cluster_config((postgres, nats): &(TestPostgres, TestNats), node: usize) -> String {
+    let (store, bus, user, password) = (postgres.url(), nats.url(), TestNats::USER, "SOAK_NATS_PASSWORD");
+    format!(
+        "[store]\nurl = \"{store}\"\n[cluster]\nnode = \"node-{node}\"\nsecret_file = \"secret\"\n\
+         nats_urls = [\"{bus}\"]\nnats_user = \"{user}\"\nnats_password_env = \"{password}\"\n"
+    )
 }
 
 /// Returns the run ids in the answer to a stop.

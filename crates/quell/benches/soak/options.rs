@@ -18,6 +18,9 @@ pub(crate) struct SoakOptions {
     /// Sessions that are active at the same time.
     #[arg(long, default_value = "40")]
     pub(crate) at_once: NonZeroU32,
+    /// Daemons on one PostgreSQL database, with a NATS server; 1 is a daemon with SQLite.
+    #[arg(long, default_value = "1")]
+    pub(crate) nodes: NonZeroUsize,
     /// Added by Cargo.
     #[arg(long, hide = true)]
     bench: bool,

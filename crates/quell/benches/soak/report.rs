@@ -40,7 +40,7 @@ pub(crate) fn print_report(fixture: &SoakFixture, memory_samples: &MemorySamples
     for (fault, name) in FAULT_KINDS {
         line(name, facts.fault_count(fault).to_string());
     }
-    let sound = facts.faults.is_empty() && flat && !fixture.daemon.has_exited();
+    let sound = facts.faults.is_empty() && flat && !fixture.has_exited();
     for finding in facts.faults.iter().take(MAX_SHOWN_FAULTS) {
         println!("\n{} at {}: {}", finding.kind.name(), finding.about, finding.detail);
     }
@@ -48,8 +48,10 @@ pub(crate) fn print_report(fixture: &SoakFixture, memory_samples: &MemorySamples
         println!("\nno leaks, no faults");
     } else {
         let (seed, minutes) = (options.seed, options.time.as_secs_f64() / 60.0);
-        println!("\nto reproduce: cargo xtask soak --seed {seed} --minutes {minutes:.1}");
-        println!("the daemon's output: {}", last_lines(&fixture.daemon.output()));
+        println!("\nto reproduce: cargo xtask soak --seed {seed} --minutes {minutes:.1} --nodes {}", options.nodes);
+        for daemon in &fixture.daemons {
+            println!("the output of daemon {}: {}", daemon.pid(), last_lines(&daemon.output()));
+        }
     }
     sound
 }

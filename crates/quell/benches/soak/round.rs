@@ -87,7 +87,7 @@ impl SoakRound {
         self.check_next_message().await;
         self.fixture.model.forget(&markers);
         if self.plan.reset {
-            let answer = self.fixture.http.post(&format!("/api/sessions/{}/reset", self.session), &json!({})).await;
+            let answer = self.fixture.http().post(&format!("/api/sessions/{}/reset", self.session), &json!({})).await;
             self.fixture.expect_status(&answer, 200, &self.session);
         }
         self.fixture.results.lock().rounds += 1;
@@ -95,7 +95,7 @@ impl SoakRound {
 
     /// Checks a steered message. If its run ended before taking it, it became a run of its own.
     async fn check_steered_message(&self, message: &str) {
-        let view = self.fixture.http.get(&format!("/api/runs/{message}")).await.expect_status(200);
+        let view = self.fixture.http().get(&format!("/api/runs/{message}")).await.expect_status(200);
         if view["state"] == "steered" {
             return;
         }
@@ -108,7 +108,7 @@ impl SoakRound {
     /// Sends a message. Returns its id, which is also the id of its run unless another run takes it.
     async fn send_message(&self, message: &SoakMessage) -> Option<String> {
         let path = format!("/api/sessions/{}/runs", self.session);
-        let answer = self.fixture.http.post(&path, &message.body).await;
+        let answer = self.fixture.http().post(&path, &message.body).await;
         let body = self.fixture.expect_status(&answer, 202, &message.run);
         self.fixture.results.lock().sent_runs += 1;
         body["messageId"].as_str().or(body["runId"].as_str()).map(str::to_owned)
@@ -116,9 +116,9 @@ impl SoakRound {
 
     /// Reads a run's events to their end. Another reader may disconnect in the middle.
     async fn read_events(&self, run: &str) -> TestRunEventLog {
-        let events = self.fixture.http.run_events(run, 0).await;
+        let events = self.fixture.http().run_events(run, 0).await;
         if self.plan.reader_leaves {
-            let leaving_reader = self.fixture.http.run_events(run, 0).await;
+            let leaving_reader = self.fixture.http().run_events(run, 0).await;
             let read = tokio::time::timeout(self.plan.stop_delay / 2, leaving_reader.read_to_end());
             let (log, _) = tokio::join!(events.read_to_end(), read);
             return log;
@@ -188,14 +188,14 @@ impl SoakRound {
     async fn answer_approval(&self, run: &str, decision: &str) {
         let fixture = &self.fixture;
         let answered = poll_until(Duration::from_secs(20), || async move {
-            let list = fixture.http.get("/api/approvals").await;
+            let list = fixture.http().get("/api/approvals").await;
             let rows = list.body["items"].as_array().cloned().unwrap_or_default();
             if let Some(id) = rows.iter().find(|row| row["runId"] == run).and_then(|row| row["id"].as_str()) {
-                let answer = fixture.http.post(&format!("/api/approvals/{id}"), &json!({"decision": decision})).await;
+                let answer = fixture.http().post(&format!("/api/approvals/{id}"), &json!({"decision": decision})).await;
                 // A stop may have come between the query and the answer.
                 return if matches!(answer.status, 200 | 404 | 409) { Ok(()) } else { Err(format!("{answer:?}")) };
             }
-            let view = fixture.http.get(&format!("/api/runs/{run}")).await.body;
+            let view = fixture.http().get(&format!("/api/runs/{run}")).await.body;
             if view["state"] == "ended" { Ok(()) } else { Err("no approval and no end".to_owned()) }
         });
         if let Err(why) = answered.await {

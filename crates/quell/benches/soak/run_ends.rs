@@ -24,7 +24,7 @@ impl RunEndFeed {
     /// Starts to count; returns once the connection is open.
     pub(crate) async fn open(fixture: &Arc<SoakFixture>) -> Self {
         let feed = Self::default();
-        let gateway = GatewayTestClient::connect(&fixture.daemon).await;
+        let gateway = GatewayTestClient::connect(fixture.daemon()).await;
         tokio::spawn(feed.clone().count_ends(Arc::clone(fixture), gateway));
         feed
     }
@@ -42,11 +42,11 @@ impl RunEndFeed {
                 }
                 *self.lock().counts.entry(run.to_owned()).or_default() += 1;
             }
-            if fixture.daemon.has_exited() {
+            if fixture.has_exited() {
                 return;
             }
             self.lock().gaps += 1;
-            gateway = GatewayTestClient::connect(&fixture.daemon).await;
+            gateway = GatewayTestClient::connect(fixture.daemon()).await;
         }
     }
 

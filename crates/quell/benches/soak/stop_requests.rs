@@ -62,7 +62,7 @@ async fn send_stop(fixture: &SoakFixture, plan: &RoundPlan, target: &StopTarget)
         }
         StopMethod::CallerDropped => {
             let path = format!("/api/runs/{run}/stop?wait=1");
-            let asked = fixture.http.post(&path, &body);
+            let asked = fixture.http().post(&path, &body);
             // Only the daemon knows whether the stop arrived.
             let answered = tokio::time::timeout(Duration::from_micros(plan.variant_bits % 4000), asked).await;
             return answered.map_or_else(|_| Vec::new(), |answer| run_ids(&answer.body));
@@ -70,7 +70,7 @@ async fn send_stop(fixture: &SoakFixture, plan: &RoundPlan, target: &StopTarget)
         StopMethod::TimeOut | StopMethod::NoStop => return Vec::new(),
     };
     let begun = Instant::now();
-    let answer = fixture.http.post(&path, &body).await;
+    let answer = fixture.http().post(&path, &body).await;
     let is_ending = plan.stop_method == StopMethod::HttpRun && !plan.wait_for_end && answer.body["state"] != "ended";
     let answer = fixture.expect_status(&answer, if is_ending { 202 } else { 200 }, &path);
     fixture.results.add_answer_time(plan, begun.elapsed());
@@ -78,7 +78,7 @@ async fn send_stop(fixture: &SoakFixture, plan: &RoundPlan, target: &StopTarget)
 }
 
 async fn call_gateway(fixture: &SoakFixture, plan: &RoundPlan, method: &str, params: Value) -> Vec<String> {
-    let mut gateway = GatewayTestClient::connect(&fixture.daemon).await;
+    let mut gateway = GatewayTestClient::connect(fixture.daemon()).await;
     let begun = Instant::now();
     let answer = gateway.call(method, params).await;
     fixture.results.add_answer_time(plan, begun.elapsed());

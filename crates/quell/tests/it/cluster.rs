@@ -3,7 +3,10 @@
 mod dead_nodes;
 mod nodes;
 mod operations;
+mod partitions;
+mod random_kills;
 
+use quell_testkit::nats::TestNats;
 use quell_testkit::postgres::TestPostgres;
 
 use crate::prelude::*;
@@ -16,33 +19,69 @@ const SETTLED_WITHIN: Duration = Duration::from_millis(LEASE_MS + 1000);
 /// Nodes `node-0`, `node-1`, ... on one database, with one scripted model.
 struct TestCluster {
     server: TestPostgres,
+    nats: Option<TestNats>,
     model: ScriptedModel,
+    more: &'static str,
     homes: Vec<DaemonHome>,
     nodes: Vec<TestDaemon>,
 }
 
+/// How the letters of the nodes travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bus {
+    Database,
+    Nats,
+}
+
 impl TestCluster {
-    /// `None` if PostgreSQL is switched off for the tests.
-    async fn start(count: usize) -> Option<Self> {
+    /// `None` if a server that it needs is switched off for the tests.
+    async fn start(count: usize, bus: Bus) -> Option<Self> {
+        Self::start_with(count, bus, "").await
+    }
+
+    /// `more` continues the section of the agent.
+    async fn start_with(count: usize, bus: Bus, more: &'static str) -> Option<Self> {
         let server = TestPostgres::start()?;
+        let nats = match bus {
+            Bus::Nats => Some(TestNats::start()?),
+            Bus::Database => None,
+        };
         let model = ScriptedModel::start().await;
-        let mut cluster = Self { server, model, homes: Vec::new(), nodes: Vec::new() };
+        let mut cluster = Self { server, nats, model, more, homes: Vec::new(), nodes: Vec::new() };
         for number in 0..count {
             let home = DaemonHome::new(&cluster.node_config(number));
-            std::fs::write(home.root_dir().join("secret"), "a secret of this cluster, which is for tests only\n")
-                .unwrap();
+            let secret = "a secret of this cluster, which is for tests only\n";
+            std::fs::write(home.root_dir().join("secret"), secret).unwrap();
+            std::fs::write(home.root_dir().join("nats"), TestNats::PASSWORD).unwrap();
             cluster.nodes.push(home.start(quell_exe()).await);
             cluster.homes.push(home);
+        }
+        if bus == Bus::Nats {
+            cluster.wait_for_bus().await;
         }
         Some(cluster)
     }
 
     fn node_config(&self, number: usize) -> String {
+        let nats = self.nats.as_ref().map(|nats| {
+            let (url, user) = (nats.url(), TestNats::USER);
+            format!("nats_urls = [\"{url}\"]\nnats_user = \"{user}\"\nnats_password_file = \"nats\"\n")
+        });
         format!(
-            "[store]\nurl = \"{}\"\n[cluster]\nnode = \"node-{number}\"\nlease_ms = {LEASE_MS}\nsecret_file = \"secret\"\n{}",
+            "[store]\nurl = \"{}\"\n[cluster]\nnode = \"node-{number}\"\nlease_ms = {LEASE_MS}\nsecret_file = \"secret\"\n{}{}",
             self.server.url(),
-            config_toml(&self.model, "")
+            nats.unwrap_or_default(),
+            config_toml(&self.model, self.more)
         )
+    }
+
+    /// Waits until each node has told the others that it is connected to the message bus.
+    async fn wait_for_bus(&self) {
+        let on_bus = format!("SELECT count(*) FROM nodes WHERE report LIKE '%\"on_bus\":true%'");
+        poll_until("all nodes are on the bus", async || {
+            (self.server.sql(&on_bus) == self.nodes.len().to_string()).then_some(())
+        })
+        .await;
     }
 
     fn api(&self, node: usize) -> TestApiClient {

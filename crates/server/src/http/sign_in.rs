@@ -42,7 +42,7 @@ pub(super) async fn sign_in(
     let access = server.engine().access();
     let (signed_in, refusal) = match (&request.token, &request.code) {
         (Some(token), None) => (access.sign_in_with_token(token.expose().trim()).await?, NO_TOKEN),
-        (None, Some(code)) => (access.sign_in_with_code(code.expose()).await?, NO_CODE),
+        (None, Some(code)) => (server.engine().sign_in_with_code(code.expose()).await?, NO_CODE),
         (Some(_), Some(_)) | (None, None) => {
             return Err(problem_response(ErrorCode::InvalidRequest, "send either `token` or `code`"));
         }

@@ -6,7 +6,7 @@ use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_runs_of_a_killed_node_are_sealed_by_another_and_readers_see_one_end() {
-    let Some(mut cluster) = TestCluster::start(3).await else { return };
+    let Some(mut cluster) = TestCluster::start(3, Bus::Nats).await else { return };
     let marker = ProcessMarker::new();
     let run = cluster.start_command(0, "s", &marker).await;
     let reader = cluster.api(2).run_events(&run, 0).await;
@@ -16,7 +16,7 @@ async fn the_runs_of_a_killed_node_are_sealed_by_another_and_readers_see_one_end
     let read = reader.read_to_end().await;
     let settled_after = killed_at.elapsed();
     assert_eq!((read.verdict(), read.of_kind("run.ended").len()), ("aborted", 1));
-    assert!(settled_after < SETTLED_WITHIN, "{settled_after:?}");
+    assert!(settled_after < scaled_limit(SETTLED_WITHIN), "{settled_after:?}");
     let view = cluster.api(0).run_view(&run).await;
     let by = json!({"principal": "node node-0", "surface": "daemon"});
     assert_fields(
@@ -30,7 +30,7 @@ async fn the_runs_of_a_killed_node_are_sealed_by_another_and_readers_see_one_end
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_of_a_run_on_a_dead_node_is_answered_when_its_lease_has_ended() {
-    let Some(mut cluster) = TestCluster::start(2).await else { return };
+    let Some(mut cluster) = TestCluster::start(2, Bus::Nats).await else { return };
     let marker = ProcessMarker::new();
     let run = cluster.start_command(0, "s", &marker).await;
     cluster.nodes.remove(0).kill9().await;
@@ -41,4 +41,37 @@ async fn a_stop_of_a_run_on_a_dead_node_is_answered_when_its_lease_has_ended() {
     let stopped = cluster.api(0).post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
     assert_fields(&stopped, &json!({"state": "ended", "verdict": {"kind": "aborted"}}));
     assert_eq!(cluster.server.sql("SELECT count(*) FROM node_stops"), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_node_loses_its_processes_and_writes_nothing_when_it_wakes() {
+    let Some(mut cluster) = TestCluster::start(2, Bus::Nats).await else { return };
+    let marker = ProcessMarker::new();
+    let run = cluster.start_command(0, "s", &marker).await;
+    let stopped = cluster.nodes.remove(0);
+    let suspended = stopped.suspend();
+    let at = Instant::now();
+    marker.wait_gone(WAIT_TIMEOUT).await;
+    let processes_gone_after = at.elapsed();
+    let read = cluster.api(0).run_events(&run, 0).await.read_to_end().await;
+    assert_eq!((read.verdict(), read.of_kind("run.ended").len()), ("aborted", 1));
+    assert!(at.elapsed() < scaled_limit(SETTLED_WITHIN), "{:?}", at.elapsed());
+    assert!(processes_gone_after < scaled_limit(Duration::from_millis(LEASE_MS)), "{processes_gone_after:?}");
+    cluster.complete_run(0, "s").await;
+    let history = cluster.server.sql("SELECT count(*) FROM history");
+    drop(suspended);
+    assert!(!stopped.wait_exit().await.success(), "a node that has lost its lease ends");
+    assert_eq!(cluster.server.sql("SELECT count(*) FROM history"), history);
+    cluster.complete_run(0, "s").await;
+    cluster.model.assert_histories_valid();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_leaves_gives_its_sessions_back_at_once() {
+    let Some(mut cluster) = TestCluster::start(2, Bus::Nats).await else { return };
+    cluster.complete_run(0, "s").await;
+    assert!(cluster.nodes.remove(0).stop().await.success());
+    assert_eq!(cluster.server.sql("SELECT count(*) FROM nodes"), "1");
+    cluster.complete_run(0, "s").await;
+    assert_eq!(cluster.owner("s"), "node-1");
 }

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_to_any_node_runs_on_the_node_of_the_session() {
-    let Some(cluster) = TestCluster::start(3).await else { return };
+    let Some(cluster) = TestCluster::start(3, Bus::Nats).await else { return };
     let first = cluster.complete_run(0, "s").await;
     assert_eq!(cluster.owner("s"), "node-0");
     for node in [1, 2] {
@@ -20,9 +20,12 @@ async fn a_message_to_any_node_runs_on_the_node_of_the_session() {
     cluster.model.assert_histories_valid();
 }
 
+#[rstest]
+#[case::over_nats(Bus::Nats)]
+#[case::through_the_database(Bus::Database)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_at_another_node_ends_the_processes_of_the_run() {
-    let Some(cluster) = TestCluster::start(3).await else { return };
+async fn a_stop_at_another_node_ends_the_processes_of_the_run(#[case] bus: Bus) {
+    let Some(cluster) = TestCluster::start(3, bus).await else { return };
     let marker = ProcessMarker::new();
     let run = cluster.start_command(0, "s", &marker).await;
     let listed = cluster.api(1).get("/api/runs?state=active").await.expect_status(200);
@@ -39,7 +42,7 @@ async fn a_stop_at_another_node_ends_the_processes_of_the_run() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_of_a_session_and_of_everything_reaches_all_nodes() {
-    let Some(cluster) = TestCluster::start(3).await else { return };
+    let Some(cluster) = TestCluster::start(3, Bus::Nats).await else { return };
     let markers = [ProcessMarker::new(), ProcessMarker::new()];
     let runs = [cluster.start_command(0, "s", &markers[0]).await, cluster.start_command(1, "t", &markers[1]).await];
     let of_session = cluster.api(2).post("/api/sessions/s/stop?wait=1", &json!({})).await.expect_status(200);
@@ -52,20 +55,18 @@ async fn a_stop_of_a_session_and_of_everything_reaches_all_nodes() {
         assert_problem(&cluster.api(node).post_run("u", &json!({"text": "hello"})).await, 503, "held");
     }
     cluster.api(1).delete("/api/hold").await.expect_status(200);
-    poll_until("every node takes runs again", async || {
-        let mut held = 0;
-        for node in 0..3 {
-            held += usize::from(cluster.api(node).get("/api/hold").await.body["held"] == json!(true));
-        }
-        (held == 0).then_some(())
+    cluster.model.script(ScriptedResponse::text("an answer"));
+    let run = poll_until("another node takes runs again", async || {
+        let answer = cluster.api(0).post_run("u", &json!({"text": "hello"})).await;
+        (answer.status == 202).then(|| answer.body["runId"].as_str().unwrap().to_owned())
     })
     .await;
-    cluster.complete_run(0, "u").await;
+    assert_eq!(cluster.api(1).run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_of_a_run_are_followed_at_any_node_with_the_same_numbers() {
-    let Some(cluster) = TestCluster::start(2).await else { return };
+    let Some(cluster) = TestCluster::start(2, Bus::Nats).await else { return };
     let run = cluster.complete_run(0, "s").await;
     let here = cluster.api(0).run_events(&run, 0).await.read_to_end().await;
     let there = cluster.api(1).run_events(&run, 0).await.read_to_end().await;
@@ -77,4 +78,62 @@ async fn events_of_a_run_are_followed_at_any_node_with_the_same_numbers() {
     let followed = followed.read_to_end().await;
     assert_eq!(followed.verdict(), "completed");
     followed.assert_valid();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_that_one_node_issues_are_accepted_by_all() {
+    let Some(cluster) = TestCluster::start(2, Bus::Nats).await else { return };
+    let token = |node: usize| std::fs::read_to_string(cluster.homes[node].data_dir().join("token")).unwrap();
+    assert_eq!(token(0), token(1), "the admin token");
+    let made = cluster.api(0).post("/api/tokens", &json!({"name": "ann", "scope": "write"})).await.expect_status(201);
+    let ann = cluster.api(1).with_token(made["token"].as_str().unwrap());
+    poll_until("the other node knows the token", async || (ann.get("/api/me").await.status == 200).then_some(())).await;
+    let link = cluster.api(0).post("/api/sign-in-link", &json!({})).await.expect_status(200);
+    let code = link["path"].as_str().unwrap().strip_prefix("/sign-in/").unwrap();
+    let anybody = cluster.api(1).with_token("");
+    anybody.post("/api/sign-in", &json!({"code": code})).await.expect_status(200);
+    assert_problem(
+        &cluster.api(0).with_token("").post("/api/sign-in", &json!({"code": code})).await,
+        401,
+        "unauthorized",
+    );
+    cluster.api(1).delete("/api/tokens/ann").await.expect_status(204);
+    let other = cluster.api(0).with_token(made["token"].as_str().unwrap());
+    poll_until("no node accepts it any more", async || (other.get("/api/me").await.status == 401).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_approval_is_listed_and_decided_at_any_node() {
+    let Some(cluster) = TestCluster::start_with(
+        2,
+        Bus::Nats,
+        "approvals = { shell = \"ask\" }\n[approvals]\nby_own_principal = true\n",
+    )
+    .await
+    else {
+        return;
+    };
+    cluster.model.script(shell_call("echo done"));
+    cluster.model.script(ScriptedResponse::text("an answer"));
+    let run = cluster.api(0).send_message("s", "work").await;
+    let id = poll_until("the other node lists the approval", async || {
+        let listed = cluster.api(1).get("/api/approvals").await.expect_status(200);
+        listed["items"][0]["id"].as_str().map(str::to_owned)
+    })
+    .await;
+    let path = format!("/api/approvals/{id}");
+    cluster.api(1).post(&path, &json!({"decision": "allow"})).await.expect_status(200);
+    assert_eq!(cluster.api(1).run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
+    assert_problem(&cluster.api(1).post("/api/approvals/none", &json!({"decision": "allow"})).await, 404, "not_found");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daily_limit_counts_what_other_nodes_spend() {
+    let Some(cluster) = TestCluster::start_with(2, Bus::Nats, "daily_tokens = 1\n").await else { return };
+    cluster.complete_run(0, "s").await;
+    poll_until("the other node refuses runs of the agent", async || {
+        let answer = cluster.api(1).post_run("t", &json!({"text": "hello"})).await;
+        (answer.problem_code() == Some("spend_limit")).then_some(())
+    })
+    .await;
 }

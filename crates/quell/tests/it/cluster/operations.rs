@@ -25,7 +25,7 @@ impl TestCluster {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn status_shows_all_nodes_and_forgets_a_dead_one() {
-    let Some(mut cluster) = TestCluster::start(3).await else { return };
+    let Some(mut cluster) = TestCluster::start(3, Bus::Database).await else { return };
     cluster.complete_run(0, "s").await;
     let view = cluster.api(1).get("/api/cluster").await.expect_status(200);
     assert_fields(&view, &json!({"node": "node-1", "leaseMs": LEASE_MS}));
@@ -55,7 +55,7 @@ async fn status_shows_all_nodes_and_forgets_a_dead_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_session_of_a_drained_node_goes_on_on_another_one() {
-    let Some(cluster) = TestCluster::start(2).await else { return };
+    let Some(cluster) = TestCluster::start(2, Bus::Database).await else { return };
     cluster.complete_run(0, "s").await;
     let drained = cluster.api(0).post("/api/drain", &json!({"waitMs": 20_000})).await.expect_status(200);
     assert_eq!(drained, json!({"draining": true, "sessions": 0, "activeRuns": 0, "processes": 0}));
@@ -80,7 +80,7 @@ async fn an_idle_session_of_a_drained_node_goes_on_on_another_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_waits_for_runs_or_stops_those_of_its_node_alone() {
-    let Some(cluster) = TestCluster::start(2).await else { return };
+    let Some(cluster) = TestCluster::start(2, Bus::Database).await else { return };
     let markers = [ProcessMarker::new(), ProcessMarker::new()];
     let run = cluster.start_command(0, "s", &markers[0]).await;
     let other = cluster.start_command(1, "t", &markers[1]).await;
@@ -98,7 +98,7 @@ async fn a_drain_waits_for_runs_or_stops_those_of_its_node_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_node_has_metrics_about_the_cluster() {
-    let Some(cluster) = TestCluster::start(2).await else { return };
+    let Some(cluster) = TestCluster::start(2, Bus::Database).await else { return };
     cluster.complete_run(0, "s").await;
     cluster.complete_run(1, "s").await;
     let text = cluster.api(0).get("/metrics").await.expect_status(200);

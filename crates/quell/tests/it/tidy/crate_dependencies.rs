@@ -6,6 +6,7 @@ use super::source_file::SourceFile;
 /// A crate, and those of the workspace that it may depend on; `quell-` is left out.
 const ALLOWED: &[(&str, &str)] = &[
     ("protocol", ""),
+    ("bus", "protocol"),
     ("kernel", "protocol"),
     ("scope", "kernel protocol"),
     ("net", "scope kernel protocol"),
@@ -14,12 +15,12 @@ const ALLOWED: &[(&str, &str)] = &[
     ("store", "kernel protocol"),
     ("mcp", "process net scope kernel protocol"),
     ("tools", "process net scope kernel protocol"),
-    ("engine", "tools mcp llm store process net scope kernel protocol"),
+    ("engine", "tools mcp llm store bus process net scope kernel protocol"),
     ("channels", "engine tools store scope kernel protocol"),
     ("server", "channels engine tools store scope kernel protocol"),
     ("client", "net protocol"),
     ("tui", "client protocol"),
-    ("quell", "channels server tui client engine tools mcp llm store process scope kernel protocol"),
+    ("quell", "channels server tui client engine tools mcp llm store bus process scope kernel protocol"),
     ("testkit", ""),
 ];
 

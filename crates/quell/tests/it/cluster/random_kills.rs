@@ -1,0 +1,54 @@
+//! Nodes are killed at random moments, again and again.
+
+use std::time::Instant;
+
+use super::*;
+
+/// Kills in a test run. `QUELL_TEST_KILLS` asks for another number.
+const KILLS: usize = 4;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_are_killed_at_random_moments_leave_nothing() {
+    let Some(mut cluster) = TestCluster::start(3, Bus::Nats).await else { return };
+    let kills =
+        std::env::vars().find(|(name, _)| name == "QUELL_TEST_KILLS").and_then(|(_, number)| number.parse().ok());
+    let kills = kills.unwrap_or(KILLS);
+    let mut settled = Vec::new();
+    for kill in 0..kills {
+        let (victim, others) = (fastrand::usize(..3), fastrand::usize(1..3));
+        let (reader, next) = ((victim + others) % 3, (victim + 3 - others) % 3);
+        // A command, a background command, and an answer that streams, each in a session of its own.
+        let markers = [ProcessMarker::new(), ProcessMarker::new()];
+        let session = |name: &str| format!("{name}-{kill}");
+        cluster.model.script(shell_call(commands::ignores_signals(&markers[0])));
+        let runs = [cluster.api(victim).send_message(&session("tool"), "work").await, {
+            markers[0].wait_for_count(1).await;
+            cluster.model.script(background_call(commands::ignores_signals(&markers[1])));
+            cluster.model.script(ScriptedResponse::tokens_forever(Duration::from_millis(5)));
+            cluster.api(victim).send_message(&session("background"), "work").await
+        }];
+        let readers =
+            [cluster.api(reader).run_events(&runs[0], 0).await, cluster.api(reader).run_events(&runs[1], 0).await];
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(..300))).await;
+        let at = Instant::now();
+        cluster.nodes[victim].kill9().await;
+        for marker in &markers {
+            marker.wait_gone(WAIT_TIMEOUT).await;
+        }
+        for events in readers {
+            let read = events.read_to_end().await;
+            assert_eq!((read.verdict(), read.of_kind("run.ended").len()), ("aborted", 1), "kill {kill}");
+        }
+        settled.push(at.elapsed());
+        for name in ["tool", "background"] {
+            cluster.complete_run(next, &session(name)).await;
+        }
+        cluster.nodes[victim] = cluster.homes[victim].start(quell_exe()).await;
+    }
+    settled.sort_unstable();
+    let (median, longest) = (settled[settled.len() / 2], settled[settled.len() - 1]);
+    eprintln!("{kills} kills: settled after {median:?} (median), {longest:?} (longest)");
+    assert!(longest < scaled_limit(SETTLED_WITHIN), "{longest:?}");
+    assert_eq!(cluster.server.sql("SELECT count(*) FROM runs WHERE state IN ('accepted', 'started')"), "0");
+    cluster.model.assert_histories_valid();
+}
