@@ -6,6 +6,8 @@ mod approvals;
 mod archive;
 mod audit;
 mod channels;
+mod cluster;
+mod drain;
 mod hold;
 mod memory;
 mod page;
@@ -32,6 +34,8 @@ pub use agents::AgentsArgs;
 pub use approvals::ApprovalsArgs;
 pub use audit::AuditArgs;
 pub use channels::ChannelsArgs;
+pub use cluster::ClusterArgs;
+pub use drain::DrainArgs;
 pub use hold::HoldArgs;
 pub use memory::MemoryArgs;
 pub use page::PageArgs;
@@ -65,6 +69,10 @@ pub enum ClientSubcommand {
     Stop(StopArgs),
     /// Refuse new runs until the hold is lifted
     Hold(HoldArgs),
+    /// Show the nodes of the cluster
+    Cluster(ClusterArgs),
+    /// Let a node of the cluster take no new sessions, and wait until it has none
+    Drain(DrainArgs),
     /// Print a one-time link that opens the web page
     Page(PageArgs),
     /// Create, list, rotate and revoke tokens
@@ -253,6 +261,8 @@ async fn dispatch_subcommand(verb: ClientSubcommand, client: &DaemonClient, io: 
         ClientSubcommand::Channels(args) => channels::run(client, args, io).await,
         ClientSubcommand::Stop(args) => stop::run(client, args, io).await,
         ClientSubcommand::Hold(args) => hold::run(client, args, io).await,
+        ClientSubcommand::Cluster(args) => cluster::run(client, args, io).await,
+        ClientSubcommand::Drain(args) => drain::run(client, args, io).await,
         ClientSubcommand::Page(args) => page::run(client, args, io).await,
         ClientSubcommand::Token(args) => token::run(client, args, io).await,
         ClientSubcommand::Audit(args) => audit::run(client, args, io).await,

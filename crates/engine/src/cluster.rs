@@ -7,6 +7,7 @@ mod frame;
 mod letter_exchange;
 mod peer_link;
 mod peer_stops;
+mod renewal_facts;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,7 @@ use quell_kernel::lease::{Epoch, HeldLease, LeaseDuty, LeaseTiming};
 use quell_protocol::{AgentId, NodeName, SessionKey, Usage};
 use quell_scope::clock::Clock;
 use quell_store::{ClaimOutcome, ClusterStore, Membership, NodeRow, StoreError};
+pub use renewal_facts::RenewalFacts;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +39,7 @@ struct ClusterInner {
     /// Changes when a session was given back.
     releases: watch::Sender<()>,
     nodes: watch::Sender<NodeList>,
+    last_renewal: Mutex<Option<RenewalFacts>>,
     /// This node is connected to the message bus.
     is_on_bus: AtomicBool,
     /// Cancelled when this node has lost its lease: everything that it holds ends.
@@ -52,12 +55,21 @@ pub struct NodeReport {
     pub processes: usize,
     /// It takes no new sessions.
     pub draining: bool,
+    /// Its `lease_ms`; 0 if it does not tell.
+    pub lease_ms: u64,
     /// It is connected to the message bus.
     pub on_bus: bool,
     /// The day of `spending`, in UTC.
     pub day: String,
     /// What its runs have used on that day and the database does not count yet, by agent.
     pub spending: BTreeMap<AgentId, Usage>,
+}
+
+impl NodeReport {
+    /// The report of a node. That of another version may lack fields, or have others.
+    pub fn of(row: &NodeRow) -> Self {
+        serde_json::from_str(&row.report).unwrap_or_default()
+    }
 }
 
 /// The memberships at a renewal.
@@ -96,6 +108,7 @@ impl Cluster {
             sessions: Mutex::default(),
             releases: watch::Sender::new(()),
             nodes: watch::Sender::new(NodeList::default()),
+            last_renewal: Mutex::default(),
             is_on_bus: AtomicBool::new(false),
             lost: CancellationToken::new(),
         }))
@@ -134,6 +147,43 @@ impl Cluster {
     /// The memberships at the last renewal.
     pub fn nodes(&self) -> Vec<NodeRow> {
         self.0.nodes.borrow().rows.clone()
+    }
+
+    /// The memberships as the database has them now; as of the last renewal, if it does not answer.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn read_nodes(&self) -> Vec<NodeRow> {
+        if let Ok(rows) = self.0.store.list_nodes().await {
+            return rows;
+        }
+        self.known_nodes()
+    }
+
+    /// The memberships at the last renewal, with the time since then.
+    pub fn known_nodes(&self) -> Vec<NodeRow> {
+        let known = self.0.nodes.borrow().clone();
+        let age = self.0.clock.now().since(known.noted_at);
+        let grow_older = |row: NodeRow| NodeRow {
+            silent_for: row.silent_for + age,
+            expires_in: row.expires_in.saturating_sub(age),
+            ..row
+        };
+        known.rows.into_iter().map(grow_older).collect()
+    }
+
+    /// Until the lease of this node ends, as far as it knows.
+    pub fn lease_remaining(&self) -> std::time::Duration {
+        self.lease().ends_at(self.0.timing).since(self.0.clock.now())
+    }
+
+    /// `None` before the first renewal.
+    pub fn last_renewal(&self) -> Option<RenewalFacts> {
+        *self.0.last_renewal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn note_renewal_facts(&self, facts: RenewalFacts) {
+        *self.0.last_renewal.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
     }
 
     /// Waits for the next renewal.

@@ -310,10 +310,10 @@ impl Sessions {
         self.lock_state().news.remove(key).map(|news| news.texts).unwrap_or_default()
     }
 
-    /// True while a session is in memory: it was used recently, or a caller waits for it.
+    /// True while a session is in memory: it was used recently, a caller waits for it, or it is being cleaned up.
     pub fn is_live(&self, key: &SessionKey) -> bool {
         let state = self.lock_state();
-        state.table.state(key).is_some() || state.actors.contains_key(key)
+        !state.table.is_gone(key) || state.actors.contains_key(key)
     }
 
     fn restore_news(&self, key: &SessionKey, texts: Vec<String>) {

@@ -125,6 +125,12 @@ impl HeldLease {
         LeaseDuty::WaitUntil(renewal.min(self.confirmed.plus(timing.working_time())))
     }
 
+    /// When the lease ends at the earliest, unless a renewal is confirmed before.
+    #[must_use]
+    pub fn ends_at(&self, timing: LeaseTiming) -> Moment {
+        self.confirmed.plus(timing.lease)
+    }
+
     /// When the wardens end the processes of this session by themselves, unless they are given a later moment.
     #[must_use]
     pub fn processes_end_at(&self, timing: LeaseTiming) -> Moment {

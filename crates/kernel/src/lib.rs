@@ -8,6 +8,7 @@ pub mod agent_tree;
 pub mod approval;
 pub mod approval_rules;
 pub mod channel;
+pub mod clock_skew;
 pub mod daily_spend;
 pub mod escalation;
 pub mod expiry;

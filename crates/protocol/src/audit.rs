@@ -45,6 +45,10 @@ word_enum! {
         ReloadConfig "reload_config",
         /// A copy of the whole database was made.
         Backup "backup",
+        /// A node of a cluster takes no new sessions.
+        Drain "drain",
+        /// It takes new sessions again.
+        EndDrain "end_drain",
         /// A text was sent to a chat network through a channel.
         SendToChannel "send_to_channel",
     }

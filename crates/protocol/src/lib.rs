@@ -11,6 +11,7 @@ pub mod archive;
 pub mod audit;
 pub mod background;
 pub mod channel;
+pub mod cluster;
 pub mod display_text;
 pub mod error;
 pub mod event;

@@ -8,6 +8,7 @@ mod environment;
 mod error_location;
 mod file_stamp;
 mod routing;
+mod secret_command;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -38,7 +39,7 @@ use quell_tools::{FetchSettings, ProtectedPaths, ToolSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use cluster::ClusterSection;
+pub(crate) use cluster::ClusterSection;
 pub(crate) use environment::{data_dir, default_config_dir, postgres_password, work_dir};
 pub(crate) use file_stamp::FileStamp;
 use routing::RoutingSection;

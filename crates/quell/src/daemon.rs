@@ -192,7 +192,7 @@ async fn run_server(
         () = &mut server => {}
         () = signals.next() => {}
         never = retry_address_file(&mut address_file, data_dir, address) => match never {},
-        () = engine.wait_for_fence() => tracing::error!("another quell has taken over the database: shutting down"),
+        () = engine.wait_for_fence() => tracing::error!("{}: shutting down", fence_reason(engine)),
     }
     let (left, (), ()) = tokio::join!(
         shut_down_engine(engine, &mut signals),
@@ -200,6 +200,14 @@ async fn run_server(
         channels.shut_down(wait_until_drained(engine))
     );
     Ok(left)
+}
+
+/// Why the daemon can only shut down.
+fn fence_reason(engine: &Engine) -> &'static str {
+    match engine.cluster() {
+        Some(_) => "this node has lost its lease, and starts again as a new one",
+        None => "another quell has taken over the database",
+    }
 }
 
 /// Binds the Unix socket in the data directory. No other daemon uses it, because the engine holds the directory's lock.

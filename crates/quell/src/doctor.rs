@@ -3,6 +3,7 @@
 //! Each check is one function in the table [`CHECKS`]. It returns findings and does not know how they are printed.
 
 mod channels;
+mod cluster;
 mod daemon;
 mod database;
 mod files;
@@ -68,13 +69,14 @@ enum DoctorCheck {
 }
 
 /// All checks, in the order in which a start would meet the problems.
-const CHECKS: [(&str, DoctorCheck); 17] = [
+const CHECKS: [(&str, DoctorCheck); 18] = [
     ("configuration", DoctorCheck::System(files::configuration)),
     ("clock", DoctorCheck::System(system::clock)),
     ("shell", DoctorCheck::System(system::shell)),
     ("data directory", DoctorCheck::System(files::data_directory)),
     ("disk space", DoctorCheck::System(files::disk_space)),
     ("database", DoctorCheck::Configured(database::database)),
+    ("cluster", DoctorCheck::Configured(cluster::cluster)),
     ("admin token", DoctorCheck::Configured(files::admin_token)),
     ("daemon", DoctorCheck::Configured(daemon::daemon)),
     ("hold", DoctorCheck::Configured(database::hold)),

@@ -8,6 +8,7 @@ mod audit;
 mod auth;
 mod body_limits;
 mod channels;
+mod cluster;
 mod extractors;
 mod forward;
 mod host_check;
@@ -82,6 +83,8 @@ pub(crate) fn api_routes() -> Router<ServerState> {
         .route("/api/approval-rules/{id}", delete(approvals::forget_rule))
         .route("/api/stop", post(stop::stop_everything))
         .route("/api/hold", get(stop::show_hold).put(stop::set_hold).delete(stop::lift_hold))
+        .route("/api/cluster", get(cluster::show))
+        .route("/api/drain", post(cluster::drain).delete(cluster::end_drain))
         .route("/api/channels", get(channels::list))
         .route("/api/channels/send", post(channels::send))
         .route("/api/channels/{name}/test", post(channels::test))

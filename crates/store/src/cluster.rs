@@ -62,6 +62,8 @@ pub struct RenewalRequest {
     pub report: String,
     /// The stops that were carried out since.
     pub carried_out: Vec<i64>,
+    /// Wakes the other nodes, because the report has changed in a way that they have to know at once.
+    pub wake_others: bool,
 }
 
 /// The state of the cluster at a renewal.

@@ -7,7 +7,7 @@ use quell_protocol::api::Hold;
 
 use crate::postgres::{self, PostgresSettings, PostgresStore};
 use crate::sqlite::{self, SqliteStore};
-use crate::{LockHolder, Store, StoreError};
+use crate::{LockHolder, NodeRow, Store, StoreError};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreLocation {
@@ -69,4 +69,8 @@ pub struct DatabaseServer {
     pub version: String,
     /// Of one statement, to the server and back.
     pub round_trip: Duration,
+    /// The server's clock minus this machine's, see [`quell_kernel::clock_skew`].
+    pub clock_skew_ms: i64,
+    /// The memberships of a cluster that are not settled.
+    pub nodes: Vec<NodeRow>,
 }

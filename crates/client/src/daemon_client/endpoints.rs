@@ -12,6 +12,7 @@ use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalRule};
 use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelRow, ChannelSend, ChannelTest};
+use quell_protocol::cluster::{ClusterView, DrainRequest, DrainView};
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::session::SessionView;
 use quell_protocol::web_ui::{SessionPatch, SignInLink};
@@ -205,6 +206,30 @@ impl DaemonClient {
     /// If dropped, the hold may or may not have been lifted.
     pub async fn lift_hold(&self) -> Result<Hold, ClientError> {
         self.request_json(Method::DELETE, &["api", "hold"], &[]).await
+    }
+
+    /// Gets the nodes of the cluster; refused by a daemon that is not in one.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub(crate) async fn get_cluster(&self) -> Result<ClusterView, ClientError> {
+        self.get_json(&["api", "cluster"]).await
+    }
+
+    /// Lets the node take no new sessions. May be repeated.
+    ///
+    /// # Cancel safety
+    /// If dropped, the drain may or may not have begun.
+    pub(crate) async fn drain(&self, request: &DrainRequest) -> Result<DrainView, ClientError> {
+        self.post_json(&["api", "drain"], request).await
+    }
+
+    /// Lets the node take new sessions again.
+    ///
+    /// # Cancel safety
+    /// If dropped, the drain may or may not have ended.
+    pub(crate) async fn end_drain(&self) -> Result<DrainView, ClientError> {
+        self.request_json(Method::DELETE, &["api", "drain"], &[]).await
     }
 
     /// Lists the calls that wait for approval.

@@ -2,6 +2,7 @@
 
 mod archive;
 mod channels;
+mod cluster;
 mod memory;
 mod send;
 mod show_and_set;

@@ -28,6 +28,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How long letters to a node that NATS did not find go through the database, unless one of it arrives over NATS.
 const AVOID_NATS_TIME: Duration = Duration::from_secs(5);
 
+const LETTERS_METRIC: &str = "quell_cluster_peer_letters_total";
+
 /// Sends and receives the letters of a node.
 pub struct LetterExchange {
     cluster: Cluster,
@@ -99,6 +101,7 @@ impl LetterExchange {
             if self.cluster.lost().is_cancelled() {
                 return;
             }
+            metrics::counter!(LETTERS_METRIC, "direction" => "sent").increment(batch.len() as u64);
             let mut to_store = Vec::new();
             for OutgoingFrame { to, frame } in batch.drain(..) {
                 let content = frame.encode();
@@ -199,6 +202,7 @@ impl LetterExchange {
                 return None;
             }
         };
+        metrics::counter!(LETTERS_METRIC, "direction" => "received").increment(1);
         let from = membership(opened.from);
         if !self.cluster.accepts_letters_of(&from) {
             tracing::debug!(node = %from.node, epoch = from.epoch, "a letter of a node that is not a member any more is dropped");

@@ -4,26 +4,24 @@
 //! The rules are `quell_kernel::lease`.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quell_bus::{NatsTransport, NodeAddress};
 use quell_kernel::Moment;
+use quell_kernel::clock_skew::clock_skew_ms;
 use quell_kernel::lease::{Epoch, LeaseDuty, RenewOutcome};
 use quell_kernel::registry::AdmissionGate;
 use quell_store::{ChangeCount, Membership, NodeRow, RenewalAnswer, RenewalRequest, StoreError, WaitingStop};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::drain::release_unused_sessions;
 use super::event_bridge::{InterestedPeers, announce_interest, bridge_events, publish_foreign_events};
 use super::peers::{CarriedOutStops, EnginePeerHandler, PeerService, PeerStop};
 use super::recovery::Recovery;
 use super::{Engine, NodeSettings, StartError};
-use crate::cluster::{Cluster, ExchangeTasks, LetterExchange, NodeReport, PeerLink};
-
-/// How often sessions of which nothing is alive are given back.
-const RELEASE_INTERVAL: Duration = Duration::from_secs(10);
+use crate::cluster::{Cluster, ExchangeTasks, LetterExchange, NodeReport, PeerLink, RenewalFacts};
 
 /// The shortest pause between two looks at nodes whose leases have ended.
 const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -37,8 +35,10 @@ pub(super) struct Node {
     pub(super) link: PeerLink,
     /// Until the engine closes.
     pub(super) service: Mutex<Option<Arc<dyn PeerService>>>,
-    /// It takes no new sessions.
-    pub(super) is_draining: AtomicBool,
+    /// True while it takes no new sessions.
+    pub(super) draining: watch::Sender<bool>,
+    /// How often unused sessions were given back.
+    pub(super) release_passes: watch::Sender<u64>,
     pub(super) carried_out_stops: CarriedOutStops,
     pub(super) interested_peers: InterestedPeers,
     pub(super) foreign_events: mpsc::Sender<Vec<u8>>,
@@ -76,7 +76,8 @@ impl Node {
             cluster,
             link,
             service: Mutex::default(),
-            is_draining: AtomicBool::new(false),
+            draining: watch::Sender::new(false),
+            release_passes: watch::Sender::new(0),
             carried_out_stops: CarriedOutStops::default(),
             interested_peers: InterestedPeers::default(),
             foreign_events,
@@ -143,7 +144,8 @@ impl Engine {
         let deadline = Instant::now() + node.cluster.timing().lease();
         loop {
             let sent = self.sent_renewal();
-            match node.cluster.store().renew(self.renewal_request(Vec::new())).await {
+            let request = self.renewal_request(Vec::new(), DrainNews::default());
+            match node.cluster.store().renew(request).await {
                 Ok(answer) => return Ok((sent, answer)),
                 Err(error) if Instant::now() >= deadline => return Err(error),
                 Err(error) => tracing::warn!(%error, "the lease could not be renewed yet"),
@@ -151,19 +153,15 @@ impl Engine {
         }
     }
 
-    /// True if this node takes no new sessions.
-    pub fn is_draining(&self) -> bool {
-        self.inner().node.as_ref().is_some_and(|node| node.is_draining.load(Ordering::Relaxed))
-    }
-
     fn sent_renewal(&self) -> SentRenewal {
         SentRenewal { at: self.inner().clock.now(), at_boot_time: quell_process::boot_time_now() }
     }
 
     /// What the other nodes hear of this one.
-    fn renewal_request(&self, carried_out: Vec<i64>) -> RenewalRequest {
+    pub(super) fn node_report(&self) -> NodeReport {
         let (day, spending) = self.inner().runs.uncounted_spending();
-        let report = NodeReport {
+        let lease = self.cluster().map(|cluster| cluster.timing().lease()).unwrap_or_default();
+        NodeReport {
             on_bus: self.cluster().is_some_and(Cluster::is_on_bus),
             day,
             spending,
@@ -171,12 +169,24 @@ impl Engine {
             max_in_flight: self.inner().config.limits.in_flight_runs,
             processes: self.count_live_processes(),
             draining: self.is_draining(),
-        };
-        RenewalRequest { report: serde_json::to_string(&report).unwrap_or_default(), carried_out }
+            lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn renewal_request(&self, carried_out: Vec<i64>, drain: DrainNews) -> RenewalRequest {
+        let report = NodeReport { draining: drain.now, ..self.node_report() };
+        let wake_others = drain.now != drain.known;
+        RenewalRequest { report: serde_json::to_string(&report).unwrap_or_default(), carried_out, wake_others }
     }
 
     /// Takes note of an answer. Returns the stops that were carried out because of it.
     fn apply_renewal(&self, node: &Node, sent: &SentRenewal, answer: RenewalAnswer) -> Vec<i64> {
+        let wall_ms = |moment| self.inner().clock.timestamp(moment).as_millisecond();
+        let received = self.inner().clock.now();
+        node.cluster.note_renewal_facts(RenewalFacts {
+            round_trip: received.since(sent.at),
+            clock_skew_ms: clock_skew_ms(wall_ms(sent.at), wall_ms(received), answer.database_clock_ms),
+        });
         if answer.outcome == RenewOutcome::Renewed {
             let lifetime = node.cluster.note_renewal(sent.at);
             self.inner().services.wardens.lifetime_limit().extend(sent.at_boot_time + lifetime);
@@ -246,6 +256,13 @@ impl Engine {
     }
 }
 
+/// Whether the node drains, and what the other nodes know of it.
+#[derive(Debug, Clone, Copy, Default)]
+struct DrainNews {
+    now: bool,
+    known: bool,
+}
+
 /// True for a membership whose lease has ended. One that was fenced earlier is settled by the next start of its node, as
 /// long as the lease lasts.
 fn is_to_be_settled(row: &NodeRow) -> bool {
@@ -276,7 +293,7 @@ async fn reload_topics(engine: Engine, topics: Vec<String>) {
     match engine.inner().store.spend().on_day(day.clone()).await {
         Ok(stored) => {
             let reports = node.cluster.live_peers().into_iter();
-            let reports = reports.map(|row| serde_json::from_str::<NodeReport>(&row.report).unwrap_or_default());
+            let reports = reports.map(|row| NodeReport::of(&row));
             let uncounted = reports.filter(|report| report.day == day).flat_map(|report| report.spending).collect();
             engine.inner().runs.note_foreign_spend(&day, stored, uncounted);
         }
@@ -288,13 +305,15 @@ async fn reload_topics(engine: Engine, topics: Vec<String>) {
 async fn keep_lease(engine: Engine, mut carried_out: Vec<i64>) {
     let Some(node) = &engine.inner().node else { return };
     let mut wakeups = node.cluster.store().wakeups();
+    let mut draining = node.draining.subscribe();
+    let mut drain = DrainNews::default();
     let mut looks = DeadNodeLooks::default();
     loop {
         let duty = node.cluster.duty();
         match duty {
             LeaseDuty::EndEverything => return engine.give_up_lease(node),
             LeaseDuty::WaitUntil(_) if carried_out.is_empty() => {
-                if wait_for_work(&engine, duty, &mut wakeups, looks.next_at()).await {
+                if wait_for_work(&engine, duty, (&mut wakeups, &mut draining), looks.next_at()).await {
                     return;
                 }
             }
@@ -305,7 +324,8 @@ async fn keep_lease(engine: Engine, mut carried_out: Vec<i64>) {
         }
         let sent = engine.sent_renewal();
         node.cluster.note_request(sent.at);
-        let request = engine.renewal_request(carried_out.clone());
+        drain.now = *draining.borrow_and_update();
+        let request = engine.renewal_request(carried_out.clone(), drain);
         let renewed = tokio::select! {
             renewed = node.cluster.store().renew(request) => renewed,
             () = engine.inner().store.fenced().cancelled() => return engine.give_up_lease(node),
@@ -316,13 +336,16 @@ async fn keep_lease(engine: Engine, mut carried_out: Vec<i64>) {
             Ok(answer) if answer.outcome == RenewOutcome::Lost => return engine.give_up_lease(node),
             Ok(answer) => {
                 looks.note(&answer.nodes, node.cluster.membership());
+                if answer.outcome == RenewOutcome::Renewed {
+                    drain.known = drain.now;
+                }
                 carried_out = engine.apply_renewal(node, &sent, answer);
             }
             Err(StoreError::Closed) => return,
             Err(error) => {
                 tracing::warn!(%error, "the lease could not be renewed");
                 // The next one is due at its time; what was carried out is told then.
-                if wait_for_work(&engine, node.cluster.duty(), &mut wakeups, None).await {
+                if wait_for_work(&engine, node.cluster.duty(), (&mut wakeups, &mut draining), None).await {
                     return;
                 }
             }
@@ -347,12 +370,12 @@ impl DeadNodeLooks {
     }
 }
 
-/// Waits until the next renewal is due, another node has something for this one, or a lease may have ended. True once
-/// the engine closes.
+/// Waits until the next renewal is due, another node has something for this one, a drain begins or ends, or a lease may
+/// have ended. True once the engine closes.
 async fn wait_for_work(
     engine: &Engine,
     duty: LeaseDuty,
-    wakeups: &mut watch::Receiver<u64>,
+    (wakeups, draining): (&mut watch::Receiver<u64>, &mut watch::Receiver<bool>),
     look_at: Option<Instant>,
 ) -> bool {
     let due = match duty {
@@ -367,6 +390,7 @@ async fn wait_for_work(
         () = tokio::time::sleep_until(until) => false,
         // The sender lives as long as the store.
         _ = wakeups.changed() => false,
+        _ = draining.changed() => false,
     }
 }
 
@@ -379,24 +403,6 @@ async fn wait_for_lease_end(engine: &Engine, node: &Node) {
                 let now = Instant::now();
                 let until = engine.inner().clock.instant(node.cluster.work_ends_at());
                 tokio::time::sleep_until(until.max(now + Duration::from_millis(1))).await;
-            }
-        }
-    }
-}
-
-/// Gives back sessions of which nothing is alive any more.
-async fn release_unused_sessions(engine: Engine) {
-    let Some(cluster) = engine.cluster().cloned() else { return };
-    let mut ticker = tokio::time::interval(RELEASE_INTERVAL.min(cluster.timing().lease()));
-    ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = engine.inner().closing.cancelled() => return,
-            _ = ticker.tick() => {}
-        }
-        for key in cluster.owned_sessions() {
-            if !engine.is_session_in_use(&key) {
-                cluster.release_session(&key).await;
             }
         }
     }

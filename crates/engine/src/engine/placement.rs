@@ -93,8 +93,7 @@ impl Engine {
 }
 
 fn load_of(row: &NodeRow) -> NodeLoad<NodeName> {
-    // A report of another version may have other fields.
-    let report: NodeReport = serde_json::from_str(&row.report).unwrap_or_default();
+    let report = NodeReport::of(row);
     NodeLoad {
         node: row.membership.node.clone(),
         active_runs: report.active_runs,

@@ -27,6 +27,8 @@ const MAX_TRIES: u32 = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CleanupReason {
     Expired,
+    /// This node drains, and another one may take the session.
+    GivenBack,
     /// It was deleted, or removed while it was being created or changed.
     Ended,
     CreateFailed,
@@ -37,6 +39,7 @@ impl CleanupReason {
     fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",
+            Self::GivenBack => "given back",
             Self::Ended => "ended",
             Self::CreateFailed => "not made",
             Self::Shutdown => "shutdown",
@@ -122,22 +125,10 @@ impl Sessions {
     /// Removes the sessions that have been idle for too long, begins their clean-up, and retries failed steps.
     pub fn sweep(&self) {
         let begun = Instant::now();
+        self.end_unused_sessions(CleanupReason::Expired, SessionResources::idle_timeout);
         let failed_before = {
             let now = self.0.runs.clock().now();
             let mut state = self.lock_state();
-            let at_work = self.sessions_in_use();
-            let state = &mut *state;
-            let use_of = |key: &SessionKey, resources: &Arc<SessionResources>| {
-                // Also in use while its actor finishes an ended run: a sweep never removes the actor state before that.
-                let is_in_use = at_work.contains(key) || state.actors.get(key).is_some_and(ActorState::is_needed);
-                if is_in_use { SessionUse::InUse } else { SessionUse::Idle { idle: resources.idle_timeout() } }
-            };
-            for cleanup in state.table.remove_expired(now, use_of) {
-                state.actors.remove(&cleanup.key);
-                self.spawn_cleanup(cleanup, CleanupReason::Expired);
-            }
-            let table = &state.table;
-            state.actors.retain(|key, actor| table.state(key).is_some() || actor.is_needed() || at_work.contains(key));
             // News has a time limit: most sessions of programs get only one message.
             state.news.retain(|_, news| now.since(news.updated_at) <= NEWS_TTL);
             std::mem::take(&mut state.pending_cleanups)
@@ -145,6 +136,30 @@ impl Sessions {
         metrics::histogram!("quell_session_sweep_seconds").record(begun.elapsed());
         // The retries run in the background.
         drop(self.retry_cleanups(failed_before));
+    }
+
+    /// Removes all sessions that nothing uses, and begins their clean-up.
+    pub fn give_back_unused(&self) {
+        self.end_unused_sessions(CleanupReason::GivenBack, |_| Duration::ZERO);
+    }
+
+    /// Removes the sessions that nothing has used for the time that `idle_timeout` gives, and begins their clean-up.
+    fn end_unused_sessions(&self, reason: CleanupReason, idle_timeout: impl Fn(&SessionResources) -> Duration) {
+        let now = self.0.runs.clock().now();
+        let mut state = self.lock_state();
+        let at_work = self.sessions_in_use();
+        let state = &mut *state;
+        let use_of = |key: &SessionKey, resources: &Arc<SessionResources>| {
+            // Also in use while its actor finishes an ended run: a sweep never removes the actor state before that.
+            let is_in_use = at_work.contains(key) || state.actors.get(key).is_some_and(ActorState::is_needed);
+            if is_in_use { SessionUse::InUse } else { SessionUse::Idle { idle: idle_timeout(resources) } }
+        };
+        for cleanup in state.table.remove_expired(now, use_of) {
+            state.actors.remove(&cleanup.key);
+            self.spawn_cleanup(cleanup, reason);
+        }
+        let table = &state.table;
+        state.actors.retain(|key, actor| table.state(key).is_some() || actor.is_needed() || at_work.contains(key));
     }
 
     /// Retries failed steps in a task of the engine. The sender is dropped when all of them were tried.

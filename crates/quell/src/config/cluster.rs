@@ -32,7 +32,7 @@ pub(crate) struct ClusterSection {
     /// all nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// A program that prints this secret, with its arguments.
+    /// A program that prints this secret, with its arguments; run whenever the configuration is read, for 10 s at most.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) secret_command: Vec<String>,
     /// The secret, as read from the file or the program.

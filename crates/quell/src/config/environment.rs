@@ -9,8 +9,8 @@ use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::AgentId;
 use secrecy::SecretString;
 
-use super::Config;
 use super::cluster::ClusterSection;
+use super::{Config, secret_command};
 
 /// `$QUELL_HOME`, else `quell` in the XDG data directory.
 pub(crate) fn data_dir() -> anyhow::Result<PathBuf> {
@@ -121,6 +121,8 @@ pub(super) fn apply_environment(config: &mut Config) -> anyhow::Result<()> {
 fn read_cluster_secrets(cluster: &mut ClusterSection) -> anyhow::Result<()> {
     if let Some(file) = &cluster.secret_file {
         cluster.secret = read_secret(file, "secret_file", "cluster")?;
+    } else if !cluster.secret_command.is_empty() {
+        cluster.secret = Some(secret_command::read_secret(&cluster.secret_command)?);
     }
     if let Some(variable) = &cluster.nats_password_env {
         cluster.nats_password = env_text(variable).map(Into::into);

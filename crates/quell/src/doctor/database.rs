@@ -38,7 +38,7 @@ fn database_file(place: &Path, found: &DatabaseInspection) -> DoctorFinding {
 }
 
 fn on_server(server: &DatabaseServer, found: &DatabaseInspection) -> DoctorFinding {
-    let DatabaseServer { version, round_trip } = server;
+    let DatabaseServer { version, round_trip, .. } = server;
     let state = match found.database {
         DatabaseState::Absent => "the tables will be made at the first start",
         DatabaseState::Readable(_) | DatabaseState::LockedByDaemon => "the schema is known",

@@ -186,6 +186,84 @@ fn a_database_on_a_server_is_looked_at_and_left_alone() {
     fixture.assert_check("database", FindingStatus::Fail, "psql");
 }
 
+/// A node of a cluster on this server, and the folder with its secret.
+fn cluster_fixture(url: &str, secret: &str) -> (DoctorFixture, TempDir) {
+    let folder = TempDir::with_prefix("quell-secret-").unwrap();
+    let file = folder.path().join("secret");
+    fs::write(&file, secret).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    let toml = format!("[store]\nurl = \"{url}\"\n[cluster]\nnode = \"a\"\nsecret_file = {file:?}\n");
+    (DoctorFixture::new(&toml), folder)
+}
+
+const UNREACHABLE: &str = "postgres://quell@127.0.0.1:1/quell";
+
+#[test]
+fn the_secret_of_a_cluster_is_long_and_private() {
+    DoctorFixture::new("").assert_check("cluster", FindingStatus::Ok, "not a node of one");
+    let (too_short, _folder) = cluster_fixture(UNREACHABLE, "short\n");
+    too_short.assert_check("cluster", FindingStatus::Fail, "at least 32");
+    let (fixture, folder) = cluster_fixture(UNREACHABLE, &format!("{}\n", "k".repeat(32)));
+    fixture.assert_check("cluster", FindingStatus::Ok, "is private");
+    let file = folder.path().join("secret");
+    fs::set_permissions(&file, Permissions::from_mode(0o440)).unwrap();
+    fixture.assert_check("cluster", FindingStatus::Ok, "is private");
+    fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+    fixture.assert_check("cluster", FindingStatus::Fail, "chmod 600");
+    assert!(!format!("{:?}", fixture.check("cluster")).contains("kkkk"));
+}
+
+#[test]
+fn the_nodes_of_a_cluster_are_looked_at_and_left_alone() {
+    let Some(server) = TestPostgres::start() else { return };
+    let (fixture, _folder) = cluster_fixture(&server.url(), &"k".repeat(32));
+    let says = |fixture: &DoctorFixture| format!("{:#?}", fixture.check("cluster"));
+    assert!(says(&fixture).contains("the name a is free for this daemon"), "{}", says(&fixture));
+    let location = fixture.input.loaded.as_ref().unwrap().config.store.location();
+    fixture.input.runtime.block_on(location.open(fixture.data_dir()).unwrap().close());
+    server.sql(
+        "INSERT INTO nodes (epoch, name, directory, version, expires_at, report)
+         VALUES (90, 'a', 'd', '0.1.0', clock_timestamp() + interval '1 hour', '{}'),
+                (91, 'b', 'e', '0.1.0', clock_timestamp() + interval '1 hour', '{\"lease_ms\": 5000}'),
+                (92, 'c', 'f', '0.9.0', clock_timestamp() + interval '1 hour', '{}'),
+                (93, 'dead', 'g', '0.1.0', clock_timestamp(), '{}')",
+    );
+    let text = says(&fixture);
+    for part in [
+        "the clock of the database agrees",
+        "the node a is at work, and no daemon runs on this data directory",
+        "other nodes: b (0.1.0), c (0.9.0)",
+        "the node c has version 0.9.0",
+        "lease_ms is 5000 on the node b, and 10000 here",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert_eq!(server.sql("SELECT count(*) FROM nodes"), "4");
+}
+
+#[rstest]
+#[case(0, FindingStatus::Ok, "agrees")]
+#[case(-2000, FindingStatus::Ok, "agrees")]
+#[case(2500, FindingStatus::Warn, "2.5 s ahead of")]
+#[case(-90_000, FindingStatus::Warn, "90.0 s behind")]
+fn a_clock_of_the_database_that_goes_wrong_is_told(
+    #[case] skew_ms: i64,
+    #[case] state: FindingStatus,
+    #[case] says: &str,
+) {
+    assert_finding(&cluster::check_clock(skew_ms), state, says);
+}
+
+#[rstest]
+#[case("0.4.2", "0.5.0", true)]
+#[case("0.4.2", "0.4.9", true)]
+#[case("0.4.2", "0.6.0", false)]
+#[case("1.0.0", "0.9.0", false)]
+#[case("1.0.0", "unknown", false)]
+fn neighbouring_versions_work_together(#[case] version: &str, #[case] other: &str, #[case] together: bool) {
+    assert_eq!(cluster::are_neighbours(version, other), together);
+}
+
 #[test]
 fn a_hold_that_was_forgotten_is_told() {
     let fixture = DoctorFixture::new("");

@@ -2,6 +2,7 @@
 
 mod dead_nodes;
 mod nodes;
+mod operations;
 mod partitions;
 mod random_kills;
 

@@ -14,6 +14,33 @@ fn without_file_and_environment_the_demo_model_is_in_force() {
     assert!(shown.out.contains("no configuration file") && shown.out.contains("main (demo/demo)"), "{shown:?}");
 }
 
+/// The configuration of a node whose secret comes from this shell command.
+fn secret_command_home(script: &str) -> DaemonHome {
+    DaemonHome::new(&format!(
+        "[store]\nurl = \"postgres://quell@127.0.0.1:1/quell\"\n\
+         [cluster]\nnode = \"a\"\nsecret_command = [\"sh\", \"-c\", '{script}']\n"
+    ))
+}
+
+#[test]
+fn a_program_gives_the_secret_of_a_cluster() {
+    let secret = "k".repeat(40);
+    let checked = run_cli(&secret_command_home(&format!("echo {secret}; echo said >&2")), &["config", "check"]);
+    assert_eq!(checked.code, 0, "{checked:?}");
+    let shown = run_cli(&secret_command_home(&format!("echo {secret} | tr k x")), &["config", "show"]);
+    assert!(!shown.out.contains("xxxx"), "{shown:?}");
+}
+
+#[rstest]
+#[case::fails("echo no such key >&2; exit 3", "ended with exit code 3; it printed: no such key")]
+#[case::prints_nothing("true", "it printed nothing to standard output")]
+#[case::too_short("echo short", "at least 32")]
+fn a_program_that_gives_no_secret_is_named(#[case] script: &str, #[case] says: &str) {
+    let refused = run_cli(&secret_command_home(script), &["config", "check"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.err.contains("secret_command") && refused.err.contains(says), "{refused:?}");
+}
+
 #[rstest]
 #[case::openai(
     &[("OPENAI_API_KEY", "sk-very-secret"), ("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")],

@@ -13,6 +13,7 @@ use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalRule};
 use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
+use quell_protocol::cluster::{ClusterView, DrainRequest, DrainView, NodeView};
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::web_ui::{CallerView, ModelRow, SessionPatch, SignInLink, SignInRequest, SignedIn};
@@ -40,12 +41,16 @@ use super::ApiCall;
     ChannelRow,
     ChannelSend,
     ChannelTest,
+    ClusterView,
+    DrainRequest,
+    DrainView,
     HistoryMessage,
     Hold,
     CallerView,
     ModelRow,
     NewAgent,
     NewToken,
+    NodeView,
     NoteRow,
     NotesForgotten,
     Problem,

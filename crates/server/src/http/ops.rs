@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
+use quell_engine::Engine;
 use quell_protocol::ErrorCode;
 use serde_json::{Value, json};
 
@@ -25,6 +26,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ),
     ("quell_cost_micros_total", "What these tokens cost, in millionths of the currency of the agents' prices"),
     ("quell_session_cleanup_failures_total", "Sessions whose clean-up failed"),
+    ("quell_cluster_peer_letters_total", "Letters to and from other nodes of the cluster, by their direction"),
     ("quell_channel_messages_total", "Messages that came by a chat network"),
     ("quell_channel_answers_total", "Answers that a chat network has shown"),
     ("quell_channel_undelivered_total", "Answers that a chat network has not shown, or not whole"),
@@ -42,6 +44,11 @@ const GAUGES: &[(&str, &str)] = &[
     ("quell_streams", "Event streams and WebSockets that are open"),
     ("quell_held", "1 while new runs are refused"),
     ("quell_config_stale", "1 while the configuration file is wrong or wants a restart"),
+    ("quell_cluster_nodes", "Nodes of the cluster as this one knows them, by their state"),
+    ("quell_cluster_lease_remaining_seconds", "How long the lease of this node lasts without another renewal"),
+    ("quell_cluster_owned_sessions", "Sessions that belong to this node"),
+    ("quell_cluster_renewal_seconds", "How long the last renewal of the lease took"),
+    ("quell_cluster_clock_skew_seconds", "By how much the clock of the database is ahead of this node's"),
     ("quell_channel_connected", "1 while a chat network is connected"),
 ];
 
@@ -96,7 +103,23 @@ pub(super) async fn metrics(call: ApiCall) -> Result<Response, ProblemResponse> 
     gauge!("quell_sessions_unclean").set(as_f64(engine.count_pending_cleanups()));
     gauge!("quell_streams").set(as_f64(call.server.stream_count()));
     gauge!("quell_held").set(if engine.is_held() { 1.0 } else { 0.0 });
+    set_cluster_gauges(engine);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], handle.render()).into_response())
+}
+
+/// Sets nothing without a cluster.
+fn set_cluster_gauges(engine: &Engine) {
+    let Some(cluster) = engine.cluster() else { return };
+    for (state, count) in engine.count_nodes() {
+        gauge!("quell_cluster_nodes", "state" => state.as_str()).set(as_f64(count));
+    }
+    gauge!("quell_cluster_lease_remaining_seconds").set(cluster.lease_remaining().as_secs_f64());
+    gauge!("quell_cluster_owned_sessions").set(as_f64(cluster.owned_sessions().len()));
+    if let Some(facts) = cluster.last_renewal() {
+        gauge!("quell_cluster_renewal_seconds").set(facts.round_trip.as_secs_f64());
+        let skew_ms = facts.clock_skew_ms.clamp(i32::MIN.into(), i32::MAX.into());
+        gauge!("quell_cluster_clock_skew_seconds").set(f64::from(i32::try_from(skew_ms).unwrap_or_default()) / 1e3);
+    }
 }
 
 fn as_f64(count: usize) -> f64 {

@@ -109,6 +109,9 @@ pub(super) fn renew(
                WHERE epoch = $1 AND NOT fenced AND expires_at > clock_timestamp()
                    AND NOT EXISTS (SELECT 1 FROM node_stops WHERE node_stops.epoch = $1)";
     let renewed = db.execute(sql, &[&epoch, &lease.as_secs_f64(), &Text(&request.report)])? > 0;
+    if renewed && request.wake_others {
+        db.query("SELECT pg_notify('quell', '*')", &[])?;
+    }
     let sql = "SELECT number, stop FROM node_stops WHERE epoch = $1 ORDER BY number";
     let stop = |row: &Row| Ok(WaitingStop { number: get(row, 0)?, stop: text(row, 1)? });
     let stops: Vec<WaitingStop> = db.query(sql, &[&epoch])?.iter().map(stop).collect::<Result<_, StoreError>>()?;
@@ -123,8 +126,12 @@ pub(super) fn renew(
     let change = |row: &Row| Ok(ChangeCount { topic: get(row, 0)?, number: get(row, 1)? });
     let changes = db.query("SELECT topic, number FROM changes ORDER BY topic", &[])?;
     let changes = changes.iter().map(change).collect::<Result<_, StoreError>>()?;
-    let clock = db.query_row("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint", &[])?;
-    Ok(RenewalAnswer { outcome, stops, nodes, changes, database_clock_ms: get(&clock, 0)? })
+    Ok(RenewalAnswer { outcome, stops, nodes, changes, database_clock_ms: read_clock(db)? })
+}
+
+/// The clock of the database, in milliseconds since 1970.
+pub(super) fn read_clock(db: &PgConnection) -> Result<i64, StoreError> {
+    get(&db.query_row("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint", &[])?, 0)
 }
 
 pub(super) fn list_nodes(db: &PgConnection) -> Result<Vec<NodeRow>, StoreError> {

@@ -70,6 +70,11 @@ pub(super) fn check_schema(db: &PgConnection) -> Result<i32, StoreError> {
     Ok(found)
 }
 
+/// False for a database without the tables of a cluster: an empty one, or one of an older version.
+pub(super) fn has_nodes(db: &PgConnection) -> Result<bool, StoreError> {
+    Ok(!db.query_row("SELECT to_regclass('nodes') IS NULL", &[])?.get::<_, bool>(0))
+}
+
 fn migrate_in_transaction(db: &PgConnection) -> Result<(), StoreError> {
     let found = check_schema(db)?;
     if found == 0 {

@@ -389,6 +389,25 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         ..route(Admin, "put", "/api/hold", "Hold new runs", &["200 Hold the hold"])
     },
     delete(Admin, "/api/hold", "Lift the hold", &["200 Hold the hold"]),
+    get(
+        Token,
+        "/api/cluster",
+        "The nodes of the cluster and how they fare",
+        &["200 ClusterView the nodes", "404 this daemon is not a node of a cluster"],
+    ),
+    post(
+        Admin,
+        "/api/drain",
+        "Let the node that answers take no new sessions, and give back its idle ones",
+        Optional("DrainRequest"),
+        &["200 DrainView what is left on it", "404 this daemon is not a node of a cluster"],
+    ),
+    delete(
+        Admin,
+        "/api/drain",
+        "Let the node that answers take new sessions again",
+        &["200 DrainView what it has", "404 this daemon is not a node of a cluster"],
+    ),
     get(Token, "/api/channels", "The chat networks and how they fare", &["200 [ChannelRow] channels"]),
     post(
         Admin,

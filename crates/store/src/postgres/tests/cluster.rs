@@ -31,7 +31,7 @@ fn cluster(store: &Store) -> Arc<dyn ClusterStore> {
 }
 
 async fn renew(store: &Store, carried_out: Vec<i64>) -> crate::RenewalAnswer {
-    cluster(store).renew(RenewalRequest { report: "{}".to_owned(), carried_out }).await.unwrap()
+    cluster(store).renew(RenewalRequest { report: "{}".to_owned(), carried_out, wake_others: false }).await.unwrap()
 }
 
 /// Fences a membership as soon as its lease has ended.
