@@ -82,6 +82,19 @@ impl ChannelStore for SqliteStore {
             db.prepare_cached(sql)?.query_map([], stale_reply_from_row)?.collect()
         })
     }
+
+    fn take_stale_replies(&self, channel: String) -> StoreFuture<'_, Vec<StaleReply>> {
+        self.write(move |db| {
+            let sql = "SELECT run, channel, target, thread, asked, draft,
+                              (SELECT steered_into FROM runs WHERE id = run), told
+                       FROM channel_traces WHERE boot < (SELECT number FROM boot) AND channel = ?1 ORDER BY run";
+            let taken = db.prepare_cached(sql)?.query_map([&channel], stale_reply_from_row)?.collect();
+            let sql = "UPDATE channel_traces SET boot = (SELECT number FROM boot)
+                       WHERE boot < (SELECT number FROM boot) AND channel = ?1";
+            db.prepare_cached(sql)?.execute([&channel])?;
+            taken
+        })
+    }
 }
 
 fn stale_reply_from_row(row: &Row<'_>) -> rusqlite::Result<StaleReply> {
