@@ -57,6 +57,9 @@ pub trait ChannelStore: Send + Sync {
     /// lost in a crash means that the outcome is sent twice, which does no harm.
     fn delete_pending_reply(&self, run: RunId) -> StoreFuture<'_, ()>;
 
+    /// True while the chat of a run waits for its outcome, whichever daemon shows it.
+    fn has_pending_reply(&self, run: RunId) -> StoreFuture<'_, bool>;
+
     /// Deletes what earlier daemons left in all channels except these. Returns the number of deleted replies.
     fn delete_stale_replies_except(&self, channels: Vec<String>) -> StoreFuture<'_, usize>;
 

@@ -151,9 +151,8 @@ pub trait ClusterStore: Send + Sync {
     /// not ended, another node settles the membership.
     fn leave(&self) -> StoreFuture<'_, ()>;
 
-    /// Takes a duty for the time of `lease` if nobody has it, or renews it if this node has it. Runs on the connection
-    /// of [`ClusterStore::renew`].
-    fn claim_duty(&self, name: String, lease: Duration) -> StoreFuture<'_, DutyOutcome>;
+    /// Takes a duty if no other node has it, or renews it. Runs on the connection of [`ClusterStore::renew`].
+    fn claim_duty(&self, claim: DutyClaim) -> StoreFuture<'_, DutyOutcome>;
 
     /// Ends the lease of a duty, if this node has it with this epoch.
     fn release_duty(&self, name: String, epoch: Epoch) -> StoreFuture<'_, ()>;
@@ -195,9 +194,18 @@ pub struct NodeDuty {
     pub epoch: Epoch,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DutyClaim {
+    pub name: String,
+    pub lease: Duration,
+    /// The epoch of a lease that is to be renewed. Without it, the duty gets a new epoch, so that a late release of an
+    /// earlier one does not end it.
+    pub renewed: Option<Epoch>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DutyOutcome {
-    /// This node has the duty. The epoch is the one of before if the lease has not ended in between.
+    /// This node has the duty. After a renewal in time, the epoch is the one of before.
     Held { epoch: Epoch },
     /// Another node has it for this time, unless it renews.
     HeldByOther { expires_in: Duration },

@@ -49,7 +49,7 @@ pub use archive::{ArchiveStore, ArchivedHistoryItem, ImportOutcome, SessionArchi
 pub use audit::{AuditEntry, AuditStore};
 pub use channels::{ChannelStore, PendingReply, StaleReply};
 pub use cluster::{
-    ChangeCount, ClaimOutcome, ClusterSettings, ClusterStore, DutyOutcome, Membership, NodeDuty, NodeRow,
+    ChangeCount, ClaimOutcome, ClusterSettings, ClusterStore, DutyClaim, DutyOutcome, Membership, NodeDuty, NodeRow,
     RenewalAnswer, RenewalRequest, RequestedStop, SessionLocation, StoredLetter, WaitingStop,
 };
 pub use copy::{CopyError, CopyLocation, CopyProgress, CopyStep, TableCopy, copy_store};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quell_kernel::lease::{Epoch, HeldLease, LeaseDuty, LeaseTiming};
-use quell_store::{DutyOutcome, Membership, StoreError};
+use quell_store::{DutyClaim, DutyOutcome, Membership, StoreError};
 use tokio::time::{Instant, sleep_until};
 
 use super::Engine;
@@ -64,6 +64,12 @@ struct DutyGuard<'a> {
     held: Arc<HeldDuty>,
 }
 
+impl DutyGuard<'_> {
+    fn renewal(&self) -> DutyClaim {
+        DutyClaim { name: self.name.to_owned(), lease: self.held.timing.lease(), renewed: Some(self.epoch) }
+    }
+}
+
 impl Drop for DutyGuard<'_> {
     fn drop(&mut self) {
         *self.held.lock() = None;
@@ -101,6 +107,11 @@ impl Engine {
         }
     }
 
+    /// The permit of all duties without a cluster.
+    pub fn duty_without_cluster(&self) -> Option<DutyPermit> {
+        self.cluster().is_none().then_some(DutyPermit(None))
+    }
+
     /// The node that has a duty, if that is another one.
     ///
     /// # Errors
@@ -129,8 +140,9 @@ impl Engine {
             let next_at = if self.is_draining() || !cluster.permits_work() {
                 Instant::now() + timing.renewal_interval()
             } else {
+                let claim = DutyClaim { name: name.to_owned(), lease: timing.lease(), renewed: None };
                 let claimed = tokio::select! {
-                    claimed = cluster.store().claim_duty(name.to_owned(), timing.lease()) => claimed,
+                    claimed = cluster.store().claim_duty(claim) => claimed,
                     () = self.inner().closing.cancelled() => return None,
                     () = cluster.lost().cancelled() => return None,
                 };
@@ -171,7 +183,7 @@ impl Engine {
                         lease.request_sent(sent);
                     }
                     let renewed = tokio::select! {
-                        renewed = cluster.store().claim_duty(guard.name.to_owned(), held.timing.lease()) => renewed,
+                        renewed = cluster.store().claim_duty(guard.renewal()) => renewed,
                         () = self.wait_for_duty_end(held) => continue,
                     };
                     match renewed {

@@ -28,6 +28,9 @@ pub(crate) async fn only_what_an_earlier_daemon_shows_is_left<D: TestDatabase>()
     store.channels().delete_pending_reply(run_id("c")).await.unwrap();
     store.channels().save_pending_reply_draft(run_id("c"), Some("late".to_owned())).await.unwrap();
     assert_eq!(list_stale(&store).await, [], "it is at work itself");
+    for (run, is_pending) in [("a", true), ("c", false)] {
+        assert_eq!(store.channels().has_pending_reply(run_id(run)).await, Ok(is_pending));
+    }
     store.close().await;
 
     let store = home.open();

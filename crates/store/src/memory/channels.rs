@@ -64,6 +64,10 @@ impl ChannelStore for MemoryStore {
         })
     }
 
+    fn has_pending_reply(&self, run: RunId) -> StoreFuture<'_, bool> {
+        self.read(move |data| Ok(data.pending_replies.contains_key(run.as_str())))
+    }
+
     fn delete_stale_replies_except(&self, channels: Vec<String>) -> StoreFuture<'_, usize> {
         let boot = self.boot;
         self.write(move |data| {

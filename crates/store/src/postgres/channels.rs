@@ -85,6 +85,10 @@ impl ChannelStore for PostgresStore {
         })
     }
 
+    fn has_pending_reply(&self, run: RunId) -> StoreFuture<'_, bool> {
+        self.read(move |db| db.exists("SELECT 1 FROM channel_traces WHERE run = $1", &[&run.as_str()]))
+    }
+
     fn delete_stale_replies_except(&self, channels: Vec<String>) -> StoreFuture<'_, usize> {
         self.write(move |db| {
             let sql = concat!("DELETE FROM channel_traces WHERE ", is_stale!(), " AND channel <> ALL ($1)");

@@ -18,7 +18,7 @@ use super::runs::{RUN_COLUMNS, run_from_row};
 use super::settings::Connector;
 use super::{PostgresStore, QUEUE_CAPACITY, duties, membership};
 use crate::cluster::{
-    ClaimOutcome, ClusterSettings, ClusterStore, DutyOutcome, Membership, NodeDuty, NodeRow, RenewalAnswer,
+    ClaimOutcome, ClusterSettings, ClusterStore, DutyClaim, DutyOutcome, Membership, NodeDuty, NodeRow, RenewalAnswer,
     RenewalRequest, RequestedStop, SessionLocation, StoredLetter,
 };
 use crate::reader_threads::{self, ReadOperation};
@@ -241,10 +241,9 @@ impl ClusterStore for ClusterMember {
         })
     }
 
-    fn claim_duty(&self, name: String, lease: Duration) -> StoreFuture<'_, DutyOutcome> {
+    fn claim_duty(&self, claim: DutyClaim) -> StoreFuture<'_, DutyOutcome> {
         let own = to_number(self.node.membership.epoch);
-        let claim =
-            move |db: &mut PgConnection| db.read(&mut |db: &PgConnection| duties::claim_duty(db, own, &name, lease));
+        let claim = move |db: &mut PgConnection| db.read(&mut |db: &PgConnection| duties::claim_duty(db, own, &claim));
         send_work(&self.node.lease_thread, reader_threads::queued_read(claim))
     }
 

@@ -9,7 +9,7 @@ use super::cluster::{membership_from_row, to_epoch, to_number};
 use super::columns::{Text, get, text};
 use super::connection::PgConnection;
 use crate::StoreError;
-use crate::cluster::{DutyOutcome, NodeDuty};
+use crate::cluster::{DutyClaim, DutyOutcome, NodeDuty};
 
 /// How often a claim is repeated when another node changes the same row at that moment.
 const MAX_TRIES: usize = 3;
@@ -18,7 +18,9 @@ const MAX_TRIES: usize = 3;
 ///
 /// # Errors
 /// [`StoreError::Fenced`] if the membership has ended.
-pub(super) fn claim_duty(db: &PgConnection, own: i64, name: &str, lease: Duration) -> Result<DutyOutcome, StoreError> {
+pub(super) fn claim_duty(db: &PgConnection, own: i64, claim: &DutyClaim) -> Result<DutyOutcome, StoreError> {
+    let (name, lease) = (claim.name.as_str(), claim.lease);
+    let renewed = claim.renewed.map_or(0, to_number);
     for _ in 0..MAX_TRIES {
         if let Some(expires_in) = query_other_lease(db, own, name)? {
             return Ok(DutyOutcome::HeldByOther { expires_in });
@@ -28,14 +30,14 @@ pub(super) fn claim_duty(db: &PgConnection, own: i64, name: &str, lease: Duratio
                    SELECT $1, 1, nodes.epoch, clock_timestamp() + make_interval(secs => $3) FROM nodes
                    WHERE epoch = $2 AND NOT fenced AND nodes.expires_at > clock_timestamp()
                    ON CONFLICT (name) DO UPDATE SET
-                       epoch = CASE WHEN duty.holder = excluded.holder AND duty.expires_at > clock_timestamp()
+                       epoch = CASE WHEN duty.holder = excluded.holder AND duty.epoch = $4 AND duty.expires_at > clock_timestamp()
                            THEN duty.epoch ELSE duty.epoch + 1 END,
                        holder = excluded.holder,
                        expires_at = excluded.expires_at
                    WHERE duty.holder = excluded.holder OR duty.expires_at <= clock_timestamp()
                        OR duty.holder NOT IN (SELECT epoch FROM nodes WHERE NOT fenced)
                    RETURNING epoch";
-        if let Some(row) = db.query_optional(sql, &[&Text(name), &own, &lease.as_secs_f64()])? {
+        if let Some(row) = db.query_optional(sql, &[&Text(name), &own, &lease.as_secs_f64(), &renewed])? {
             return Ok(DutyOutcome::Held { epoch: to_epoch(get(&row, 0)?) });
         }
         let sql = "SELECT 1 FROM nodes WHERE epoch = $1 AND NOT fenced AND expires_at > clock_timestamp()";

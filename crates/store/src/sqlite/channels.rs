@@ -65,6 +65,10 @@ impl ChannelStore for SqliteStore {
         })
     }
 
+    fn has_pending_reply(&self, run: RunId) -> StoreFuture<'_, bool> {
+        self.read(move |db| db.prepare_cached("SELECT 1 FROM channel_traces WHERE run = ?1")?.exists([run.as_str()]))
+    }
+
     fn delete_stale_replies_except(&self, channels: Vec<String>) -> StoreFuture<'_, usize> {
         let channels = serde_json::to_string(&channels).unwrap_or_else(|_| "[]".to_owned());
         self.write(move |db| {

@@ -10,8 +10,8 @@ use super::*;
 use crate::conformance::channels::pending_reply;
 use crate::conformance::{accept_run, accepted_row, no_spend, run_id, session_key};
 use crate::{
-    ClaimOutcome, ClusterSettings, ClusterStore, DutyOutcome, NodeDuty, RenewalRequest, StoreError, StoredLetter,
-    StoredRunState,
+    ClaimOutcome, ClusterSettings, ClusterStore, DutyClaim, DutyOutcome, NodeDuty, RenewalRequest, StoreError,
+    StoredLetter, StoredRunState,
 };
 
 const LONG_LEASE: Duration = Duration::from_secs(60);
@@ -227,7 +227,8 @@ async fn letters_reach_one_node_each() {
 }
 
 async fn claim_duty(store: &Store, lease: Duration) -> DutyOutcome {
-    cluster(store).claim_duty("channel/x".to_owned(), lease).await.unwrap()
+    let claim = DutyClaim { name: "channel/x".to_owned(), lease, renewed: None };
+    cluster(store).claim_duty(claim).await.unwrap()
 }
 
 /// Claims a duty as soon as its lease has ended. Returns its epoch.
@@ -247,7 +248,8 @@ async fn a_duty_has_a_shorter_lease_than_its_node() {
     assert_eq!(claim_duty(&nodes.a, LONG_LEASE).await, held(1));
     let DutyOutcome::HeldByOther { expires_in } = claim_duty(&nodes.b, LONG_LEASE).await else { panic!("it is held") };
     assert!(expires_in > LONG_LEASE / 2 && expires_in <= LONG_LEASE, "{expires_in:?}");
-    assert_eq!(claim_duty(&nodes.a, SHORT_LEASE).await, held(1), "a renewal keeps the epoch");
+    let renewal = DutyClaim { name: "channel/x".to_owned(), lease: SHORT_LEASE, renewed: Some(1) };
+    assert_eq!(cluster(&nodes.a).claim_duty(renewal.clone()).await, Ok(held(1)));
     assert_eq!(wait_for_duty(&nodes.b).await, 2, "the node itself is alive");
     assert!(matches!(claim_duty(&nodes.a, LONG_LEASE).await, DutyOutcome::HeldByOther { .. }));
     let b = cluster(&nodes.b);
@@ -262,7 +264,11 @@ async fn a_duty_has_a_shorter_lease_than_its_node() {
     wakeups.changed().await.unwrap();
     assert_eq!(b.list_duties().await, Ok(vec![]));
     assert_eq!(claim_duty(&nodes.a, Duration::ZERO).await, held(3));
-    assert_eq!(claim_duty(&nodes.a, LONG_LEASE).await, held(4), "it had ended in between");
+    let late = DutyClaim { renewed: Some(3), ..renewal };
+    assert_eq!(cluster(&nodes.a).claim_duty(late).await, Ok(held(4)), "it had ended in between");
+    assert_eq!(claim_duty(&nodes.a, LONG_LEASE).await, held(5));
+    cluster(&nodes.a).release_duty("channel/x".to_owned(), 4).await.unwrap();
+    assert_eq!(b.list_duties().await.unwrap().len(), 1, "a late release ends no later lease");
 }
 
 #[tokio::test]
@@ -272,10 +278,9 @@ async fn a_fenced_node_has_no_duty_and_another_takes_it_before_its_runs_are_seal
     fence(&nodes.b, cluster(&nodes.a).membership().epoch).await;
     assert_eq!(cluster(&nodes.b).list_duties().await, Ok(vec![]));
     assert_eq!(claim_duty(&nodes.b, LONG_LEASE).await, DutyOutcome::Held { epoch: 2 });
-    let late = cluster(&nodes.a).claim_duty("channel/x".to_owned(), LONG_LEASE).await;
-    assert!(matches!(late, Ok(DutyOutcome::HeldByOther { .. })), "{late:?}");
-    let new = cluster(&nodes.a).claim_duty("channel/y".to_owned(), LONG_LEASE).await;
-    assert_eq!(new, Err(StoreError::Fenced));
+    assert!(matches!(claim_duty(&nodes.a, LONG_LEASE).await, DutyOutcome::HeldByOther { .. }));
+    let new = DutyClaim { name: "channel/y".to_owned(), lease: LONG_LEASE, renewed: None };
+    assert_eq!(cluster(&nodes.a).claim_duty(new).await, Err(StoreError::Fenced));
 }
 
 #[tokio::test]
