@@ -181,6 +181,7 @@ impl AccessControl {
             revocations: watch::Sender::new(()),
         };
         access.load_tokens().await?;
+        access.delete_expired_cookies().await;
         access.restore_cookies().await?;
         Ok(access)
     }

@@ -117,12 +117,16 @@ impl AccessControl {
         Ok(signed_in)
     }
 
-    /// Restores the cookies from before a restart whose tokens are still valid.
-    pub(super) async fn restore_cookies(&self) -> Result<(), AccessError> {
-        let (now, wall) = (self.clock.now(), Clock::wall_seconds());
-        if let Err(error) = self.store.access().delete_expired_cookies(wall).await {
+    pub(super) async fn delete_expired_cookies(&self) {
+        if let Err(error) = self.store.access().delete_expired_cookies(Clock::wall_seconds()).await {
             tracing::warn!(%error, "cookies that have expired stay in the database until the next start");
         }
+    }
+
+    /// Restores the cookies from before a restart whose tokens are still valid. It writes nothing: in a cluster, each
+    /// write is a change that the other nodes read.
+    pub(super) async fn restore_cookies(&self) -> Result<(), AccessError> {
+        let (now, wall) = (self.clock.now(), Clock::wall_seconds());
         for stored in self.store.access().list_valid_cookies(wall, MAX_ENTRIES).await? {
             let (Some(value), Some(token)) =
                 (SecretDigest::from_hex(&stored.sha256), SecretDigest::from_hex(&stored.token))
