@@ -46,6 +46,8 @@ pub(super) struct Node {
     settling: Mutex<HashSet<Epoch>>,
     /// The last known number of changes of each topic.
     changes: Mutex<HashMap<String, i64>>,
+    /// Held while changes are reloaded.
+    reload_turn: tokio::sync::Mutex<()>,
 }
 
 /// What the tasks of a node work on.
@@ -70,6 +72,7 @@ impl Node {
             recovery,
             settling: Mutex::default(),
             changes: Mutex::default(),
+            reload_turn: tokio::sync::Mutex::default(),
         };
         (node, NodeTasks { exchange, foreign_events: events })
     }
@@ -116,7 +119,7 @@ impl Engine {
         }
         node.cluster.begin_lease(sent.at);
         node.note_changes(answer.changes.clone());
-        let carried_out = self.apply_renewal(node, &sent, answer).await;
+        let carried_out = self.apply_renewal(node, &sent, answer);
         node.link.set_handler(Box::new(EnginePeerHandler(Arc::downgrade(&self.0))));
         let runs = &self.inner().runs;
         runs.spawn(keep_lease(self.clone(), carried_out));
@@ -150,7 +153,7 @@ impl Engine {
     }
 
     /// Takes note of an answer. Returns the stops that were carried out because of it.
-    async fn apply_renewal(&self, node: &Node, sent: &SentRenewal, answer: RenewalAnswer) -> Vec<i64> {
+    fn apply_renewal(&self, node: &Node, sent: &SentRenewal, answer: RenewalAnswer) -> Vec<i64> {
         if answer.outcome == RenewOutcome::Renewed {
             let lifetime = node.cluster.note_renewal(sent.at);
             self.inner().services.wardens.lifetime_limit().extend(sent.at_boot_time + lifetime);
@@ -159,8 +162,9 @@ impl Engine {
         for stop in &answer.stops {
             self.carry_out_waiting_stop(stop);
         }
-        for topic in node.note_changes(answer.changes) {
-            self.reload_topic(&topic).await;
+        let changed = node.note_changes(answer.changes);
+        if !changed.is_empty() {
+            self.reload_topics(changed);
         }
         let own = node.cluster.membership();
         for dead in answer.nodes.iter().filter(|row| row.membership != *own && is_to_be_settled(row)) {
@@ -178,6 +182,22 @@ impl Engine {
             Ok(stop) => drop(self.carry_out_peer_stop(&stop)),
             Err(error) => tracing::error!(%error, "a stop of another node cannot be read; is it of a newer version?"),
         }
+    }
+
+    /// Reloads in a task: the database may make it wait, and the lease must be renewed meanwhile.
+    fn reload_topics(&self, topics: Vec<String>) {
+        let engine = self.clone();
+        self.inner().runs.spawn(async move {
+            let Some(node) = &engine.inner().node else { return };
+            // One after the other, so that the last one has read the newest state.
+            let _turn = node.reload_turn.lock().await;
+            for topic in topics {
+                tokio::select! {
+                    () = engine.reload_topic(&topic) => {}
+                    () = engine.inner().closing.cancelled() => return,
+                }
+            }
+        });
     }
 
     async fn reload_topic(&self, topic: &str) {
@@ -256,6 +276,9 @@ async fn keep_lease(engine: Engine, mut carried_out: Vec<i64>) {
     let mut wakeups = node.cluster.store().wakeups();
     let mut looks = DeadNodeLooks::default();
     loop {
+        if engine.inner().closing.is_cancelled() {
+            return;
+        }
         let duty = node.cluster.duty();
         match duty {
             LeaseDuty::EndEverything => return engine.give_up_lease(node),
@@ -281,7 +304,7 @@ async fn keep_lease(engine: Engine, mut carried_out: Vec<i64>) {
             Ok(answer) if answer.outcome == RenewOutcome::Lost => return engine.give_up_lease(node),
             Ok(answer) => {
                 looks.note(&answer.nodes, node.cluster.membership());
-                carried_out = engine.apply_renewal(node, &sent, answer).await;
+                carried_out = engine.apply_renewal(node, &sent, answer);
             }
             Err(StoreError::Closed) => return,
             Err(error) => {

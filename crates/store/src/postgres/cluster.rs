@@ -187,7 +187,10 @@ impl ClusterStore for ClusterMember {
     }
 
     fn fence(&self, epoch: Epoch) -> StoreFuture<'_, bool> {
-        self.store.write(move |db| fence_expired(db, to_number(epoch)))
+        // Not on the connection that writes, which may wait for a transaction of the node that is to be fenced.
+        let fence =
+            move |db: &mut PgConnection| db.read(&mut |db: &PgConnection| fence_in_transaction(db, to_number(epoch)));
+        send_work(&self.node.lease_thread, reader_threads::queued_read(fence))
     }
 
     fn begin_settling(&self, epoch: Epoch) -> StoreFuture<'_, bool> {
@@ -292,6 +295,13 @@ fn query_session_node(db: &PgConnection, session: &SessionKey) -> Result<Option<
 
 pub(super) fn membership_from_row(row: &Row) -> Result<Membership, StoreError> {
     Ok(Membership { epoch: to_epoch(get(row, 0)?), node: parse_id(row, 1, NodeName::parse)? })
+}
+
+fn fence_in_transaction(db: &PgConnection, epoch: i64) -> Result<bool, StoreError> {
+    db.run("BEGIN ISOLATION LEVEL READ COMMITTED")?;
+    let fenced = fence_expired(db, epoch);
+    db.run(if fenced.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    fenced
 }
 
 /// A transaction of a node that hangs must not delay its end, so its connection is ended first.
