@@ -2,6 +2,7 @@
 
 mod dead_nodes;
 mod nodes;
+mod singletons;
 
 use quell_testkit::postgres::TestPostgres;
 
@@ -16,22 +17,34 @@ const SETTLED_WITHIN: Duration = Duration::from_millis(LEASE_MS + 1000);
 struct TestCluster {
     server: TestPostgres,
     model: ScriptedModel,
-    homes: Vec<DaemonHome>,
+    homes: Vec<NodeHome>,
     nodes: Vec<TestDaemon>,
+}
+
+struct NodeHome {
+    node: String,
+    #[expect(dead_code, reason = "it owns the directories of the node")]
+    home: DaemonHome,
 }
 
 impl TestCluster {
     /// `None` if PostgreSQL is switched off for the tests.
     async fn start(count: usize) -> Option<Self> {
+        Self::start_with(count, "", &[]).await
+    }
+
+    /// As `start`, with more sections of the configuration, and variables of the environment.
+    async fn start_with(count: usize, sections: &str, variables: &[(&str, &str)]) -> Option<Self> {
         let server = TestPostgres::start()?;
         let model = ScriptedModel::start().await;
         let mut cluster = Self { server, model, homes: Vec::new(), nodes: Vec::new() };
         for number in 0..count {
-            let home = DaemonHome::new(&cluster.node_config(number));
+            let home = DaemonHome::new(&format!("{}{sections}", cluster.node_config(number)));
+            let home = variables.iter().fold(home, |home, (name, value)| home.with_env(name, value));
             std::fs::write(home.root_dir().join("secret"), "a secret of this cluster, which is for tests only\n")
                 .unwrap();
             cluster.nodes.push(home.start(quell_exe()).await);
-            cluster.homes.push(home);
+            cluster.homes.push(NodeHome { node: format!("node-{number}"), home });
         }
         Some(cluster)
     }
