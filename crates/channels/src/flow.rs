@@ -16,6 +16,7 @@ mod chat_stop;
 mod commands;
 mod dispatch;
 mod finished_reply;
+mod guarded_network;
 mod inbound;
 mod listeners;
 mod notice_sender;
@@ -25,13 +26,14 @@ mod progress;
 mod reply_delivery;
 mod reply_target;
 mod send_retry;
+mod session_waits;
 mod stale_replies;
 #[cfg(test)]
 mod tests;
 mod texts;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_engine::Engine;
 use quell_engine::access::RequestOrigin;
@@ -41,7 +43,7 @@ use quell_kernel::channel::inbox::{Inbox, InboxLimits};
 use quell_kernel::channel::sanitise::sanitise_partial_reply;
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::channel::ChannelRow;
-use quell_protocol::{HookEvent, Principal, RunId, Surface};
+use quell_protocol::{HookEvent, Principal, Surface};
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Scope};
 use sha2::{Digest, Sha256};
@@ -50,7 +52,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::approval_messages::ApprovalMessages;
 use self::channel::ActiveChannel;
+pub use self::listeners::{CHANNEL_DUTY_PREFIX, channel_duty};
 pub use self::operations::{ChannelTargetError, ReceiveError};
+use self::session_waits::SessionWaits;
+use self::stale_replies::StaleReplies;
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::create_network;
 use super::network::{ChatAddress, MessageId, Network};
@@ -78,8 +83,8 @@ struct ChannelsInner {
     inbox_changes: watch::Sender<u64>,
     active_channels: Mutex<BTreeMap<String, Arc<ActiveChannel>>>,
     unusable_channels: Mutex<BTreeMap<String, ChannelRow>>,
-    /// Runs of earlier daemons with a repair pending in their chat, and the channel of each. Set once, at the start.
-    stale_runs: OnceLock<BTreeMap<RunId, String>>,
+    stale_replies: StaleReplies,
+    session_waits: SessionWaits,
     tool_names: BTreeSet<String>,
     approval_messages: ApprovalMessages,
 }
@@ -128,7 +133,8 @@ impl Channels {
             inbox_changes: watch::Sender::new(0),
             active_channels: Mutex::default(),
             unusable_channels: Mutex::default(),
-            stale_runs: OnceLock::new(),
+            stale_replies: StaleReplies::default(),
+            session_waits: SessionWaits::default(),
             tool_names: tools,
             approval_messages: ApprovalMessages::default(),
         }));

@@ -206,6 +206,11 @@ impl Cluster {
         let _ = nodes.wait_for(is_settled).await;
     }
 
+    /// By the clock that all leases of this node are counted with.
+    pub fn now(&self) -> Moment {
+        self.0.clock.now()
+    }
+
     /// The wall time after this duration, RFC 3339.
     pub fn wall_time_in(&self, duration: std::time::Duration) -> String {
         self.0.clock.rfc3339(self.0.clock.now().plus(duration))

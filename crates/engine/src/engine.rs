@@ -10,6 +10,7 @@ mod cluster_view;
 mod config;
 mod deferred_sealing;
 mod drain;
+mod duties;
 mod event_bridge;
 mod history;
 mod hold;
@@ -24,6 +25,7 @@ mod reload;
 mod remote_run;
 mod retention;
 mod runs;
+mod session_transfer;
 mod sessions;
 mod shutdown;
 mod submission;
@@ -70,6 +72,7 @@ use audit::{AuditQueue, run_audit_writer};
 pub use channel_state::ShutdownGuard;
 pub use config::{EngineConfig, NodeSettings, StartError};
 use deferred_sealing::UnsealedRuns;
+pub use duties::DutyPermit;
 pub use history::{HistoryPage, NumberedTurn};
 use journal_writer::run_journal_writer;
 use membership::Node;
@@ -82,6 +85,7 @@ pub use remote_run::RemoteFollower;
 pub use retention::Retention;
 use retention::run_retention;
 pub use runs::RunFollow;
+pub use session_transfer::SessionTransferError;
 pub use sessions::SessionError;
 pub use submission::{StopTextMode, Submission, SubmitError, SubmitOutcome, build_stop_answer};
 
@@ -299,6 +303,11 @@ impl Engine {
     /// True once [`Engine::wait_for_fence`] returns.
     pub fn is_fenced(&self) -> bool {
         self.cluster().map_or_else(|| self.0.store.fenced(), Cluster::lost).is_cancelled()
+    }
+
+    /// False once this node has to end its work, because it could not renew its lease: another one may go on with it.
+    pub fn permits_work(&self) -> bool {
+        self.cluster().is_none_or(Cluster::permits_work)
     }
 
     /// The cluster that this daemon is a node of.

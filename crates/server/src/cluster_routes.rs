@@ -2,6 +2,7 @@
 
 use axum::http::Method;
 use percent_encoding::percent_decode_str;
+use quell_channels::flow::channel_duty;
 use quell_protocol::SessionKey;
 use serde_json::Value;
 
@@ -21,6 +22,12 @@ pub(crate) enum ClusterRoute {
     EveryNode,
     /// The one node that knows what the request is about.
     AnyNode,
+    /// The node that has this duty.
+    Duty(String),
+    /// The node that listens to the channel that the body names.
+    SendToChannel,
+    /// The nodes that listen to channels: each tells the state of its own ones.
+    Channels,
 }
 
 impl ClusterRoute {
@@ -44,6 +51,11 @@ impl ClusterRoute {
             | ("GET", ["api", "agents", _])
             | ("GET", ["api", "runs"]) => Self::EveryNode,
             ("POST", ["api", "approvals", _]) | ("DELETE", ["api", "approval-rules", _]) => Self::AnyNode,
+            ("GET", ["api", "channels"]) => Self::Channels,
+            ("POST", ["api", "channels", "send"]) => Self::SendToChannel,
+            ("POST", ["api", "channels", name, "test"]) => {
+                percent_decode_str(name).decode_utf8().map_or(Self::Here, |name| Self::Duty(channel_duty(&name)))
+            }
             _ => Self::Here,
         }
     }
@@ -74,6 +86,17 @@ pub(crate) fn merge_lists(merged: &mut Value, other: Value) {
             }
         }
         _ => {}
+    }
+}
+
+/// Replaces the row of a channel by that of the node that listens to it.
+pub(crate) fn replace_channel_row(merged: &mut Value, other: &Value, channel: &str) {
+    let is_wanted = |row: &&Value| row["name"] == channel;
+    let Some(row) = other["items"].as_array().and_then(|rows| rows.iter().find(is_wanted)) else { return };
+    let Some(rows) = merged["items"].as_array_mut() else { return };
+    match rows.iter_mut().find(|row| row["name"] == channel) {
+        Some(known) => *known = row.clone(),
+        None => rows.push(row.clone()),
     }
 }
 
@@ -144,6 +167,10 @@ mod tests {
     #[case(Method::GET, "/api/sessions/s/history", ClusterRoute::Here)]
     #[case(Method::GET, "/api/approvals", ClusterRoute::EveryNode)]
     #[case(Method::POST, "/api/approvals/a", ClusterRoute::AnyNode)]
+    #[case(Method::GET, "/api/channels", ClusterRoute::Channels)]
+    #[case(Method::POST, "/api/channels/send", ClusterRoute::SendToChannel)]
+    #[case(Method::POST, "/api/channels/a%20b/test", ClusterRoute::Duty("channel/a b".to_owned()))]
+    #[case(Method::POST, "/api/channels/x/messages", ClusterRoute::Here)]
     #[case(Method::GET, "/healthz", ClusterRoute::Here)]
     fn each_request_is_answered_where_its_answer_is(
         #[case] method: Method,

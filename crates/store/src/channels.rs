@@ -57,9 +57,17 @@ pub trait ChannelStore: Send + Sync {
     /// lost in a crash means that the outcome is sent twice, which does no harm.
     fn delete_pending_reply(&self, run: RunId) -> StoreFuture<'_, ()>;
 
+    /// True while the chat of a run waits for its outcome, whichever daemon shows it.
+    fn has_pending_reply(&self, run: RunId) -> StoreFuture<'_, bool>;
+
     /// Deletes what earlier daemons left in all channels except these. Returns the number of deleted replies.
     fn delete_stale_replies_except(&self, channels: Vec<String>) -> StoreFuture<'_, usize>;
 
-    /// Lists the pending replies that earlier daemons left, by run id.
+    /// Lists the pending replies that earlier daemons left, by run id. In a cluster: those of memberships that are
+    /// settled.
     fn list_stale_replies(&self) -> StoreFuture<'_, Vec<StaleReply>>;
+
+    /// Makes the stale replies of a channel those of this daemon, and returns them, by run id. So each is returned to one
+    /// daemon, and to the next one if that dies.
+    fn take_stale_replies(&self, channel: String) -> StoreFuture<'_, Vec<StaleReply>>;
 }

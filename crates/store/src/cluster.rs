@@ -153,12 +153,13 @@ pub trait ClusterStore: Send + Sync {
     /// not ended, another node settles the membership.
     fn leave(&self) -> StoreFuture<'_, ()>;
 
-    /// Takes over a duty if no member has it. Returns whether this node has it.
-    fn claim_duty(&self, name: String) -> StoreFuture<'_, bool>;
+    /// Takes a duty if no other node has it, or renews it. Runs on the connection of [`ClusterStore::renew`].
+    fn claim_duty(&self, claim: DutyClaim) -> StoreFuture<'_, DutyOutcome>;
 
-    fn release_duty(&self, name: String) -> StoreFuture<'_, ()>;
+    /// Ends the lease of a duty, if this node has it with this epoch.
+    fn release_duty(&self, name: String, epoch: Epoch) -> StoreFuture<'_, ()>;
 
-    /// The duties of all members, with the epochs of those who have them.
+    /// The duties whose leases run.
     fn list_duties(&self) -> StoreFuture<'_, Vec<NodeDuty>>;
 
     /// Stores letters for nodes, in this order, and notifies each node. They survive no crash of the server.
@@ -186,8 +187,28 @@ pub struct RequestedStop {
     pub expires_in: Duration,
 }
 
+/// Work that one node does for all, such as listening to a chat network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeDuty {
     pub name: String,
+    pub holder: Membership,
+    /// Rises with each holder.
     pub epoch: Epoch,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DutyClaim {
+    pub name: String,
+    pub lease: Duration,
+    /// The epoch of a lease that is to be renewed. Without it, the duty gets a new epoch, so that a late release of an
+    /// earlier one does not end it.
+    pub renewed: Option<Epoch>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DutyOutcome {
+    /// This node has the duty. After a renewal in time, the epoch is the one of before.
+    Held { epoch: Epoch },
+    /// Another node has it for this time, unless it renews.
+    HeldByOther { expires_in: Duration },
 }

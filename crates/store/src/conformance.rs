@@ -66,6 +66,7 @@ macro_rules! conformance_tests {
                 old_entries_are_forgotten_and_their_numbers_never_used_again;
             channels:
                 only_what_an_earlier_daemon_shows_is_left,
+                what_was_left_is_given_to_one_daemon_each,
                 what_was_left_in_channels_that_are_gone_is_forgotten,
                 a_message_that_another_run_took_in_names_that_run,
                 commands_that_have_acted_are_known_after_a_restart_the_newest_of_many;

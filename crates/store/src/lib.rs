@@ -49,8 +49,8 @@ pub use archive::{ArchiveStore, ArchivedHistoryItem, ImportOutcome, SessionArchi
 pub use audit::{AuditEntry, AuditStore};
 pub use channels::{ChannelStore, PendingReply, StaleReply};
 pub use cluster::{
-    ChangeCount, ClaimOutcome, ClusterSettings, ClusterStore, Membership, NodeDuty, NodeRow, RenewalAnswer,
-    RenewalRequest, RequestedStop, SessionLocation, StoredLetter, WaitingStop,
+    ChangeCount, ClaimOutcome, ClusterSettings, ClusterStore, DutyClaim, DutyOutcome, Membership, NodeDuty, NodeRow,
+    RenewalAnswer, RenewalRequest, RequestedStop, SessionLocation, StoredLetter, WaitingStop,
 };
 pub use copy::{CopyError, CopyLocation, CopyProgress, CopyStep, TableCopy, copy_store};
 pub use error::StoreError;

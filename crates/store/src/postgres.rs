@@ -14,6 +14,7 @@ mod cluster;
 mod columns;
 mod connection;
 mod copy;
+mod duties;
 mod history;
 mod hold;
 mod inspect;

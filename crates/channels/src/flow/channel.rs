@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use quell_engine::engine::DutyPermit;
 use quell_protocol::api::{AccessLevel, OnBusy};
 use quell_protocol::channel::{ChannelHealth, ChannelRow};
 use quell_scope::clock::Clock;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::notices::NoticeQueue;
@@ -35,8 +36,10 @@ pub(super) struct ActiveChannel {
     pub(super) send_permits: Semaphore,
     /// Held while the press of a button is answered.
     pub(super) press_permits: Arc<Semaphore>,
-    /// Cancelled at the first successful connection.
-    pub(super) first_connected: CancellationToken,
+    /// Whether the channel is connected.
+    connected: watch::Sender<bool>,
+    /// Whether this node listens to the network. Another one may, in a cluster.
+    duty: Mutex<Option<DutyPermit>>,
     /// Cancelled to ask the listener to end.
     pub(super) stop_requested: CancellationToken,
     /// Cancelled when the listener has ended, so that another may use the account.
@@ -72,7 +75,8 @@ impl ActiveChannel {
             fetch_permits: Semaphore::new(MAX_CONCURRENT_FILES),
             send_permits: Semaphore::new(MAX_CONCURRENT_FILES),
             press_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_PRESSES)),
-            first_connected: CancellationToken::new(),
+            connected: watch::Sender::new(false),
+            duty: Mutex::default(),
             stop_requested: CancellationToken::new(),
             listener_ended: CancellationToken::new(),
             clock,
@@ -114,7 +118,6 @@ impl ActiveChannel {
             metrics::counter!(counter, "channel" => self.name.clone()).absolute(0);
         }
         self.set_health(ChannelHealth::Connected);
-        self.first_connected.cancel();
     }
 
     pub(super) fn set_health(&self, health: ChannelHealth) {
@@ -123,9 +126,28 @@ impl ActiveChannel {
             status.health_since = Some(self.clock.rfc3339(self.clock.now()));
             status.health = health;
         }
-        let connected = if status.health == ChannelHealth::Connected { 1.0 } else { 0.0 };
+        let is_connected = status.health == ChannelHealth::Connected;
         drop(status);
-        metrics::gauge!("quell_channel_connected", "channel" => self.name.clone()).set(connected);
+        let value = if is_connected { 1.0 } else { 0.0 };
+        metrics::gauge!("quell_channel_connected", "channel" => self.name.clone()).set(value);
+        self.connected.send_replace(is_connected);
+    }
+
+    /// Waits until the channel is connected.
+    pub(super) async fn wait_until_connected(&self) {
+        // The sender lives in self.
+        let _ = self.connected.subscribe().wait_for(|is_connected| *is_connected).await;
+    }
+
+    pub(super) fn set_duty(&self, permit: Option<DutyPermit>) {
+        *self.duty.lock().unwrap_or_else(PoisonError::into_inner) = permit;
+    }
+
+    /// True while this node listens to the network, and no other one can. Checked for everything that the network
+    /// delivers: a daemon that was suspended finds out here.
+    pub(super) fn is_listener(&self) -> bool {
+        let duty = self.duty.lock().unwrap_or_else(PoisonError::into_inner);
+        duty.as_ref().is_some_and(DutyPermit::permits_work)
     }
 
     pub(super) fn is_connected(&self) -> bool {

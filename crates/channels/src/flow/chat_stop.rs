@@ -9,7 +9,7 @@ use quell_kernel::StopLevel;
 use quell_kernel::channel::commands::StopReach;
 use quell_kernel::channel::session_keys::conversation_key;
 use quell_kernel::registry::{StopRequest, StopScope};
-use quell_protocol::api::AccessLevel;
+use quell_protocol::api::{AccessLevel, StopAnswer, UnreachedNode};
 use quell_protocol::{ChannelMessage, InterruptionScope, Receipt, RunId, StopReason, Surface};
 
 use super::notices::NoticePriority;
@@ -69,7 +69,49 @@ pub(super) fn handle_stop(
             perform_stop(channels, message, AccessLevel::Admin, &stop_scope, is_covered)
         }
     };
-    if stop.is_empty() {
+    if stop.engine_stop.peers.is_empty() {
+        return reply_to_stop(channels, message, origin, reply_policy, stop);
+    }
+    // The stop has been carried out here, and is on its way to the other nodes.
+    let Some(permit) = origin.channel.notices.acquire_stop_permit() else {
+        return reply_to_stop(channels, message, origin, reply_policy, stop);
+    };
+    let (channels, message, origin) = (channels.clone(), message.clone(), origin.clone());
+    let scope = channels.scope().clone();
+    scope.spawn(async move {
+        let stop = wait_for_peers(&channels, &message, stop).await;
+        drop(permit);
+        reply_to_stop(&channels, &message, &origin, reply_policy, stop);
+    });
+}
+
+/// Adds what other nodes have stopped. A stop of something that is ending there already forces it, as one here does.
+async fn wait_for_peers(channels: &Channels, message: &ChannelMessage, mut stop: PerformedStop) -> PerformedStop {
+    stop.engine_stop.wait_for_peers().await;
+    stop.add_peers();
+    if stop.is_empty() && stop.is_still_stopping && !stop.is_forced {
+        let caller = channel_caller(&message.channel, &message.sender, stop.caller_scope);
+        let request = stop_request(StopLevel::Forced);
+        stop.engine_stop = channels.engine().stop(&caller, &stop.scope, &request);
+        stop.engine_stop.wait_for_peers().await;
+        stop.add_peers();
+    }
+    stop
+}
+
+/// Tells what the stop has ended, and reports its end later.
+fn reply_to_stop(
+    channels: &Channels,
+    message: &ChannelMessage,
+    origin: &ChatOrigin,
+    reply_policy: StopReplyPolicy,
+    stop: PerformedStop,
+) {
+    let push_unless_recent = |text| {
+        let (notices, priority) = (&origin.channel.notices, NoticePriority::Stop);
+        notices.push_unless_recent(priority, &origin.address, &message.sender, text);
+    };
+    if stop.is_empty() && stop.unreached.is_empty() {
         let ended_consolidation = stop.engine_stop.background.tasks.iter().any(|task| task.is_active());
         return match reply_policy {
             // An earlier stop ended them and will report when they have settled.
@@ -79,16 +121,14 @@ pub(super) fn handle_stop(
             StopReplyPolicy::IfSomethingStopped => {}
         };
     }
-    let background_commands = stop.engine_stop.background.newly_ended;
-    let text = texts::stopping_text(
-        stop.stopped_runs.len(),
-        stop.stopped_commands,
-        background_commands,
-        stop.withdrawn_messages,
-    );
-    origin.channel.notices.push(NoticePriority::Stop, &origin.address, text);
+    let background_commands = stop.background_commands();
+    let runs = stop.stopped_runs.len() + stop.peer_runs.len();
+    let stopping = texts::stopping_text(runs, stop.stopped_commands, background_commands, stop.withdrawn_messages);
+    let unreached = texts::unreached_nodes_text(&stop.unreached);
+    let text = [Some(stopping).filter(|text| !text.is_empty()), unreached].into_iter().flatten().collect::<Vec<_>>();
+    origin.channel.notices.push(NoticePriority::Stop, &origin.address, text.join(" "));
     // Stopped commands report their own results.
-    if !stop.stopped_runs.is_empty() || background_commands > 0 {
+    if runs > 0 || background_commands > 0 {
         report_when_settled(channels, origin, stop);
     }
 }
@@ -103,13 +143,46 @@ struct PerformedStop {
     stopped_commands: usize,
     /// Something that an earlier stop ended has not settled.
     is_still_stopping: bool,
+    /// Runs that other nodes have stopped.
+    peer_runs: Vec<RunId>,
+    /// Background commands that other nodes have ended.
+    peer_commands: usize,
+    /// Nodes that do not answer; they carry out the stop later, or their lease ends.
+    unreached: Vec<UnreachedNode>,
+    scope: StopScope,
+    caller_scope: AccessLevel,
+    is_forced: bool,
 }
 
 impl PerformedStop {
     fn is_empty(&self) -> bool {
-        let background_commands = self.engine_stop.background.newly_ended;
-        self.stopped_runs.is_empty() && self.withdrawn_messages + self.stopped_commands + background_commands == 0
+        let runs = self.stopped_runs.len() + self.peer_runs.len();
+        runs + self.withdrawn_messages + self.stopped_commands + self.background_commands() == 0
     }
+
+    fn background_commands(&self) -> usize {
+        self.engine_stop.background.newly_ended + self.peer_commands
+    }
+
+    /// Counts what other nodes have answered.
+    fn add_peers(&mut self) {
+        let mut answer = StopAnswer::default();
+        self.engine_stop.peers.add_to(&mut answer);
+        let withdrawn: HashSet<&RunId> = answer.withdrawn.iter().map(|withdrawn| &withdrawn.run_id).collect();
+        self.peer_runs = answer.run_ids.iter().filter(|run| !withdrawn.contains(run)).cloned().collect();
+        self.withdrawn_messages += answer.withdrawn.len();
+        if answer.aborted {
+            self.peer_commands = answer.processes.len();
+        } else {
+            self.is_still_stopping |= !answer.processes.is_empty();
+        }
+        self.is_still_stopping |= !answer.ending.is_empty();
+        self.unreached = answer.unreached;
+    }
+}
+
+fn stop_request(level: StopLevel) -> StopRequest {
+    StopRequest { level, reason: StopReason::Command, surface: Surface::Channel }
 }
 
 /// Those stopped runs that no other of them has started.
@@ -132,7 +205,7 @@ fn perform_stop(
 ) -> PerformedStop {
     let engine = channels.engine();
     let caller = channel_caller(&message.channel, &message.sender, caller_scope);
-    let request = |level| StopRequest { level, reason: StopReason::Command, surface: Surface::Channel };
+    let request = stop_request;
     // The inbox comes first: a message that becomes a run meanwhile is seen by the engine, or is listed as in flight.
     let withdrawn = channels.lock_inbox().stop(is_covered);
     channels.notify_inbox_changed();
@@ -145,12 +218,14 @@ fn perform_stop(
     // A second stop while the first one settles forces it. A stop that ended a command of the chat is not such a second
     // stop.
     let ends_already = !stop.already_ending.is_empty() || !stop.background.processes.is_empty();
-    if !stop.stopped_anything() && ends_already && newly_stopped.is_empty() {
+    let is_forced = !stop.stopped_anything() && ends_already && newly_stopped.is_empty();
+    if is_forced {
         stop = engine.stop(&caller, scope, &request(StopLevel::Forced));
     }
     let mut withdrawn_messages = withdrawn.messages.len();
     for (run, sender) in withdrawn.in_flight {
         let owner = super::channel_principal(&message.channel, &sender);
+        channels.cancel_session_wait(&run);
         let of_run = engine.stop_run_of_owner(&caller, &run, &owner, &request(StopLevel::Gentle));
         withdrawn_messages += usize::from(of_run.tickets.is_empty());
         stop.aborted.extend(of_run.aborted);
@@ -170,6 +245,12 @@ fn perform_stop(
         withdrawn_messages: queued_runs.len() + withdrawn_messages,
         stopped_commands: newly_stopped.len(),
         is_still_stopping,
+        peer_runs: Vec::new(),
+        peer_commands: 0,
+        unreached: Vec::new(),
+        scope: scope.clone(),
+        caller_scope,
+        is_forced,
         engine_stop: stop,
     }
 }
@@ -188,13 +269,17 @@ fn report_when_settled(channels: &Channels, origin: &ChatOrigin, stop: Performed
     let scope = channels.scope().clone();
     scope.spawn(async move {
         let _permit = permit;
-        let PerformedStop { engine_stop: stop, stopped_runs, .. } = stop;
-        stop.wait_settled().await;
-        let receipts = stopped_runs.iter().filter_map(|live_run| live_run.receipt());
-        let receipts: Vec<Receipt> = receipts.filter(|receipt| !receipt.resources.is_empty()).collect();
+        let background_commands = stop.background_commands();
+        let PerformedStop { engine_stop: mut stop, stopped_runs, peer_runs, .. } = stop;
+        stop.wait_settled_everywhere().await;
+        let mut receipts: Vec<Receipt> = stopped_runs.iter().filter_map(|live_run| live_run.receipt()).collect();
+        for run in peer_runs {
+            receipts.extend(channels.engine().find_run(&run).await.ok().flatten().and_then(|view| view.receipt));
+        }
+        receipts.retain(|receipt| !receipt.resources.is_empty());
         let left: Vec<&str> =
             stop.background.processes.iter().filter(|it| !it.ended_cleanly()).map(|it| it.id.as_str()).collect();
-        let commands_ended = texts::commands_ended_text(stop.background.newly_ended, &left);
+        let commands_ended = texts::commands_ended_text(background_commands, &left);
         // The channel's configuration may have changed meanwhile.
         let channel = channels.current_channel(&origin.channel);
         for text in texts::stop_receipt_texts(&receipts).into_iter().chain(commands_ended) {

@@ -56,7 +56,11 @@ impl CommandRun<'_> {
         if is_change && self.read_until_stopped(self.was_executed()).await == Ok(true) {
             return;
         }
-        let outcome = self.run_command(command.clone()).await;
+        let outcome = match self.acquire_session(is_change).await {
+            Ok(None) => self.run_command(command.clone()).await,
+            Ok(Some(refusal)) => Ok(refusal),
+            Err(stopped) => Err(stopped),
+        };
         if is_change {
             self.mark_executed().await;
         }
@@ -135,6 +139,22 @@ impl CommandRun<'_> {
             },
             () = stop_timeout => Err(CommandStopped::StillRunning),
         }
+    }
+
+    /// Makes the conversation one of this node before it is changed. Returns the text of a refusal.
+    async fn acquire_session(self, is_change: bool) -> Result<Option<String>, CommandStopped> {
+        if !is_change {
+            return Ok(None);
+        }
+        let key = &self.queued.conversation;
+        let acquired = tokio::select! {
+            acquired = self.channels.engine().acquire_session(key) => acquired,
+            () = self.queued.extra.stop_token.cancelled() => return Err(CommandStopped::NoEffect),
+        };
+        Ok(acquired.err().map(|error| {
+            tracing::warn!(session = %key, %error, "a command was refused");
+            texts::rejection_text(ErrorCode::Busy).to_owned()
+        }))
     }
 
     async fn was_executed(self) -> bool {

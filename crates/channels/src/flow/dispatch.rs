@@ -8,18 +8,20 @@ use std::sync::Arc;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use quell_engine::channel_origin::{ChannelOrigin, ChannelRunOptions};
-use quell_engine::engine::{StopTextMode, Submission, SubmitError, SubmitOutcome};
+use quell_engine::engine::{Caller, SessionTransferError, StopTextMode, Submission, SubmitError, SubmitOutcome};
 use quell_kernel::admission::AdmissionError;
 use quell_kernel::channel::commands::ChannelCommand;
 use quell_kernel::channel::inbox::{InboxMessage, InboxPoll};
 use quell_kernel::channel::sanitise::NarrationPolicy;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{ChannelMessage, HookEvent, RunId, StopReason, Verdict};
+use quell_store::StoreError;
 use tokio::time::sleep_until;
 
 use super::notices::NoticePriority;
 use super::progress::show_progress;
 use super::reply_delivery::ChatReply;
+use super::session_waits::SessionWaitOutcome;
 use super::{Channels, ChatOrigin, channel_caller, commands, stale_replies, texts};
 use crate::config::ChannelKind;
 
@@ -121,17 +123,48 @@ async fn submit_run(channels: &Channels, queued: InboxMessage<ChatOrigin>) {
         stop_text_mode: StopTextMode::Literal,
         channel_origin: Some(ChannelOrigin::new(message.clone(), options, Arc::clone(&reply) as _)),
     };
-    match channels.engine().submit(&caller, submission).await {
-        Ok(SubmitOutcome::Accepted(accepted)) => {
-            channels.scope().spawn(show_progress(channels.clone(), reply, accepted.run_id));
-        }
-        Ok(SubmitOutcome::Duplicate(known)) => handle_duplicate(channels, &extra, &known.run_id).await,
-        Ok(SubmitOutcome::Stopped(_)) => {}
+    match submit_in_own_session(channels, &caller, submission, &reply.target.run_id).await {
+        Ok(None) => {}
+        Ok(Some(outcome)) => handle_outcome(channels, &extra, reply, outcome).await,
         Err(SubmitError::Refused(AdmissionError::QueueFull { .. })) => {
             let (priority, sender) = (NoticePriority::Text, &message.sender);
             channel.notices.push_unless_recent(priority, &extra.address, sender, texts::TOO_MANY_WAITING);
         }
         Err(error) => reject_submission(&extra, &message, &error),
+    }
+}
+
+/// Submits a message when its session belongs to this node. `None` if it was stopped before.
+async fn submit_in_own_session(
+    channels: &Channels,
+    caller: &Caller,
+    submission: Submission,
+    run: &RunId,
+) -> Result<Option<SubmitOutcome>, SubmitError> {
+    loop {
+        match channels.wait_for_session(run, &submission.session).await {
+            SessionWaitOutcome::Ready => {}
+            SessionWaitOutcome::Stopped => return Ok(None),
+            SessionWaitOutcome::Failed(SessionTransferError::InUse { .. }) => {
+                return Err(SubmitError::Refused(AdmissionError::Busy));
+            }
+            SessionWaitOutcome::Failed(SessionTransferError::Store(error)) => return Err(error.into()),
+        }
+        match channels.engine().submit(caller, submission.clone()).await {
+            // Another node has claimed it in between.
+            Err(SubmitError::Store(StoreError::OtherNode(_))) => {}
+            outcome => return outcome.map(Some),
+        }
+    }
+}
+
+async fn handle_outcome(channels: &Channels, extra: &ChatOrigin, reply: Arc<ChatReply>, outcome: SubmitOutcome) {
+    match outcome {
+        SubmitOutcome::Accepted(accepted) => {
+            channels.scope().spawn(show_progress(channels.clone(), reply, accepted.run_id));
+        }
+        SubmitOutcome::Duplicate(known) => handle_duplicate(channels, extra, &known.run_id).await,
+        SubmitOutcome::Stopped(_) => {}
     }
 }
 
@@ -146,7 +179,7 @@ fn effective_on_busy(channels: &Channels, configured: OnBusy, message: &ChannelM
 /// Handles a message that the network delivered again, after a restart of the daemon or of its own. If the daemon
 /// stopped before it was answered, this tells the sender, unless the repair of stale replies will.
 async fn handle_duplicate(channels: &Channels, origin: &ChatOrigin, run: &RunId) {
-    if stale_replies::is_stale_run(channels, run) {
+    if stale_replies::is_stale_run(channels, run).await {
         return;
     }
     let view = channels.engine().find_run(run).await.ok().flatten();

@@ -36,7 +36,7 @@ impl InboundSink for ChannelInboundSink {
 
     fn on_message(&self, inbound: InboundMessage) {
         let channel = &self.channel;
-        if channel.is_own_account(&inbound.sender) {
+        if channel.is_own_account(&inbound.sender) || !channel.is_listener() {
             return;
         }
         let Some(access_level) = channel.access_level(&inbound.sender) else {
@@ -74,7 +74,7 @@ impl InboundSink for ChannelInboundSink {
 
     fn on_button_press(&self, press: ButtonPress) {
         let channel = &self.channel;
-        if channel.is_own_account(&press.sender) {
+        if channel.is_own_account(&press.sender) || !channel.is_listener() {
             return;
         }
         tracing::info!(channel = channel.name, sender = press.sender, "button pressed");
@@ -116,6 +116,9 @@ impl InboundSink for ChannelInboundSink {
 
     fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()> {
         async move {
+            if !self.channel.is_listener() {
+                return;
+            }
             if let Err(error) =
                 self.channels.engine().channel_store().save_cursor(self.channel.name.clone(), cursor).await
             {

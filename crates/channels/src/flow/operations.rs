@@ -56,6 +56,9 @@ pub enum ReceiveError {
     NoEndpoint(String),
     #[error(transparent)]
     Rejected(#[from] InboundRejection),
+    /// Another node of the cluster listens to this channel.
+    #[error("this node does not listen to the channel {0:?} now; post the message again")]
+    NotListening(String),
     /// The message was received, and is not stored yet.
     #[error("the message was received but is not stored yet; post it again with the same id")]
     NotStored,
@@ -162,6 +165,9 @@ impl Channels {
         let channel = self.find_channel(name).ok_or_else(no_endpoint)?;
         let endpoint: &dyn InboundEndpoint = channel.network.features().inbound_endpoint.ok_or_else(no_endpoint)?;
         let inbound = endpoint.parse_request(headers, body, Clock::wall_seconds())?;
+        if !channel.is_listener() {
+            return Err(ReceiveError::NotListening(name.to_owned()));
+        }
         let id = inbound.id.clone();
         let sink = ChannelInboundSink { channels: self.clone(), channel: Arc::clone(&channel) };
         sink.on_message(inbound);

@@ -7,15 +7,18 @@
 //! not stored in time stays as it is. Its reaction is removed all the same, and the outcome comes as a message below
 //! it.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use quell_engine::channel_origin::DeliveryError;
+use quell_engine::cluster::Cluster;
+use quell_kernel::lease::Epoch;
 use quell_kernel::turn::CODE_WITHHELD;
 use quell_protocol::api::{HistoryMessage, RunView};
 use quell_protocol::{Receipt, ResourceKind, RunId, StopReason, Verdict};
-use quell_store::{PendingReply, StaleReply, StoreError};
+use quell_store::{PendingReply, StaleReply};
 use tokio::time::sleep;
 
 use super::channel::ActiveChannel;
@@ -29,8 +32,43 @@ const MAX_CONCURRENT_REPAIRS: usize = 8;
 /// Rounds in the lifetime of one daemon, and the pause between two rounds.
 const MAX_ROUNDS: usize = 10;
 const ROUND_INTERVAL: Duration = Duration::from_secs(60);
+/// Between two looks whether this node listens.
+const LISTENER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of last turns in which to look for the turn of a run that a crash ended.
 const HISTORY_PAGE_SIZE: usize = 8;
+
+/// What earlier daemons, or dead nodes, left in chats, as far as this daemon tells it.
+#[derive(Default)]
+pub(super) struct StaleReplies(Mutex<StaleRepliesState>);
+
+#[derive(Default)]
+struct StaleRepliesState {
+    /// The runs whose outcome a repair tells, also after it has told it.
+    runs: BTreeSet<RunId>,
+    /// Given to this daemon by the database, and not repaired yet.
+    taken: Vec<StaleReply>,
+}
+
+impl StaleReplies {
+    fn add_taken(&self, replies: Vec<StaleReply>) {
+        let mut state = self.lock();
+        state.runs.extend(replies.iter().map(|stale| stale.pending_reply.run.clone()));
+        state.taken.extend(replies);
+    }
+
+    fn taken_of_channel(&self, channel: &str) -> Vec<StaleReply> {
+        let state = self.lock();
+        state.taken.iter().filter(|stale| stale.pending_reply.channel == channel).cloned().collect()
+    }
+
+    fn remove_taken(&self, run: &RunId) {
+        self.lock().taken.retain(|stale| stale.pending_reply.run != *run);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StaleRepliesState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Loads the stale replies before any message is received, and deletes those of channels that are no longer configured.
 pub(super) async fn load_stale_replies(channels: &Channels, configured: Vec<String>) {
@@ -49,36 +87,46 @@ pub(super) async fn load_stale_replies(channels: &Channels, configured: Vec<Stri
             Vec::new()
         }),
     };
-    // Set once: this function runs once.
-    let channel_by_run = stale_replies
-        .into_iter()
-        .map(|StaleReply { pending_reply, .. }| (pending_reply.run, pending_reply.channel))
-        .collect();
-    let _ = channels.0.stale_runs.set(channel_by_run);
+    channels.0.stale_replies.lock().runs.extend(stale_replies.into_iter().map(|stale| stale.pending_reply.run));
 }
 
-/// True if a chat still showed something of this run when the daemon started: the repair tells its outcome.
-pub(super) fn is_stale_run(channels: &Channels, run: &RunId) -> bool {
-    channels.0.stale_runs.get().is_some_and(|left| left.contains_key(run))
+/// True if a chat still showed something of this run when its daemon had died: the repair tells its outcome.
+pub(super) async fn is_stale_run(channels: &Channels, run: &RunId) -> bool {
+    let is_known = || channels.0.stale_replies.lock().runs.contains(run);
+    if is_known() || channels.engine().cluster().is_none() {
+        return is_known();
+    }
+    // A repair notes the run before it deletes the row.
+    channels.engine().channel_store().has_pending_reply(run.clone()).await.unwrap_or(false) || is_known()
 }
 
 /// Repairs the stale replies of a channel, from its first connection until they are repaired or the channel is stopped.
+/// In a cluster, also those of each node that dies, while this node listens to the channel.
 pub(super) async fn repair_channel(channels: Channels, channel: Arc<ActiveChannel>) {
-    if !channels.0.stale_runs.get().is_some_and(|left| left.values().any(|name| *name == channel.name)) {
-        return;
-    }
     let repair = async {
-        channel.first_connected.cancelled().await;
-        for _ in 0..MAX_ROUNDS {
-            match repair_round(&channels, &channel).await {
-                Ok(NotificationStatus::Settled) => return,
-                Ok(NotificationStatus::RetryLater) => sleep(ROUND_INTERVAL).await,
-                Err(error) => {
-                    return tracing::error!(channel = channel.name, %error, "cannot read stale replies");
-                }
+        let mut rounds_left = MAX_ROUNDS;
+        loop {
+            channel.wait_until_connected().await;
+            // Before the replies are taken: a node that is settled after this is noticed.
+            let members = list_members(&channels);
+            if !channel.is_listener() {
+                // The lease of the duty has ended, which the listener finds out now.
+                sleep(LISTENER_CHECK_INTERVAL).await;
+                continue;
             }
+            rounds_left -= 1;
+            if repair_round(&channels, &channel).await == NotificationStatus::RetryLater {
+                if rounds_left > 0 {
+                    sleep(ROUND_INTERVAL).await;
+                    continue;
+                }
+                tracing::warn!(channel = channel.name, "stale replies are left; the next start tries again");
+            }
+            if !wait_until_node_settled(&channels, members).await {
+                return;
+            }
+            rounds_left = MAX_ROUNDS;
         }
-        tracing::warn!(channel = channel.name, "stale replies are left; the next start tries again");
     };
     tokio::select! {
         // Unrepaired replies stay stored.
@@ -88,22 +136,53 @@ pub(super) async fn repair_channel(channels: Channels, channel: Arc<ActiveChanne
     }
 }
 
-async fn repair_round(channels: &Channels, channel: &Arc<ActiveChannel>) -> Result<NotificationStatus, StoreError> {
-    let mut stale_replies = channels.engine().channel_store().list_stale_replies().await?;
-    stale_replies.retain(|stale| stale.pending_reply.channel == channel.name);
-    tracing::info!(
-        channel = channel.name,
-        runs = stale_replies.len(),
-        "repairing replies that an earlier daemon left in chats"
-    );
-    let repair = |stale| repair_stale_reply(channels, channel, stale);
+fn list_members(channels: &Channels) -> BTreeSet<Epoch> {
+    let nodes = channels.engine().cluster().map(Cluster::nodes).unwrap_or_default();
+    nodes.iter().map(|row| row.membership.epoch).collect()
+}
+
+/// Waits until one of these memberships, or a later one, is settled. False without a cluster.
+async fn wait_until_node_settled(channels: &Channels, mut members: BTreeSet<Epoch>) -> bool {
+    let Some(cluster) = channels.engine().cluster() else { return false };
+    loop {
+        let current = list_members(channels);
+        if !members.is_subset(&current) {
+            return true;
+        }
+        members = current;
+        cluster.wait_for_renewal().await;
+    }
+}
+
+async fn repair_round(channels: &Channels, channel: &Arc<ActiveChannel>) -> NotificationStatus {
+    let stale_replies = &channels.0.stale_replies;
+    match channels.engine().channel_store().take_stale_replies(channel.name.clone()).await {
+        Ok(taken) => stale_replies.add_taken(taken),
+        Err(error) => {
+            tracing::error!(channel = channel.name, %error, "cannot read stale replies");
+            return NotificationStatus::RetryLater;
+        }
+    }
+    let taken = stale_replies.taken_of_channel(&channel.name);
+    if !taken.is_empty() {
+        let runs = taken.len();
+        tracing::info!(channel = channel.name, runs, "repairing replies that an earlier daemon left in chats");
+    }
+    let repair = |stale: StaleReply| async {
+        let run = stale.pending_reply.run.clone();
+        let status = repair_stale_reply(channels, channel, stale).await;
+        if status == NotificationStatus::Settled {
+            stale_replies.remove_taken(&run);
+        }
+        status
+    };
     let statuses: Vec<NotificationStatus> =
-        stream::iter(stale_replies).map(repair).buffer_unordered(MAX_CONCURRENT_REPAIRS).collect().await;
-    Ok(if statuses.contains(&NotificationStatus::RetryLater) {
+        stream::iter(taken).map(repair).buffer_unordered(MAX_CONCURRENT_REPAIRS).collect().await;
+    if statuses.contains(&NotificationStatus::RetryLater) {
         NotificationStatus::RetryLater
     } else {
         NotificationStatus::Settled
-    })
+    }
 }
 
 async fn repair_stale_reply(
@@ -148,9 +227,14 @@ async fn repair_stale_reply(
             finished_reply.final_emoji(&outcome.verdict),
         ),
     };
+    let run = &finished_reply.target.run_id;
+    if status == NotificationStatus::Settled
+        && let Err(error) = engine.channel_store().mark_outcome_sent(run.clone()).await
+    {
+        tracing::debug!(%run, %error, "the outcome of a run may be sent again after a restart");
+    }
     finished_reply.target.remove_reaction(SEEN_EMOJI).await;
     finished_reply.add_final_reaction(emoji).await;
-    let run = &finished_reply.target.run_id;
     if status == NotificationStatus::Settled
         && let Err(error) = engine.channel_store().delete_pending_reply(run.clone()).await
     {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use quell_kernel::channel::sanitise::{EmptyReplyReason, NarrationPolicy, SanitiserRules, sanitise_reply};
+use quell_protocol::api::UnreachedNode;
 use quell_protocol::display_text::{format_count, format_millis, one_line};
 use quell_protocol::receipt::summary_line::receipt_line;
 use quell_protocol::{ErrorCode, Receipt, StopReason, Verdict};
@@ -55,6 +56,14 @@ pub(super) fn stopping_text(runs: usize, commands: usize, background_commands: u
     ];
     let parts = parts.iter().filter(|(count, ..)| *count > 0);
     parts.map(|(count, one, many)| if *count == 1 { one } else { many.as_str() }).collect::<Vec<_>>().join(" ")
+}
+
+/// The part of the reply to a stop for nodes of the cluster that do not answer.
+pub(super) fn unreached_nodes_text(unreached: &[UnreachedNode]) -> Option<String> {
+    let until = unreached.iter().map(|node| node.lease_ends_in_ms).max()?;
+    let names: Vec<&str> = unreached.iter().map(|node| node.node.as_str()).collect();
+    let (what, seconds) = (if names.len() == 1 { "A node does" } else { "Some nodes do" }, until.div_ceil(1000));
+    Some(format!("⚠️ {what} not answer ({}). What runs there ends within {seconds} s.", names.join(", ")))
 }
 
 /// The result of a command that ended before the stop, and that nobody had read by then.

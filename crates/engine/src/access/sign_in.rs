@@ -142,7 +142,8 @@ impl AccessControl {
         Ok(signed_in)
     }
 
-    /// Restores the cookies from before a restart whose tokens are still valid.
+    /// Reads the cookies whose tokens are still valid. It writes nothing: in a cluster, each write is a change that the
+    /// other nodes read.
     pub(super) async fn restore_cookies(&self) -> Result<(), AccessError> {
         let (now, wall) = (self.clock.now(), Clock::wall_seconds());
         let mut valid = Vec::new();

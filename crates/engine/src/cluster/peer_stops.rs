@@ -58,6 +58,8 @@ struct AskedPeers {
     /// Everything that the stop covers belongs to one node.
     has_one_owner: bool,
     answers: Vec<PeerStopAnswer>,
+    /// The calls that have answered that the stop is carried out, and the indexes of their answers.
+    answered: Vec<(PeerCall, usize)>,
     unreached: Vec<UnreachedNode>,
 }
 
@@ -69,10 +71,19 @@ impl PeerStops {
         stored: oneshot::Receiver<StoredStop>,
         has_one_owner: bool,
     ) -> Self {
-        let (answers, unreached) = (Vec::new(), Vec::new());
+        let (answers, answered, unreached) = (Vec::new(), Vec::new(), Vec::new());
         let unsettled = cluster.unsettled_memberships();
         let stored = Some(stored);
-        Self(Some(Box::new(AskedPeers { cluster, calls, unsettled, stored, has_one_owner, answers, unreached })))
+        Self(Some(Box::new(AskedPeers {
+            cluster,
+            calls,
+            unsettled,
+            stored,
+            has_one_owner,
+            answers,
+            answered,
+            unreached,
+        })))
     }
 
     /// True if the stop concerns no other node.
@@ -80,7 +91,8 @@ impl PeerStops {
         self.0.is_none()
     }
 
-    /// Waits for the other nodes. Does nothing when called again.
+    /// Waits for the other nodes. After [`StopWait::CarriedOut`] it may wait for [`StopWait::Ended`], too; otherwise it
+    /// does nothing when called again.
     ///
     /// # Cancel safety
     /// Safe for the stop, which is on its way; the answers that have arrived are lost.
@@ -116,6 +128,13 @@ impl AskedPeers {
             StopWait::Ended => self.cluster.timing().lease() + SETTLE_MARGIN,
         };
         let deadline = Instant::now() + timeout;
+        if wait == StopWait::Ended {
+            for (mut call, index) in std::mem::take(&mut self.answered) {
+                if let PeerOutcome::Answered(answer) = wait_for_answer(&self.cluster, &mut call, wait, deadline).await {
+                    self.answers[index] = answer;
+                }
+            }
+        }
         let mut silent = std::mem::take(&mut self.unsettled);
         if wait == StopWait::Ended {
             for membership in silent.drain(..) {
@@ -127,21 +146,24 @@ impl AskedPeers {
             let (cluster, calls) = (&self.cluster, std::mem::take(&mut self.calls));
             let ask = |mut call: PeerCall| async move {
                 let answer = wait_for_answer(cluster, &mut call, wait, deadline).await;
-                (call.peer().clone(), answer)
+                (call, answer)
             };
             let mut pending: FuturesUnordered<_> = calls.into_iter().map(ask).collect();
-            while let Some((peer, answer)) = pending.next().await {
+            while let Some((call, answer)) = pending.next().await {
                 match answer {
                     PeerOutcome::Answered(answer) => {
                         let is_done = self.has_one_owner && answer.covered;
                         self.answers.push(answer);
+                        if wait == StopWait::CarriedOut {
+                            self.answered.push((call, self.answers.len() - 1));
+                        }
                         if is_done {
                             silent.clear();
                             break;
                         }
                     }
                     PeerOutcome::Settled => {}
-                    PeerOutcome::Silent => silent.push(peer),
+                    PeerOutcome::Silent => silent.push(call.peer().clone()),
                 }
             }
         }

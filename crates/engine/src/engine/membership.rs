@@ -287,7 +287,10 @@ async fn reload_topics(engine: Engine, topics: Vec<String>) {
     // One after the other, so that no older state replaces a newer one.
     let _reloading = node.reloading.lock().await;
     for topic in topics {
-        engine.reload_topic(&topic).await;
+        tokio::select! {
+            () = engine.reload_topic(&topic) => {}
+            () = engine.inner().closing.cancelled() => return,
+        }
     }
     let day = engine.inner().clock.day(engine.inner().clock.now()).to_string();
     match engine.inner().store.spend().on_day(day.clone()).await {
@@ -309,6 +312,9 @@ async fn keep_lease(engine: Engine, mut carried_out: Vec<i64>) {
     let mut drain = DrainNews::default();
     let mut looks = DeadNodeLooks::default();
     loop {
+        if engine.inner().closing.is_cancelled() {
+            return;
+        }
         let duty = node.cluster.duty();
         match duty {
             LeaseDuty::EndEverything => return engine.give_up_lease(node),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
 use quell_kernel::registry::{StopRequest, StopRequester, StopScope};
-use quell_protocol::RunId;
 use quell_protocol::api::RunView;
+use quell_protocol::{RunId, SessionKey};
 use quell_store::{ClusterStore, Membership, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -39,7 +39,7 @@ pub(super) struct PeerStop {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
-enum PeerRequest {
+pub(super) enum PeerRequest {
     Stop {
         stop: PeerStop,
         wait: bool,
@@ -54,6 +54,10 @@ enum PeerRequest {
     /// Uses up a code of a sign-in link. The answer is empty if the node has not issued it.
     RedeemLoginCode {
         code: LoginCodeDigest,
+    },
+    /// Give a session back, unless something of it is in use.
+    ReleaseSession {
+        session: SessionKey,
     },
     /// A request that a transport understands: its head. The body belongs to the frame.
     Forwarded {
@@ -107,7 +111,7 @@ impl Engine {
         Some(self.call_peer(peer, &PeerRequest::Forwarded { head: head.to_owned() }, body)?)
     }
 
-    fn call_peer(&self, peer: &Membership, request: &PeerRequest, body: &[u8]) -> Option<PeerCall> {
+    pub(super) fn call_peer(&self, peer: &Membership, request: &PeerRequest, body: &[u8]) -> Option<PeerCall> {
         let head = serde_json::to_vec(request).unwrap_or_default();
         Some(self.inner().node.as_ref()?.link.call(peer, &head, body))
     }
@@ -192,6 +196,9 @@ impl Engine {
                     answer.send(&serde_json::to_vec(&issuer).unwrap_or_default());
                 }
                 answer.end();
+            }
+            PeerRequest::ReleaseSession { session } => {
+                self.inner().runs.spawn(answer_with_release(self.clone(), session, answer));
             }
             PeerRequest::Forwarded { head } => {
                 let node = self.inner().node.as_ref();
@@ -298,6 +305,14 @@ async fn answer_run_view(engine: Engine, run: RunId, mut answer: PeerAnswer) {
             answer.end();
         }
         None => answer.fail("the run is not here".to_owned()),
+    }
+}
+
+/// Not raced against the caller: a session that is being given back must be given back.
+async fn answer_with_release(engine: Engine, session: SessionKey, mut answer: PeerAnswer) {
+    let is_released = engine.give_back_session(&session).await;
+    if answer.send(&serde_json::to_vec(&is_released).unwrap_or_default()) {
+        answer.end();
     }
 }
 

@@ -11,13 +11,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::Engine;
+use super::{DutyPermit, Engine};
 use crate::access::DAEMON_PRINCIPAL;
 use crate::live_run::EngineNotice;
 
 /// Delay of the first pass, so that it does not slow down the start.
 const FIRST_RUN_DELAY: Duration = Duration::from_secs(60);
 const RUN_INTERVAL: Duration = Duration::from_secs(600);
+/// The name of the duty in a cluster.
+const RETENTION_DUTY: &str = "retention";
 /// Sessions that are read from the database at a time.
 const SESSION_BATCH: usize = 500;
 /// Receipts of deleted sessions that are deleted in one step.
@@ -78,6 +80,15 @@ impl Engine {
     /// # Cancel safety
     /// Safe: each session is deleted whole or not at all.
     pub async fn apply_session_retention(&self, now: Timestamp) -> Result<Vec<SessionKey>, StoreError> {
+        self.delete_old_sessions(now, || true).await
+    }
+
+    async fn delete_old_sessions(
+        &self,
+        now: Timestamp,
+        may_go_on: impl Fn() -> bool,
+    ) -> Result<Vec<SessionKey>, StoreError> {
+        let is_over = || self.inner().closing.is_cancelled() || !may_go_on();
         let (config, store) = (&self.inner().config.retention, &self.inner().store);
         let mut deleted = Vec::new();
         if config.keeps_all_sessions() {
@@ -94,8 +105,7 @@ impl Engine {
         if let Some(max_mib) = config.max_mib {
             // Delete receipts of deleted sessions before any existing session.
             while store.maintenance().used_bytes().await? > max_mib.saturating_mul(1 << 20) {
-                if self.inner().closing.is_cancelled() || store.runs().delete_oldest_receipts(RECEIPT_BATCH).await? == 0
-                {
+                if is_over() || store.runs().delete_oldest_receipts(RECEIPT_BATCH).await? == 0 {
                     break;
                 }
             }
@@ -105,7 +115,7 @@ impl Engine {
         loop {
             let page = store.sessions().list_idle(after, SESSION_BATCH).await?;
             for idle in &page {
-                if self.inner().closing.is_cancelled() {
+                if is_over() {
                     return Ok(deleted);
                 }
                 let Some(why) = self.deletion_reason(&pass, idle).await? else { return Ok(deleted) };
@@ -172,15 +182,15 @@ impl Engine {
         Ok(true)
     }
 
-    async fn apply_retention(&self, now: Timestamp) -> Result<(), StoreError> {
+    async fn apply_retention(&self, now: Timestamp, permit: &DutyPermit) -> Result<(), StoreError> {
         let store = &self.inner().store;
-        self.apply_session_retention(now).await?;
+        self.delete_old_sessions(now, || permit.permits_work()).await?;
         let forgotten = store.audit().delete_before(days_before(now, self.inner().config.retention.audit_days)).await?;
         if forgotten > 0 {
             tracing::info!(entries = forgotten, "old entries of the audit list are forgotten");
         }
         let mut free_pages = store.maintenance().count_free_pages().await?;
-        while free_pages > SPARE_FREE_PAGES && !self.inner().closing.is_cancelled() {
+        while free_pages > SPARE_FREE_PAGES && permit.permits_work() && !self.inner().closing.is_cancelled() {
             let remaining = store.maintenance().release_free_pages(FREE_PAGE_BATCH).await?;
             if remaining >= free_pages {
                 // A database of the first versions cannot shrink; its free pages are used again.
@@ -192,8 +202,12 @@ impl Engine {
     }
 }
 
-/// Applies the retention repeatedly until the engine closes.
+/// Applies the retention repeatedly until the engine closes. In a cluster, one node does so.
 pub(super) async fn run_retention(engine: Engine) {
+    engine.run_duty(RETENTION_DUTY, |permit| apply_repeatedly(&engine, permit)).await;
+}
+
+async fn apply_repeatedly(engine: &Engine, permit: DutyPermit) {
     let mut ticker = interval_at(Instant::now() + FIRST_RUN_DELAY, RUN_INTERVAL);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -202,9 +216,12 @@ pub(super) async fn run_retention(engine: Engine) {
             _ = ticker.tick() => {}
         }
         let now = engine.0.clock.timestamp(engine.0.clock.now());
-        match engine.apply_retention(now).await {
-            Ok(()) | Err(StoreError::Closed) => {}
-            Err(error) => tracing::error!(%error, "retention failed; it is tried again"),
+        let (task_engine, permit) = (engine.clone(), permit.clone());
+        // Files are deleted after their row, so a pass that has begun ends between two sessions only.
+        let pass = engine.run_detached(async move { task_engine.apply_retention(now, &permit).await });
+        match pass.await {
+            None | Some(Ok(()) | Err(StoreError::Closed)) => {}
+            Some(Err(error)) => tracing::error!(%error, "retention failed; it is tried again"),
         }
     }
 }

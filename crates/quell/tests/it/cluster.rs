@@ -5,6 +5,7 @@ mod nodes;
 mod operations;
 mod partitions;
 mod random_kills;
+mod singletons;
 
 use quell_testkit::nats::TestNats;
 use quell_testkit::postgres::TestPostgres;
@@ -22,8 +23,22 @@ struct TestCluster {
     nats: Option<TestNats>,
     model: ScriptedModel,
     more: &'static str,
-    homes: Vec<DaemonHome>,
+    homes: Vec<NodeHome>,
     nodes: Vec<TestDaemon>,
+}
+
+/// The directories of a node, and its name.
+struct NodeHome {
+    node: String,
+    home: DaemonHome,
+}
+
+impl std::ops::Deref for NodeHome {
+    type Target = DaemonHome;
+
+    fn deref(&self) -> &DaemonHome {
+        &self.home
+    }
 }
 
 /// How the letters of the nodes travel.
@@ -41,6 +56,17 @@ impl TestCluster {
 
     /// `more` continues the section of the agent.
     async fn start_with(count: usize, bus: Bus, more: &'static str) -> Option<Self> {
+        Self::start_in(count, bus, more, "", &[]).await
+    }
+
+    /// With more sections of the configuration, and variables of the environment.
+    async fn start_in(
+        count: usize,
+        bus: Bus,
+        more: &'static str,
+        sections: &str,
+        variables: &[(&str, &str)],
+    ) -> Option<Self> {
         let server = TestPostgres::start()?;
         let nats = match bus {
             Bus::Nats => Some(TestNats::start()?),
@@ -49,12 +75,13 @@ impl TestCluster {
         let model = ScriptedModel::start().await;
         let mut cluster = Self { server, nats, model, more, homes: Vec::new(), nodes: Vec::new() };
         for number in 0..count {
-            let home = DaemonHome::new(&cluster.node_config(number));
+            let home = DaemonHome::new(&format!("{}{sections}", cluster.node_config(number)));
+            let home = variables.iter().fold(home, |home, (name, value)| home.with_env(name, value));
             let secret = "a secret of this cluster, which is for tests only\n";
             std::fs::write(home.root_dir().join("secret"), secret).unwrap();
             std::fs::write(home.root_dir().join("nats"), TestNats::PASSWORD).unwrap();
             cluster.nodes.push(home.start(quell_exe()).await);
-            cluster.homes.push(home);
+            cluster.homes.push(NodeHome { node: format!("node-{number}"), home });
         }
         if bus == Bus::Nats {
             cluster.wait_for_bus().await;

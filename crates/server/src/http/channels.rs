@@ -3,13 +3,15 @@
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use quell_protocol::ErrorCode;
 use quell_protocol::api::Page;
-use quell_protocol::channel::{ChannelDelivery, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
+use quell_protocol::channel::{ChannelDelivery, ChannelRow, ChannelSend, ChannelTest};
 
 use super::body_limits::{BodyLimit, BodyReservation};
 use super::extractors::JsonBody;
+use super::forward::{Forwarded, forward_post};
 use super::{ApiCall, ApiResult, ProblemResponse, check_origin, problem_response};
 use crate::state::ServerState;
 use quell_channels::flow::{ChannelTargetError, Channels, ReceiveError};
@@ -34,6 +36,7 @@ impl From<ReceiveError> for ProblemResponse {
             ReceiveError::Rejected(InboundRejection::Unauthenticated(_)) => ErrorCode::BadSignature,
             ReceiveError::Rejected(InboundRejection::Stale(_)) => ErrorCode::StaleTimestamp,
             ReceiveError::Rejected(InboundRejection::Malformed(_)) => ErrorCode::InvalidRequest,
+            ReceiveError::NotListening(_) => ErrorCode::NodeUnreachable,
             ReceiveError::NotStored => ErrorCode::StoreUnavailable,
         };
         problem_response(code, error.to_string())
@@ -59,17 +62,24 @@ pub(super) async fn receive(
     State(server): State<ServerState>,
     Path(name): Path<String>,
     Extension(reservation): Extension<BodyReservation>,
+    forwarded: Option<Extension<Forwarded>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<(StatusCode, Json<ChannelReceived>), ProblemResponse> {
+) -> Result<Response, ProblemResponse> {
     check_origin(&headers, &server)?;
     let channels = running_channels(&server)?;
     let max_bytes = channels.max_post_bytes(&name).ok_or_else(|| ReceiveError::NoEndpoint(name.clone()))?;
     let body_limit =
         BodyLimit { max_bytes, configured_by: " here", budget: Some(&server.budgets().unauthenticated_receive) };
     let body = body_limit.read_body(Some(&reservation), &headers, body).await?;
-    let received = channels.receive_post(&name, &headers, &body).await?;
-    Ok((StatusCode::ACCEPTED, Json(received)))
+    match channels.receive_post(&name, &headers, &body).await {
+        Ok(received) => Ok((StatusCode::ACCEPTED, Json(received)).into_response()),
+        Err(error @ ReceiveError::NotListening(_)) if forwarded.is_none() => {
+            let answered = forward_post(&server, &name, &headers, &body).await?;
+            answered.ok_or_else(|| ProblemResponse::from(error).retry_after(1))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The channels, if the daemon was started with any and is not closing.

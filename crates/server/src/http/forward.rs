@@ -3,6 +3,7 @@
 //! The node that receives a request authenticates its caller; the other one believes it. Stops do not take this way:
 //! `Engine::stop` asks the other nodes itself.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +15,14 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use quell_channels::flow::{CHANNEL_DUTY_PREFIX, channel_duty};
 use quell_engine::Engine;
 use quell_engine::access::{Caller, Credential};
 use quell_engine::engine::{PeerCall, PeerMessages, PeerService, Placement, PlacementError};
 use quell_kernel::stop_text;
 use quell_protocol::api::SendRequest;
+use quell_protocol::channel::ChannelSend;
 use quell_protocol::session::SessionRequest;
 use quell_protocol::{ErrorCode, SessionKey};
 use quell_store::Membership;
@@ -26,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ApiCall, ProblemResponse, problem_response};
-use crate::cluster_routes::{ClusterRoute, merge_answers};
+use crate::cluster_routes::{ClusterRoute, merge_answers, replace_channel_row};
 use crate::state::ServerState;
 use crate::ws::{ForwardedMethod, answer_forwarded_method};
 
@@ -51,7 +55,8 @@ pub(crate) struct ForwardedRequest {
     /// Path and query.
     pub(crate) target: String,
     pub(crate) headers: Vec<(String, String)>,
-    pub(crate) from: ForwardedCaller,
+    /// `None` for a request that carries its own proof, such as a signature.
+    pub(crate) from: Option<ForwardedCaller>,
 }
 
 /// What a node asks another one in the name of a client.
@@ -61,6 +66,9 @@ pub(crate) enum ForwardedHead {
     /// A method of the WebSocket.
     Method(Box<ForwardedMethod>),
 }
+/// In the extensions of each request that another node has forwarded: it is answered here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Forwarded;
 
 /// The head of the answer to a forwarded request. The body follows in messages.
 #[derive(Debug, Serialize, Deserialize)]
@@ -74,7 +82,7 @@ const FORWARDED_HEADERS: [HeaderName; 3] =
     [header::CONTENT_TYPE, header::ACCEPT, HeaderName::from_static("last-event-id")];
 
 pub(super) async fn forward_to_owner(State(server): State<ServerState>, request: Request, next: Next) -> Response {
-    let is_alone = server.engine().cluster().is_none() || request.extensions().get::<ForwardedCaller>().is_some();
+    let is_alone = server.engine().cluster().is_none() || request.extensions().get::<Forwarded>().is_some();
     let route = if is_alone { ClusterRoute::Here } else { ClusterRoute::of(request.method(), request.uri().path()) };
     let answered = match route {
         ClusterRoute::Here => return next.run(request).await,
@@ -84,6 +92,9 @@ pub(super) async fn forward_to_owner(State(server): State<ServerState>, request:
         ClusterRoute::OpenSession => open_session(&server, request, next).await,
         ClusterRoute::EveryNode => every_node(&server, request, next).await,
         ClusterRoute::AnyNode => any_node(&server, request, next).await,
+        ClusterRoute::Duty(name) => at_holder_of(&server, request, next, &name).await,
+        ClusterRoute::SendToChannel => send_to_channel(&server, request, next).await,
+        ClusterRoute::Channels => list_channels(&server, request, next).await,
     };
     answered.unwrap_or_else(IntoResponse::into_response)
 }
@@ -157,13 +168,7 @@ async fn at_owner_of(
     let Some(owner) = engine.find_node_for(&key, placement).await? else {
         return Ok(next.run(Request::from_parts(parts, body)).await);
     };
-    let limit = engine.config().limits.request_body_bytes;
-    let body = to_bytes(body, limit).await.map_err(|_| {
-        problem_response(
-            ErrorCode::BodyTooLarge,
-            format!("the limit is {limit} bytes (request_body_bytes in [limits])"),
-        )
-    })?;
+    let body = read_body(server, body).await?;
     let forwarded = forward(engine, &owner, &parts, &call, &body).await;
     forwarded.map_err(|problem| {
         let detail = format!(
@@ -175,12 +180,141 @@ async fn at_owner_of(
     })
 }
 
+async fn read_body(server: &ServerState, body: Body) -> Result<Bytes, ProblemResponse> {
+    let limit = server.engine().config().limits.request_body_bytes;
+    to_bytes(body, limit).await.map_err(|_| {
+        let detail = format!("the limit is {limit} bytes (request_body_bytes in [limits])");
+        problem_response(ErrorCode::BodyTooLarge, detail)
+    })
+}
+
+async fn send_to_channel(server: &ServerState, request: Request, next: Next) -> Result<Response, ProblemResponse> {
+    let (mut parts, body) = request.into_parts();
+    // Authenticated before the body is read.
+    let call = ApiCall::from_request_parts(&mut parts, server).await?;
+    let body = read_body(server, body).await?;
+    let target = serde_json::from_slice::<ChannelSend>(&body).ok();
+    let channel = target.as_ref().and_then(|send| send.to.split_once(':')).map(|(channel, _)| channel);
+    let holder = match channel {
+        Some(channel) => server.engine().other_duty_holder(&channel_duty(channel)).await?,
+        // The handler says what is wrong with it.
+        None => None,
+    };
+    match holder {
+        Some(holder) => forward_to_holder(server, &holder, &parts, &call, &body).await,
+        None => {
+            parts.extensions.insert(ForwardedCaller { caller: call.caller, credential: call.credential });
+            Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
+        }
+    }
+}
+
+/// Answers a request on the node that has a duty; on this one if nobody has it.
+async fn at_holder_of(
+    server: &ServerState,
+    request: Request,
+    next: Next,
+    duty: &str,
+) -> Result<Response, ProblemResponse> {
+    let Some(holder) = server.engine().other_duty_holder(duty).await? else { return Ok(next.run(request).await) };
+    let (mut parts, body) = request.into_parts();
+    let call = ApiCall::from_request_parts(&mut parts, server).await?;
+    let body = read_body(server, body).await?;
+    forward_to_holder(server, &holder, &parts, &call, &body).await
+}
+
+async fn forward_to_holder(
+    server: &ServerState,
+    holder: &Membership,
+    parts: &Parts,
+    call: &ApiCall,
+    body: &[u8],
+) -> Result<Response, ProblemResponse> {
+    forward(server.engine(), holder, parts, call, body).await.map_err(|problem| {
+        let detail = format!(
+            "the node {} listens to the channel, and does not answer: {problem}. It is not known whether the request was \
+             carried out",
+            holder.node
+        );
+        problem_response(ErrorCode::NodeUnreachable, detail).retry_after(1)
+    })
+}
+
+/// Forwards a message that was posted to a channel, which this node has verified, to the node that listens. `None` if
+/// this node does, or nobody.
+pub(super) async fn forward_post(
+    server: &ServerState,
+    channel: &str,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Option<Response>, ProblemResponse> {
+    let engine = server.engine();
+    let Some(holder) = engine.other_duty_holder(&channel_duty(channel)).await? else { return Ok(None) };
+    let is_text =
+        |(name, value): (&HeaderName, &HeaderValue)| Some((name.to_string(), value.to_str().ok()?.to_owned()));
+    let left_out = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION];
+    let headers = headers.iter().filter(|(name, _)| !left_out.contains(name)).filter_map(is_text).collect();
+    let name = utf8_percent_encode(channel, NON_ALPHANUMERIC);
+    let target = format!("/api/channels/{name}/messages");
+    let head = ForwardedRequest { method: Method::POST.to_string(), target, headers, from: None };
+    let head = serde_json::to_string(&head).unwrap_or_default();
+    let answered = match engine.forward(&holder, &head, body) {
+        Some(call) => receive_response(call).await,
+        None => Err("there is no cluster".to_owned()),
+    };
+    answered.map(Some).map_err(|problem| {
+        let detail = format!("the node {} listens to the channel, and does not answer: {problem}", holder.node);
+        problem_response(ErrorCode::NodeUnreachable, detail).retry_after(1)
+    })
+}
+
+/// Adds the state of each channel from the node that listens to it.
+async fn list_channels(server: &ServerState, request: Request, next: Next) -> Result<Response, ProblemResponse> {
+    let (mut parts, body) = request.into_parts();
+    let call = ApiCall::from_request_parts(&mut parts, server).await?;
+    let asked = copy_parts(&parts);
+    parts.extensions.insert(ForwardedCaller { caller: call.caller.clone(), credential: call.credential });
+    let (head, body) = next.run(Request::from_parts(parts, body)).await.into_parts();
+    let Ok(body) = to_bytes(body, usize::MAX).await else { return Ok(head.status.into_response()) };
+    let engine = server.engine();
+    let duties = match engine.cluster() {
+        Some(cluster) if head.status.is_success() => cluster.store().list_duties().await?,
+        _ => return Ok(Response::from_parts(head, Body::from(body))),
+    };
+    let mut merged: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let holders: HashSet<Membership> = duties.iter().map(|duty| duty.holder.clone()).collect();
+    let others = ask_nodes(server, holders.into_iter().collect(), &asked, &call, &[]).await;
+    let mut unreached = Vec::new();
+    for duty in &duties {
+        let Some(channel) = duty.name.strip_prefix(CHANNEL_DUTY_PREFIX) else { continue };
+        match others.iter().find(|(node, _)| *node == duty.holder) {
+            Some((_, Some((_, answer)))) => {
+                replace_channel_row(&mut merged, &serde_json::from_slice(answer).unwrap_or_default(), channel);
+            }
+            Some((node, None)) => unreached.push(node.node.to_string()),
+            // This one.
+            None => {}
+        }
+    }
+    unreached.dedup();
+    Ok(merged_response(head, &merged, &unreached))
+}
+
+fn merged_response(head: axum::http::response::Parts, merged: &Value, unreached: &[String]) -> Response {
+    let mut response = Response::from_parts(head, Body::from(merged.to_string()));
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    if let (false, Ok(names)) = (unreached.is_empty(), HeaderValue::try_from(unreached.join(", "))) {
+        response.headers_mut().insert(UNREACHED_HEADER, names);
+    }
+    response
+}
+
 fn forwarded_head(parts: &Parts, call: &ApiCall) -> String {
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
     let header = |name: &HeaderName| Some((name.to_string(), parts.headers.get(name)?.to_str().ok()?.to_owned()));
     let headers = FORWARDED_HEADERS.iter().filter_map(header).collect();
     let from = ForwardedCaller { caller: call.caller.clone(), credential: call.credential };
-    let request = ForwardedRequest { method: parts.method.to_string(), target, headers, from };
+    let request = ForwardedRequest { method: parts.method.to_string(), target, headers, from: Some(from) };
     let head = ForwardedHead::Request(Box::new(request));
     serde_json::to_string(&head).unwrap_or_default()
 }
@@ -245,12 +379,7 @@ async fn every_node(server: &ServerState, request: Request, next: Next) -> Resul
             None => unreached.push(node.node.to_string()),
         }
     }
-    let mut response = Response::from_parts(head, Body::from(merged.to_string()));
-    response.headers_mut().remove(header::CONTENT_LENGTH);
-    if let (false, Ok(names)) = (unreached.is_empty(), HeaderValue::try_from(unreached.join(", "))) {
-        response.headers_mut().insert(UNREACHED_HEADER, names);
-    }
-    Ok(response)
+    Ok(merged_response(head, &merged, &unreached))
 }
 
 /// Answers a request about something that one node has, whichever it is: this one first.
@@ -286,8 +415,20 @@ type NodeAnswer = (Membership, Option<(StatusCode, Bytes)>);
 
 /// The answers of all other nodes that are at work; `None` for those that do not answer in time.
 async fn ask_others(server: &ServerState, parts: &Parts, call: &ApiCall, body: &[u8]) -> Vec<NodeAnswer> {
+    let peers = server.engine().cluster().map(quell_engine::cluster::Cluster::live_peers).unwrap_or_default();
+    ask_nodes(server, peers.into_iter().map(|row| row.membership).collect(), parts, call, body).await
+}
+
+/// As [`ask_others`], of these nodes. This one is left out.
+async fn ask_nodes(
+    server: &ServerState,
+    nodes: Vec<Membership>,
+    parts: &Parts,
+    call: &ApiCall,
+    body: &[u8],
+) -> Vec<NodeAnswer> {
     let engine = server.engine();
-    let peers = engine.cluster().map(quell_engine::cluster::Cluster::live_peers).unwrap_or_default();
+    let is_other = |node: &Membership| engine.cluster().is_some_and(|cluster| cluster.membership() != node);
     let ask = |node: Membership| async move {
         let answer = async {
             let response = forward(engine, &node, parts, call, body).await.ok()?;
@@ -297,7 +438,7 @@ async fn ask_others(server: &ServerState, parts: &Parts, call: &ApiCall, body: &
         let answer = tokio::time::timeout(GATHER_TIMEOUT, answer).await.ok().flatten();
         (node, answer)
     };
-    futures_util::future::join_all(peers.into_iter().map(|row| ask(row.membership))).await
+    futures_util::future::join_all(nodes.into_iter().filter(is_other).map(ask)).await
 }
 
 /// Headers of an answer for the node that has forwarded the request.
@@ -316,7 +457,10 @@ pub(crate) fn build_request(head: ForwardedRequest, body: Vec<u8>) -> Option<Req
     for (name, value) in &head.headers {
         builder = builder.header(name, value);
     }
-    builder.extension(head.from).body(Body::from(body)).ok()
+    if let Some(from) = head.from {
+        builder = builder.extension(from);
+    }
+    builder.extension(Forwarded).body(Body::from(body)).ok()
 }
 
 /// Answers what other nodes forward.

@@ -56,7 +56,11 @@ impl MethodRoute {
             ClusterRoute::Session(key) => at_owner(key, Placement::WhereItIs),
             ClusterRoute::EveryNode => Self::EveryNode,
             ClusterRoute::AnyNode => Self::AnyNode,
-            ClusterRoute::OpenSession | ClusterRoute::Here => Self::Here,
+            ClusterRoute::OpenSession
+            | ClusterRoute::Duty(_)
+            | ClusterRoute::SendToChannel
+            | ClusterRoute::Channels
+            | ClusterRoute::Here => Self::Here,
         }
     }
 }

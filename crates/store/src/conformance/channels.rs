@@ -28,16 +28,40 @@ pub(crate) async fn only_what_an_earlier_daemon_shows_is_left<D: TestDatabase>()
     store.channels().delete_pending_reply(run_id("c")).await.unwrap();
     store.channels().save_pending_reply_draft(run_id("c"), Some("late".to_owned())).await.unwrap();
     assert_eq!(list_stale(&store).await, [], "it is at work itself");
+    for (run, is_pending) in [("a", true), ("c", false)] {
+        assert_eq!(store.channels().has_pending_reply(run_id(run)).await, Ok(is_pending));
+    }
     store.close().await;
 
     let store = home.open();
     store.channels().save_pending_reply(pending_reply("d", "tg")).await.unwrap();
     let with_draft = PendingReply { draft_message: Some("draft".to_owned()), ..pending_reply("b", "tg") };
     assert_eq!(list_stale(&store).await, [pending_reply("a", "tg"), with_draft]);
+    assert_eq!(store.channels().take_stale_replies("slack".to_owned()).await, Ok(vec![]));
+    assert_eq!(list_stale(&store).await.len(), 2);
     // A new run with this id belongs to this daemon.
     store.channels().save_pending_reply(pending_reply("a", "tg")).await.unwrap();
     store.channels().delete_pending_reply(run_id("b")).await.unwrap();
     assert_eq!(list_stale(&store).await, []);
+}
+
+pub(crate) async fn what_was_left_is_given_to_one_daemon_each<D: TestDatabase>() {
+    let (store, home) = new_store::<D>();
+    for run in ["a", "b"] {
+        store.channels().save_pending_reply(pending_reply(run, "tg")).await.unwrap();
+    }
+    store.close().await;
+    let take = async |store: &Store| {
+        let taken = store.channels().take_stale_replies("tg".to_owned()).await.unwrap();
+        taken.into_iter().map(|left| (left.pending_reply, left.outcome_sent)).collect::<Vec<_>>()
+    };
+    let store = home.open();
+    assert_eq!(take(&store).await, [(pending_reply("a", "tg"), false), (pending_reply("b", "tg"), false)]);
+    assert_eq!(take(&store).await, []);
+    store.channels().mark_outcome_sent(run_id("a")).await.unwrap();
+    store.channels().delete_pending_reply(run_id("b")).await.unwrap();
+    store.close().await;
+    assert_eq!(take(&home.open()).await, [(pending_reply("a", "tg"), true)]);
 }
 
 pub(crate) async fn what_was_left_in_channels_that_are_gone_is_forgotten<D: TestDatabase>() {

@@ -64,6 +64,10 @@ impl ChannelStore for MemoryStore {
         })
     }
 
+    fn has_pending_reply(&self, run: RunId) -> StoreFuture<'_, bool> {
+        self.read(move |data| Ok(data.pending_replies.contains_key(run.as_str())))
+    }
+
     fn delete_stale_replies_except(&self, channels: Vec<String>) -> StoreFuture<'_, usize> {
         let boot = self.boot;
         self.write(move |data| {
@@ -75,19 +79,33 @@ impl ChannelStore for MemoryStore {
 
     fn list_stale_replies(&self) -> StoreFuture<'_, Vec<StaleReply>> {
         let boot = self.boot;
-        self.read(move |data| {
-            let stale = data.pending_replies.values().filter(|entry| entry.boot < boot);
-            let stale = stale.map(|entry| {
-                let run = data.runs.iter().find(|run| run.row.id == entry.reply.run);
-                let steered_into = run.and_then(|run| match &run.row.state {
-                    StoredRunState::Steered { into } => Some(into.clone()),
-                    StoredRunState::Accepted | StoredRunState::Started | StoredRunState::Ended => None,
-                });
-                StaleReply { pending_reply: entry.reply.clone(), steered_into, outcome_sent: entry.outcome_sent }
-            });
-            Ok(stale.collect())
+        self.read(move |data| Ok(find_stale_replies(data, boot)))
+    }
+
+    fn take_stale_replies(&self, channel: String) -> StoreFuture<'_, Vec<StaleReply>> {
+        let boot = self.boot;
+        self.write(move |data| {
+            let mut taken = find_stale_replies(data, boot);
+            taken.retain(|stale| stale.pending_reply.channel == channel);
+            for entry in data.pending_replies.values_mut().filter(|entry| entry.reply.channel == channel) {
+                entry.boot = boot;
+            }
+            Ok(taken)
         })
     }
+}
+
+fn find_stale_replies(data: &super::Data, boot: u64) -> Vec<StaleReply> {
+    let stale = data.pending_replies.values().filter(|entry| entry.boot < boot);
+    let stale = stale.map(|entry| {
+        let run = data.runs.iter().find(|run| run.row.id == entry.reply.run);
+        let steered_into = run.and_then(|run| match &run.row.state {
+            StoredRunState::Steered { into } => Some(into.clone()),
+            StoredRunState::Accepted | StoredRunState::Started | StoredRunState::Ended => None,
+        });
+        StaleReply { pending_reply: entry.reply.clone(), steered_into, outcome_sent: entry.outcome_sent }
+    });
+    stale.collect()
 }
 
 impl WebhookStore for MemoryStore {

@@ -9,6 +9,14 @@ use super::runs::to_count;
 use crate::channels::MAX_EXECUTED_COMMANDS;
 use crate::{ChannelStore, PendingReply, StaleReply, StoreError, StoreFuture};
 
+/// True for what an earlier daemon left. In a cluster, all memberships that are not settled may still be at work: the
+/// numbers say nothing there.
+macro_rules! is_stale {
+    () => {
+        "(boot < (SELECT number FROM boot) OR (SELECT cluster FROM boot)) AND boot NOT IN (SELECT epoch FROM nodes)"
+    };
+}
+
 impl ChannelStore for PostgresStore {
     fn cursor(&self, channel: String) -> StoreFuture<'_, Option<String>> {
         self.read(move |db| {
@@ -77,9 +85,13 @@ impl ChannelStore for PostgresStore {
         })
     }
 
+    fn has_pending_reply(&self, run: RunId) -> StoreFuture<'_, bool> {
+        self.read(move |db| db.exists("SELECT 1 FROM channel_traces WHERE run = $1", &[&run.as_str()]))
+    }
+
     fn delete_stale_replies_except(&self, channels: Vec<String>) -> StoreFuture<'_, usize> {
         self.write(move |db| {
-            let sql = "DELETE FROM channel_traces WHERE boot < (SELECT number FROM boot) AND boot NOT IN (SELECT epoch FROM nodes) AND channel <> ALL ($1)";
+            let sql = concat!("DELETE FROM channel_traces WHERE ", is_stale!(), " AND channel <> ALL ($1)");
             let channels: Vec<Text<'_>> = channels.iter().map(|channel| Text(channel)).collect();
             db.execute(sql, &[&channels]).map(to_count)
         })
@@ -87,10 +99,29 @@ impl ChannelStore for PostgresStore {
 
     fn list_stale_replies(&self) -> StoreFuture<'_, Vec<StaleReply>> {
         self.read(|db| {
-            let sql = "SELECT run, channel, target, thread, asked, draft,
-                              (SELECT steered_into FROM runs WHERE id = run), told
-                       FROM channel_traces WHERE boot < (SELECT number FROM boot) AND boot NOT IN (SELECT epoch FROM nodes) ORDER BY run";
+            let sql = concat!(
+                "SELECT run, channel, target, thread, asked, draft,
+                        (SELECT steered_into FROM runs WHERE id = run), told
+                 FROM channel_traces WHERE ",
+                is_stale!(),
+                " ORDER BY run"
+            );
             db.query(sql, &[])?.iter().map(stale_reply_from_row).collect()
+        })
+    }
+
+    fn take_stale_replies(&self, channel: String) -> StoreFuture<'_, Vec<StaleReply>> {
+        self.write(move |db| {
+            let sql = concat!(
+                "WITH taken AS (
+                     UPDATE channel_traces SET boot = $2 WHERE channel = $1 AND ",
+                is_stale!(),
+                " RETURNING run, channel, target, thread, asked, draft, told)
+                 SELECT run, channel, target, thread, asked, draft,
+                        (SELECT steered_into FROM runs WHERE id = run), told
+                 FROM taken ORDER BY run"
+            );
+            db.query(sql, &[&Text(&channel), &db.writer()?.number()])?.iter().map(stale_reply_from_row).collect()
         })
     }
 }

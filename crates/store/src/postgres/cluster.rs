@@ -1,4 +1,4 @@
-//! The operations of a node: sessions, stops, duties, letters, and the end of other memberships.
+//! The operations of a node: sessions, stops, letters, and the end of other memberships.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,15 +11,15 @@ use tokio::sync::{mpsc, watch};
 use tokio_postgres::Row;
 
 use super::boot::{self, BootNumber, EPOCH_LOCK};
-use super::columns::{Text, get, parse_id, text, to_unsigned};
+use super::columns::{Text, get, parse_id, to_unsigned};
 use super::connection::PgConnection;
 use super::listener::{Listener, letter_notification};
 use super::runs::{RUN_COLUMNS, run_from_row};
 use super::settings::Connector;
-use super::{PostgresStore, QUEUE_CAPACITY, membership};
+use super::{PostgresStore, QUEUE_CAPACITY, duties, membership};
 use crate::cluster::{
-    ClaimOutcome, ClusterSettings, ClusterStore, Membership, NodeDuty, NodeRow, RenewalAnswer, RenewalRequest,
-    RequestedStop, SessionLocation, StoredLetter,
+    ClaimOutcome, ClusterSettings, ClusterStore, DutyClaim, DutyOutcome, Membership, NodeDuty, NodeRow, RenewalAnswer,
+    RenewalRequest, RequestedStop, SessionLocation, StoredLetter,
 };
 use crate::reader_threads::{self, ReadOperation};
 use crate::worker_threads::{WorkerThreads, send_work};
@@ -187,7 +187,10 @@ impl ClusterStore for ClusterMember {
     }
 
     fn fence(&self, epoch: Epoch) -> StoreFuture<'_, bool> {
-        self.store.write(move |db| fence_expired(db, to_number(epoch)))
+        // Not on the connection that writes, which may wait for a transaction of the node that is to be fenced.
+        let fence =
+            move |db: &mut PgConnection| db.read(&mut |db: &PgConnection| fence_in_transaction(db, to_number(epoch)));
+        send_work(&self.node.lease_thread, reader_threads::queued_read(fence))
     }
 
     fn begin_settling(&self, epoch: Epoch) -> StoreFuture<'_, bool> {
@@ -241,28 +244,21 @@ impl ClusterStore for ClusterMember {
         })
     }
 
-    fn claim_duty(&self, name: String) -> StoreFuture<'_, bool> {
-        self.store.write(move |db| {
-            let own = db.writer()?.number();
-            let sql = "INSERT INTO node_duties (name, epoch) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
-            db.execute(sql, &[&Text(&name), &own])?;
-            db.exists("SELECT 1 FROM node_duties WHERE name = $1 AND epoch = $2", &[&Text(&name), &own])
-        })
+    fn claim_duty(&self, claim: DutyClaim) -> StoreFuture<'_, DutyOutcome> {
+        let own = to_number(self.node.membership.epoch);
+        let claim = move |db: &mut PgConnection| db.read(&mut |db: &PgConnection| duties::claim_duty(db, own, &claim));
+        send_work(&self.node.lease_thread, reader_threads::queued_read(claim))
     }
 
-    fn release_duty(&self, name: String) -> StoreFuture<'_, ()> {
-        self.store.write(move |db| {
-            let sql = "DELETE FROM node_duties WHERE name = $1 AND epoch = $2";
-            db.execute(sql, &[&Text(&name), &db.writer()?.number()])?;
-            db.run("NOTIFY quell, '*'")
-        })
+    fn release_duty(&self, name: String, epoch: Epoch) -> StoreFuture<'_, ()> {
+        let own = to_number(self.node.membership.epoch);
+        let release =
+            move |db: &mut PgConnection| db.read(&mut |db: &PgConnection| duties::release_duty(db, own, &name, epoch));
+        send_work(&self.node.lease_thread, reader_threads::queued_read(release))
     }
 
     fn list_duties(&self) -> StoreFuture<'_, Vec<NodeDuty>> {
-        self.store.read(|db| {
-            let duty = |row: &Row| Ok(NodeDuty { name: text(row, 0)?, epoch: to_epoch(get(row, 1)?) });
-            db.query("SELECT name, epoch FROM node_duties ORDER BY name", &[])?.iter().map(duty).collect()
-        })
+        self.store.read(duties::list_duties)
     }
 
     fn send_letters(&self, letters: Vec<StoredLetter>) -> StoreFuture<'_, ()> {
@@ -297,8 +293,15 @@ fn query_session_node(db: &PgConnection, session: &SessionKey) -> Result<Option<
     db.query_optional(sql, &[&session.as_str()])?.as_ref().map(membership_from_row).transpose()
 }
 
-fn membership_from_row(row: &Row) -> Result<Membership, StoreError> {
+pub(super) fn membership_from_row(row: &Row) -> Result<Membership, StoreError> {
     Ok(Membership { epoch: to_epoch(get(row, 0)?), node: parse_id(row, 1, NodeName::parse)? })
+}
+
+fn fence_in_transaction(db: &PgConnection, epoch: i64) -> Result<bool, StoreError> {
+    db.run("BEGIN ISOLATION LEVEL READ COMMITTED")?;
+    let fenced = fence_expired(db, epoch);
+    db.run(if fenced.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    fenced
 }
 
 /// A transaction of a node that hangs must not delay its end, so its connection is ended first.

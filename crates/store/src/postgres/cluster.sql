@@ -35,10 +35,15 @@ CREATE TABLE session_homes (
     node    text COLLATE "C" NOT NULL
 );
 
--- Work that one node does for all, such as listening to a chat network.
+-- Work that one node does for all, such as listening to a chat network. The lease of a duty is shorter than that of a
+-- node. A row stays when nobody has the duty, so that its epoch rises.
 CREATE TABLE node_duties (
-    name  text COLLATE "C" PRIMARY KEY,
-    epoch bigint NOT NULL REFERENCES nodes (epoch) ON DELETE CASCADE
+    name       text COLLATE "C" PRIMARY KEY,
+    -- Rises with each holder.
+    epoch      bigint NOT NULL,
+    -- The membership that has the duty until the lease ends, or had it last.
+    holder     bigint NOT NULL,
+    expires_at timestamptz NOT NULL
 );
 
 -- Stops that a node has not carried out yet.

@@ -107,7 +107,8 @@ impl SessionStore for PostgresStore {
     fn delete_idle(&self, idle: IdleSession, entry: AuditEntry) -> StoreFuture<'_, DeleteSessionOutcome> {
         self.write(move |db| {
             let open = query_open_runs(db, &idle.key)?;
-            if !open.is_empty() {
+            let other_node = "SELECT 1 FROM session_nodes WHERE session = $1 AND epoch <> $2";
+            if !open.is_empty() || db.exists(other_node, &[&idle.key.as_str(), &db.writer()?.number()])? {
                 return Ok(DeleteSessionOutcome::InUse(open));
             }
             let sql = concat!("SELECT 1 FROM sessions WHERE key = $1 AND ", used_at!(), " = $2");

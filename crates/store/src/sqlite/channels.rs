@@ -65,6 +65,10 @@ impl ChannelStore for SqliteStore {
         })
     }
 
+    fn has_pending_reply(&self, run: RunId) -> StoreFuture<'_, bool> {
+        self.read(move |db| db.prepare_cached("SELECT 1 FROM channel_traces WHERE run = ?1")?.exists([run.as_str()]))
+    }
+
     fn delete_stale_replies_except(&self, channels: Vec<String>) -> StoreFuture<'_, usize> {
         let channels = serde_json::to_string(&channels).unwrap_or_else(|_| "[]".to_owned());
         self.write(move |db| {
@@ -80,6 +84,19 @@ impl ChannelStore for SqliteStore {
                               (SELECT steered_into FROM runs WHERE id = run), told
                        FROM channel_traces WHERE boot < (SELECT number FROM boot) ORDER BY run";
             db.prepare_cached(sql)?.query_map([], stale_reply_from_row)?.collect()
+        })
+    }
+
+    fn take_stale_replies(&self, channel: String) -> StoreFuture<'_, Vec<StaleReply>> {
+        self.write(move |db| {
+            let sql = "SELECT run, channel, target, thread, asked, draft,
+                              (SELECT steered_into FROM runs WHERE id = run), told
+                       FROM channel_traces WHERE boot < (SELECT number FROM boot) AND channel = ?1 ORDER BY run";
+            let taken = db.prepare_cached(sql)?.query_map([&channel], stale_reply_from_row)?.collect();
+            let sql = "UPDATE channel_traces SET boot = (SELECT number FROM boot)
+                       WHERE boot < (SELECT number FROM boot) AND channel = ?1";
+            db.prepare_cached(sql)?.execute([&channel])?;
+            taken
         })
     }
 }

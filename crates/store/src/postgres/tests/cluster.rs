@@ -7,8 +7,12 @@ use quell_kernel::lease::{LeaseTiming, RenewOutcome};
 use quell_protocol::NodeName;
 
 use super::*;
+use crate::conformance::channels::pending_reply;
 use crate::conformance::{accept_run, accepted_row, no_spend, run_id, session_key};
-use crate::{ClaimOutcome, ClusterSettings, ClusterStore, RenewalRequest, StoreError, StoredLetter, StoredRunState};
+use crate::{
+    ClaimOutcome, ClusterSettings, ClusterStore, DutyClaim, DutyOutcome, NodeDuty, RenewalRequest, StoreError,
+    StoredLetter, StoredRunState,
+};
 
 const LONG_LEASE: Duration = Duration::from_secs(60);
 const SHORT_LEASE: Duration = Duration::from_millis(500);
@@ -209,11 +213,9 @@ async fn a_transaction_that_hangs_does_not_delay_the_end_of_its_node() {
 }
 
 #[tokio::test]
-async fn duties_and_letters_reach_one_node_each() {
-    let Some(nodes) = two_nodes(SHORT_LEASE) else { return };
+async fn letters_reach_one_node_each() {
+    let Some(nodes) = two_nodes(LONG_LEASE) else { return };
     let (a, b) = (cluster(&nodes.a), cluster(&nodes.b));
-    assert_eq!(a.claim_duty("chat/x".to_owned()).await, Ok(true));
-    assert_eq!(b.claim_duty("chat/x".to_owned()).await, Ok(false));
     let mut notifications = b.letter_notifications();
     notifications.mark_unchanged();
     let letter = |letter| StoredLetter { to: NodeName::parse("b").unwrap(), letter };
@@ -222,12 +224,84 @@ async fn duties_and_letters_reach_one_node_each() {
     assert_eq!(a.take_letters().await, Ok(vec![]));
     assert_eq!(b.take_letters().await, Ok(vec![vec![1], vec![2, 0]]));
     assert_eq!(b.take_letters().await, Ok(vec![]));
-    fence(&nodes.b, a.membership().epoch).await;
-    assert_eq!(b.claim_duty("chat/x".to_owned()).await, Ok(false), "until the node is settled");
-    assert_eq!(b.begin_settling(a.membership().epoch).await, Ok(true));
-    b.finish_settling(a.membership().epoch).await.unwrap();
-    assert_eq!(b.claim_duty("chat/x".to_owned()).await, Ok(true));
-    assert_eq!(b.list_duties().await.unwrap().len(), 1);
+}
+
+async fn claim_duty(store: &Store, lease: Duration) -> DutyOutcome {
+    let claim = DutyClaim { name: "channel/x".to_owned(), lease, renewed: None };
+    cluster(store).claim_duty(claim).await.unwrap()
+}
+
+/// Claims a duty as soon as its lease has ended. Returns its epoch.
+async fn wait_for_duty(store: &Store) -> u64 {
+    loop {
+        match claim_duty(store, LONG_LEASE).await {
+            DutyOutcome::Held { epoch } => return epoch,
+            DutyOutcome::HeldByOther { .. } => tokio::task::yield_now().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_duty_has_a_shorter_lease_than_its_node() {
+    let Some(nodes) = two_nodes(LONG_LEASE) else { return };
+    let held = |epoch| DutyOutcome::Held { epoch };
+    assert_eq!(claim_duty(&nodes.a, LONG_LEASE).await, held(1));
+    let DutyOutcome::HeldByOther { expires_in } = claim_duty(&nodes.b, LONG_LEASE).await else { panic!("it is held") };
+    assert!(expires_in > LONG_LEASE / 2 && expires_in <= LONG_LEASE, "{expires_in:?}");
+    let renewal = DutyClaim { name: "channel/x".to_owned(), lease: SHORT_LEASE, renewed: Some(1) };
+    assert_eq!(cluster(&nodes.a).claim_duty(renewal.clone()).await, Ok(held(1)));
+    assert_eq!(wait_for_duty(&nodes.b).await, 2, "the node itself is alive");
+    assert!(matches!(claim_duty(&nodes.a, LONG_LEASE).await, DutyOutcome::HeldByOther { .. }));
+    let b = cluster(&nodes.b);
+    let duty = NodeDuty { name: "channel/x".to_owned(), holder: b.membership().clone(), epoch: 2 };
+    assert_eq!(cluster(&nodes.a).list_duties().await, Ok(vec![duty]));
+    let mut wakeups = cluster(&nodes.a).wakeups();
+    wakeups.mark_unchanged();
+    cluster(&nodes.a).release_duty("channel/x".to_owned(), 1).await.unwrap();
+    b.release_duty("channel/x".to_owned(), 1).await.unwrap();
+    assert_eq!(b.list_duties().await.unwrap().len(), 1, "an older epoch releases nothing");
+    b.release_duty("channel/x".to_owned(), 2).await.unwrap();
+    wakeups.changed().await.unwrap();
+    assert_eq!(b.list_duties().await, Ok(vec![]));
+    assert_eq!(claim_duty(&nodes.a, Duration::ZERO).await, held(3));
+    let late = DutyClaim { renewed: Some(3), ..renewal };
+    assert_eq!(cluster(&nodes.a).claim_duty(late).await, Ok(held(4)), "it had ended in between");
+    assert_eq!(claim_duty(&nodes.a, LONG_LEASE).await, held(5));
+    cluster(&nodes.a).release_duty("channel/x".to_owned(), 4).await.unwrap();
+    assert_eq!(b.list_duties().await.unwrap().len(), 1, "a late release ends no later lease");
+}
+
+#[tokio::test]
+async fn a_fenced_node_has_no_duty_and_another_takes_it_before_its_runs_are_sealed() {
+    let Some(nodes) = two_nodes(SHORT_LEASE) else { return };
+    assert_eq!(claim_duty(&nodes.a, LONG_LEASE).await, DutyOutcome::Held { epoch: 1 });
+    fence(&nodes.b, cluster(&nodes.a).membership().epoch).await;
+    assert_eq!(cluster(&nodes.b).list_duties().await, Ok(vec![]));
+    assert_eq!(claim_duty(&nodes.b, LONG_LEASE).await, DutyOutcome::Held { epoch: 2 });
+    assert!(matches!(claim_duty(&nodes.a, LONG_LEASE).await, DutyOutcome::HeldByOther { .. }));
+    let new = DutyClaim { name: "channel/y".to_owned(), lease: LONG_LEASE, renewed: None };
+    assert_eq!(cluster(&nodes.a).claim_duty(new).await, Err(StoreError::Fenced));
+}
+
+#[tokio::test]
+async fn what_a_node_left_in_chats_is_given_to_one_node_when_it_is_settled() {
+    let Some(nodes) = two_nodes(LONG_LEASE) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let c = join(&nodes.server, "c", SHORT_LEASE, &home);
+    let own = pending_reply("of-a", "tg");
+    nodes.a.channels().save_pending_reply(own).await.unwrap();
+    c.channels().save_pending_reply(pending_reply("of-c", "tg")).await.unwrap();
+    let take = async |store: &Store| {
+        let taken = store.channels().take_stale_replies("tg".to_owned()).await.unwrap();
+        taken.into_iter().map(|left| left.pending_reply.run).collect::<Vec<_>>()
+    };
+    let epoch = cluster(&c).membership().epoch;
+    fence(&nodes.b, epoch).await;
+    assert_eq!(take(&nodes.b).await, [], "its runs are not sealed yet");
+    assert_eq!(cluster(&nodes.b).begin_settling(epoch).await, Ok(true));
+    cluster(&nodes.b).finish_settling(epoch).await.unwrap();
+    let (a, b) = tokio::join!(take(&nodes.a), take(&nodes.b));
+    assert_eq!([a, b].concat(), [run_id("of-c")]);
 }
 
 #[tokio::test]
