@@ -167,6 +167,7 @@ fn engine_config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
         work_dir: dir.path().join("work"),
         token_file: dir.path().join("data/token"),
         store: quell_store::StoreLocation::Sqlite { file: "quell.db".to_owned() },
+        cluster: quell_engine::engine::NodeSettings::default(),
         stop_timeouts: StopTimeouts::default(),
         expiry: ExpiryLimits::default(),
         approvals: quell_engine::engine::ApprovalSettings::default(),

@@ -102,13 +102,17 @@ impl TestCluster {
         )
     }
 
-    /// Waits until each node has told the others that it is connected to the message bus.
+    /// Waits until each node has told the others that it is connected to the message bus, and they have read it.
     async fn wait_for_bus(&self) {
-        let on_bus = format!("SELECT count(*) FROM nodes WHERE report LIKE '%\"on_bus\":true%'");
-        poll_until("all nodes are on the bus", async || {
-            (self.server.sql(&on_bus) == self.nodes.len().to_string()).then_some(())
-        })
-        .await;
+        let all = self.nodes.len().to_string();
+        self.wait_for_nodes("report LIKE '%\"on_bus\":true%'", &all).await;
+        let now = self.server.sql("SELECT clock_timestamp()");
+        self.wait_for_nodes(&format!("renewed_at > '{now}'"), &all).await;
+    }
+
+    async fn wait_for_nodes(&self, condition: &str, count: &str) {
+        let sql = format!("SELECT count(*) FROM nodes WHERE {condition}");
+        poll_until(condition, async || (self.server.sql(&sql) == count).then_some(())).await;
     }
 
     fn api(&self, node: usize) -> TestApiClient {
