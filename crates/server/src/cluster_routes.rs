@@ -93,7 +93,7 @@ pub(crate) fn merge_lists(merged: &mut Value, other: Value) {
 pub(crate) fn replace_channel_row(merged: &mut Value, other: &Value, channel: &str) {
     let is_wanted = |row: &&Value| row["name"] == channel;
     let Some(row) = other["items"].as_array().and_then(|rows| rows.iter().find(is_wanted)) else { return };
-    let Some(rows) = merged["items"].as_array_mut() else { return };
+    let Some(rows) = merged.get_mut("items").and_then(Value::as_array_mut) else { return };
     match rows.iter_mut().find(|row| row["name"] == channel) {
         Some(known) => *known = row.clone(),
         None => rows.push(row.clone()),
@@ -102,7 +102,9 @@ pub(crate) fn replace_channel_row(merged: &mut Value, other: &Value, channel: &s
 
 /// Adds the answer of another node to a list, or to the row of something that several nodes have a part of.
 pub(crate) fn merge_answers(merged: &mut Value, other: Value) {
-    if let (Some(rows), Some(Value::Array(more))) = (merged["items"].as_array_mut(), other.get("items")) {
+    if let (Some(rows), Some(Value::Array(more))) =
+        (merged.get_mut("items").and_then(Value::as_array_mut), other.get("items"))
+    {
         for row in more {
             match rows.iter_mut().find(|known| identity(known).is_some() && identity(known) == identity(row)) {
                 Some(known) => merge_rows(known, row),
@@ -125,14 +127,18 @@ fn merge_rows(known: &mut Value, other: &Value) {
     {
         known["computeStatus"] = status.clone();
     }
-    if let (Some(runs), Some(Value::Array(more))) = (known["activeRuns"].as_array_mut(), other.get("activeRuns")) {
+    if let (Some(runs), Some(Value::Array(more))) =
+        (known.get_mut("activeRuns").and_then(Value::as_array_mut), other.get("activeRuns"))
+    {
         let new: Vec<Value> = more.iter().filter(|run| !runs.contains(run)).cloned().collect();
         runs.extend(new);
     }
     if other.get("runId").is_some() && other["seq"].as_u64() > known["seq"].as_u64() {
         *known = other.clone();
     }
-    if let (Some(children), Some(Value::Array(more))) = (known["children"].as_array_mut(), other.get("children")) {
+    if let (Some(children), Some(Value::Array(more))) =
+        (known.get_mut("children").and_then(Value::as_array_mut), other.get("children"))
+    {
         for child in more {
             if let Some(known) = children.iter_mut().find(|known| identity(known) == identity(child)) {
                 merge_rows(known, child);
