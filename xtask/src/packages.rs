@@ -95,7 +95,7 @@ const GROUPS: &[PackageGroup] = &[
     },
     PackageGroup {
         test_subject: "PostgreSQL 15 or newer",
-        name_filters: &["postgres"],
+        name_filters: &["postgres", "cluster"],
         skip_variable: Some("QUELL_SKIP_POSTGRES"),
         packages: &[
             DebianPackage {
@@ -109,7 +109,7 @@ const GROUPS: &[PackageGroup] = &[
     },
     PackageGroup {
         test_subject: "NATS",
-        name_filters: &["nats"],
+        name_filters: &["nats", "cluster"],
         skip_variable: Some("QUELL_SKIP_NATS"),
         packages: &[DebianPackage {
             name: "nats-server",

@@ -175,7 +175,6 @@ fn engine_config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),
         retention: Retention::default(),
-        cluster: quell_engine::engine::NodeSettings::default(),
         agents: BTreeMap::from([(AgentId::parse("main").unwrap(), agent)]),
         providers: BTreeMap::from([("scripted".to_owned(), provider)]),
         mcp: BTreeMap::new(),

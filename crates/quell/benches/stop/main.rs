@@ -10,6 +10,7 @@
 mod baseline;
 mod channels;
 mod chat;
+mod cluster;
 mod concurrent_stops;
 mod connection_load;
 mod mcp;
@@ -55,7 +56,7 @@ fn main() {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let report = BenchReport::default();
-    let measurements: [(&str, LocalBoxFuture<'_, ()>); 17] = [
+    let measurements: [(&str, LocalBoxFuture<'_, ()>); 18] = [
         ("start", startup::measure(&report).boxed_local()),
         ("single", single::measure(&report, samples, single::BackgroundLoad::Idle).boxed_local()),
         ("loaded", single::measure(&report, samples, single::BackgroundLoad::Searching).boxed_local()),
@@ -72,6 +73,7 @@ fn main() {
         ("recovery", recovery::measure(&report).boxed_local()),
         ("sessions", sessions::measure(&report).boxed_local()),
         ("page", page::measure(&report).boxed_local()),
+        ("cluster", cluster::measure(&report, samples.min(100)).boxed_local()),
         ("memory", concurrent_stops::measure_memory(&report, 1000).boxed_local()),
     ];
     runtime.block_on(async {
