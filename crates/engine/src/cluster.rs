@@ -55,6 +55,8 @@ pub struct NodeReport {
     pub processes: usize,
     /// It takes no new sessions.
     pub draining: bool,
+    /// Its clients want the events of other nodes.
+    pub wants_events: bool,
     /// Its `lease_ms`; 0 if it does not tell.
     pub lease_ms: u64,
     /// It is connected to the message bus.
@@ -341,9 +343,9 @@ impl Cluster {
     /// # Cancel safety
     /// Must not be dropped: the session could not be claimed any more.
     pub async fn release_session(&self, key: &SessionKey) {
-        match self.sessions().get_mut(key) {
-            Some(hold @ SessionHold::Owned) => *hold = SessionHold::Releasing,
-            _ => return,
+        match self.sessions().entry(key.clone()).or_insert(SessionHold::Owned) {
+            hold @ SessionHold::Owned => *hold = SessionHold::Releasing,
+            SessionHold::Releasing => return,
         }
         if let Err(error) = self.0.store.release_session(key.clone()).await {
             tracing::debug!(session = %key, %error, "a session was not given back; it is claimed again when it is used");

@@ -61,9 +61,24 @@ impl ClusterRoute {
     }
 }
 
+/// The session that a path names, unless the request is a stop: no stop depends on who may read.
+pub(crate) fn session_of_path(path: &str) -> Option<SessionKey> {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    match parts.as_slice() {
+        ["api", "sessions", _, "stop"] => None,
+        ["api", "sessions", key, ..] => SessionKey::parse(percent_decode_str(key).decode_utf8().ok()?).ok(),
+        _ => None,
+    }
+}
+
+/// The session that the parameters of a method name.
+pub(crate) fn session_of_params(params: &Value) -> Option<SessionKey> {
+    ["sessionKey", "key"].iter().find_map(|name| SessionKey::parse(params.get(*name)?.as_str()?).ok())
+}
+
 /// As [`ClusterRoute::of`], for a method of the WebSocket.
 pub(crate) fn route_of_method(method: &str, params: &Value) -> ClusterRoute {
-    let key = ["sessionKey", "key"].iter().find_map(|name| SessionKey::parse(params.get(*name)?.as_str()?).ok());
+    let key = session_of_params(params);
     match (method, key) {
         ("chat.send", Some(key)) => ClusterRoute::Message(key),
         ("sessions.reset" | "sessions.delete" | "sessions.share", Some(key)) => ClusterRoute::ChangeSession(key),

@@ -127,6 +127,12 @@ pub trait ClusterStore: Send + Sync {
     /// The membership that a session belongs to, and the node that had it last.
     fn locate_session(&self, session: SessionKey) -> StoreFuture<'_, SessionLocation>;
 
+    /// The membership that the session of a run belongs to, if any. The run may have ended.
+    fn run_node(&self, run: RunId) -> StoreFuture<'_, Option<Membership>>;
+
+    /// The sessions of this node.
+    fn own_sessions(&self) -> StoreFuture<'_, Vec<SessionKey>>;
+
     /// The membership that the session of a run belongs to, if the run has not ended.
     fn open_run_node(&self, run: RunId) -> StoreFuture<'_, Option<Membership>>;
 

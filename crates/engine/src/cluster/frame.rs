@@ -25,6 +25,8 @@ pub(super) enum FrameHead {
     Cancel { call: u64 },
     /// The sender has given up all calls between the two nodes: something was lost.
     Interrupt,
+    /// Events of the sender could not be sent.
+    EventsLost,
     /// Events of the sender, for the clients of the receiver.
     Events,
     /// Whether clients of the sender want the events of the receiver.

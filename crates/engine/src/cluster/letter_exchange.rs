@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use quell_bus::{
-    ClusterSecret, LetterOpener, LetterSealer, LetterTransport, NatsConnection, NatsEvent, NatsTransport, NodeAddress,
+    ClusterSecret, LetterOpener, LetterSealer, LetterTransport, MAX_LETTER_OVERHEAD, NatsConnection, NatsEvent,
+    NatsTransport, NodeAddress,
 };
 use quell_kernel::lease::Epoch;
 use quell_store::{Membership, StoredLetter};
@@ -23,6 +24,8 @@ use super::peer_link::{OutgoingFrame, PeerLink};
 
 /// Frames that are stored together, at most.
 const STORE_BATCH: usize = 64;
+/// Letters that may wait for the database.
+const MAX_STORED_LETTERS: usize = 4096;
 /// Until the next attempt after the database has refused letters.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How long letters to a node that NATS did not find go through the database, unless one of it arrives over NATS.
@@ -69,9 +72,11 @@ impl LetterExchange {
             let Some((events, driver)) = receiving else { return std::future::pending().await };
             tokio::join!(driver, self.receive_nats_events(events));
         };
+        let (to_store, stored) = mpsc::channel(MAX_STORED_LETTERS);
         tokio::select! {
             () = closing.cancelled() => {}
-            () = self.send_frames(frames, transport.as_ref()) => {}
+            () = self.send_frames(frames, transport.as_ref(), to_store) => {}
+            () = self.store_letters(stored) => {}
             () = self.receive_stored_letters() => {}
             () = receive_over_nats => tracing::error!("the connection to the message bus has ended for good"),
             () = self.note_connection(transport.as_ref()) => {}
@@ -92,29 +97,37 @@ impl LetterExchange {
         }
     }
 
-    async fn send_frames(&self, mut frames: mpsc::Receiver<OutgoingFrame>, nats: Option<&NatsTransport>) {
+    /// Never waits for the database: a stop over NATS must not queue behind it.
+    async fn send_frames(
+        &self,
+        mut frames: mpsc::Receiver<OutgoingFrame>,
+        nats: Option<&NatsTransport>,
+        to_store: mpsc::Sender<OutgoingFrame>,
+    ) {
         let own = address(self.cluster.membership());
-        let mut for_nats = LetterSealer::new(&self.secret, LetterTransport::Nats, own.clone());
-        let mut for_store = LetterSealer::new(&self.secret, LetterTransport::Database, own);
+        let mut sealer = LetterSealer::new(&self.secret, LetterTransport::Nats, own);
         let mut batch = Vec::new();
         while frames.recv_many(&mut batch, STORE_BATCH).await > 0 {
             if self.cluster.lost().is_cancelled() {
                 return;
             }
             metrics::counter!(LETTERS_METRIC, "direction" => "sent").increment(batch.len() as u64);
-            let mut to_store = Vec::new();
             for OutgoingFrame { to, frame } in batch.drain(..) {
                 let content = frame.encode();
-                let nats = nats.filter(|nats| self.reaches_over_nats(nats, &to));
-                let sent = nats.is_some_and(|nats| {
-                    let letter = for_nats.seal(&address(&to), &content);
+                // A letter that is sealed and not sent is a gap for its receiver, so it is checked before.
+                let fits = |nats: &&NatsTransport| {
+                    nats.max_letter_bytes().is_some_and(|max| content.len() + MAX_LETTER_OVERHEAD <= max)
+                };
+                let sent = nats.filter(|nats| self.reaches_over_nats(nats, &to)).filter(fits).is_some_and(|nats| {
+                    let letter = sealer.seal(&address(&to), &content);
                     letter.is_ok_and(|letter| nats.send(&address(&to), letter).is_ok())
                 });
-                if !sent && let Ok(letter) = for_store.seal(&address(&to), &content) {
-                    to_store.push((to, letter));
+                let receiver = to.clone();
+                if !sent && to_store.try_send(OutgoingFrame { to, frame }).is_err() {
+                    tracing::warn!(node = %receiver.node, "a letter was dropped: too many wait for the database");
+                    self.link.interrupt(&receiver);
                 }
             }
-            self.store_letters(to_store).await;
         }
     }
 
@@ -129,17 +142,23 @@ impl LetterExchange {
         self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.epoch, until);
     }
 
-    async fn store_letters(&self, letters: Vec<(Membership, Vec<u8>)>) {
-        if letters.is_empty() {
-            return;
-        }
-        let receivers: Vec<Membership> = letters.iter().map(|(to, _)| to.clone()).collect();
-        let stored = letters.into_iter().map(|(to, letter)| StoredLetter { to: to.node, letter }).collect();
-        // waits: in a task of the engine, which ends when the engine closes.
-        if let Err(error) = self.cluster.store().send_letters(stored).await {
-            tracing::warn!(%error, "letters to other nodes could not be stored");
-            receivers.iter().for_each(|receiver| self.link.interrupt(receiver));
-            tokio::time::sleep(RETRY_DELAY).await;
+    /// Sends letters through the database.
+    async fn store_letters(&self, mut frames: mpsc::Receiver<OutgoingFrame>) {
+        let own = address(self.cluster.membership());
+        let mut sealer = LetterSealer::new(&self.secret, LetterTransport::Database, own);
+        let mut batch = Vec::new();
+        while frames.recv_many(&mut batch, STORE_BATCH).await > 0 {
+            let receivers: Vec<Membership> = batch.iter().map(|outgoing| outgoing.to.clone()).collect();
+            let letters = batch.drain(..).filter_map(|OutgoingFrame { to, frame }| {
+                let letter = sealer.seal(&address(&to), &frame.encode()).ok()?;
+                Some(StoredLetter { to: to.node, letter })
+            });
+            // waits: in a task of the engine, which ends when the engine closes.
+            if let Err(error) = self.cluster.store().send_letters(letters.collect()).await {
+                tracing::warn!(%error, "letters to other nodes could not be stored");
+                receivers.iter().for_each(|receiver| self.link.interrupt(receiver));
+                tokio::time::sleep(RETRY_DELAY).await;
+            }
         }
     }
 

@@ -165,6 +165,7 @@ impl PeerLink {
             FrameHead::Interrupt => {
                 self.give_up(from);
             }
+            FrameHead::EventsLost => self.with_handler(|handler| handler.note_lost_events(from)),
             FrameHead::Events => self.with_handler(|handler| handler.receive_events(from, &part)),
             FrameHead::Interest { wanted } => self.with_handler(|handler| handler.note_interest(from, wanted)),
         }
@@ -259,8 +260,15 @@ impl PeerLink {
 
     /// As [`PeerLink::interrupt`], and events of the other node are among what was lost.
     pub(super) fn note_gap(&self, peer: &Membership) {
-        self.interrupt(peer);
+        self.give_up(peer);
+        // In any case: what was lost may be a request, of which nothing is known here.
+        self.send(peer, Frame::new(FrameHead::Interrupt, Vec::new()));
         self.with_handler(|handler| handler.note_lost_events(peer));
+    }
+
+    /// Tells another node that events for its clients were lost. False if too many frames wait.
+    pub fn send_lost_events(&self, peer: &Membership) -> bool {
+        self.send(peer, Frame::new(FrameHead::EventsLost, Vec::new()))
     }
 
     /// Returns whether anything was open.

@@ -14,6 +14,8 @@ use super::{Cluster, PeerCall};
 
 /// How long the answer to a stop waits for nodes that do not answer, unless it waits for the end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// A stop that ends by force and gives up takes this long by default: `grace_ms` and `hard_ms`.
+const LONGEST_STOP: Duration = Duration::from_secs(7);
 /// After the lease of a node: the time until others have settled it.
 const SETTLE_MARGIN: Duration = Duration::from_secs(1);
 
@@ -125,7 +127,7 @@ impl AskedPeers {
     async fn wait(&mut self, wait: StopWait) {
         let timeout = match wait {
             StopWait::CarriedOut => ANSWER_TIMEOUT,
-            StopWait::Ended => self.cluster.timing().lease() + SETTLE_MARGIN,
+            StopWait::Ended => self.cluster.timing().lease().max(LONGEST_STOP) + SETTLE_MARGIN,
         };
         let deadline = Instant::now() + timeout;
         if wait == StopWait::Ended {
@@ -137,9 +139,10 @@ impl AskedPeers {
         }
         let mut silent = std::mem::take(&mut self.unsettled);
         if wait == StopWait::Ended {
-            for membership in silent.drain(..) {
-                // At the deadline the runs of the membership are still to be sealed, which the answer shows.
-                let _ = timeout_at(deadline, self.cluster.wait_until_settled(&membership)).await;
+            for membership in std::mem::take(&mut silent) {
+                if timeout_at(deadline, self.cluster.wait_until_settled(&membership)).await.is_err() {
+                    silent.push(membership);
+                }
             }
         }
         {
@@ -213,12 +216,18 @@ async fn wait_for_answer(cluster: &Cluster, call: &mut PeerCall, wait: StopWait,
                     break;
                 }
             }
-            // The end of the answer, an error, or the deadline.
-            Ok(None | Some(Err(_))) if answered.is_some() || wait == StopWait::CarriedOut => break,
+            Ok(None) if answered.is_some() => break,
+            Ok(None | Some(Err(_))) if wait == StopWait::CarriedOut => break,
+            // The node has carried out the stop, or not, and does not say any more whether all has ended.
             Ok(None | Some(Err(_))) => {
                 let settled = timeout_at(deadline, cluster.wait_until_settled(call.peer())).await;
-                return if settled.is_ok() { PeerOutcome::Settled } else { PeerOutcome::Silent };
+                return match (settled, answered) {
+                    (Ok(()), Some(answer)) => PeerOutcome::Answered(answer),
+                    (Ok(()), None) => PeerOutcome::Settled,
+                    (Err(_), _) => PeerOutcome::Silent,
+                };
             }
+            Err(_) if wait == StopWait::Ended => return PeerOutcome::Silent,
             Err(_) => break,
         }
     }

@@ -91,7 +91,15 @@ impl Engine {
         if *node.draining.borrow() {
             self.inner().sessions.give_back_unused();
         }
-        let unused = node.cluster.owned_sessions().into_iter().filter(|key| !self.is_session_in_use(key));
+        let mut owned = node.cluster.owned_sessions();
+        // A claim whose caller has left, and a release that has failed, are known to the database only.
+        match node.cluster.store().own_sessions().await {
+            Ok(stored) => owned.extend(stored),
+            Err(error) => tracing::debug!(%error, "the sessions of this node could not be read"),
+        }
+        owned.sort_unstable();
+        owned.dedup();
+        let unused = owned.into_iter().filter(|key| !self.is_session_in_use(key));
         let release = |key| async move { node.cluster.release_session(&key).await };
         stream::iter(unused).for_each_concurrent(CONCURRENT_RELEASES, release).await;
     }

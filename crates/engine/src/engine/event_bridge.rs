@@ -11,6 +11,8 @@ use super::{Engine, EngineNotice};
 
 /// Events that are sent together, at most.
 const MAX_BATCH: usize = 256;
+/// Bytes of events that are sent together, unless one event is longer.
+const MAX_LETTER_BYTES: usize = 256 * 1024;
 /// How long events wait for others before they are sent together, when letters go through the database.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
 
@@ -19,7 +21,7 @@ const BATCH_DELAY: Duration = Duration::from_millis(20);
 pub(super) struct InterestedPeers(Mutex<BTreeSet<u64>>);
 
 impl InterestedPeers {
-    fn set(&self, peer: &Membership, wanted: bool) {
+    pub(super) fn set(&self, peer: &Membership, wanted: bool) {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if wanted {
             peers.insert(peer.epoch);
@@ -57,9 +59,16 @@ impl Engine {
         for notice in &notices {
             let owners = self.inner().sessions.owners();
             // Who may read it is in the database, if another node has created the session.
-            if let Some(key) = notice.session()
-                && let Err(error) = owners.learn(&self.inner().store, key).await
-            {
+            let learned = match notice {
+                EngineNotice::Session { key, reason } if reason != "message" => {
+                    owners.refresh(&self.inner().store, key).await
+                }
+                _ => match notice.session() {
+                    Some(key) => owners.learn(&self.inner().store, key).await,
+                    None => Ok(()),
+                },
+            };
+            if let (Err(error), Some(key)) = (learned, notice.session()) {
                 tracing::debug!(session = %key, %error, "the owner of a session of another node is not known");
             }
             self.inner().hub.publish_foreign(notice);
@@ -84,6 +93,8 @@ pub(super) async fn publish_foreign_events(engine: Engine, mut events: mpsc::Rec
 pub(super) async fn bridge_events(engine: Engine) {
     let Some(node) = &engine.inner().node else { return };
     let mut notices = engine.inner().hub.subscribe_own();
+    // Nodes that are still to be told that events were lost.
+    let mut to_be_told: BTreeSet<u64> = BTreeSet::new();
     loop {
         let first = tokio::select! {
             notice = notices.next() => notice,
@@ -91,9 +102,9 @@ pub(super) async fn bridge_events(engine: Engine) {
         };
         let mut batch: Vec<EngineNotice> = first.into_iter().collect();
         if batch.is_empty() {
-            tracing::warn!("events for clients of other nodes were lost; the clients catch up");
+            tracing::warn!("events for clients of other nodes were lost: the clients are disconnected and resume");
             notices = engine.inner().hub.subscribe_own();
-            continue;
+            to_be_told.extend(node.cluster.live_peers().iter().map(|row| row.membership.epoch));
         }
         let peers: Vec<Membership> = node.cluster.live_peers().into_iter().map(|row| row.membership).collect();
         let interested: Vec<Membership> =
@@ -107,16 +118,34 @@ pub(super) async fn bridge_events(engine: Engine) {
             batch.push(notice);
         }
         batch.retain(EngineNotice::is_for_other_nodes);
-        if batch.is_empty() || interested.is_empty() {
-            continue;
-        }
-        let events = serde_json::to_vec(&batch).unwrap_or_default();
+        let letters = serialize_batch(&batch);
         for peer in interested {
-            if !node.link.send_events(&peer, events.clone()) {
+            if to_be_told.contains(&peer.epoch) && node.link.send_lost_events(&peer) {
+                to_be_told.remove(&peer.epoch);
+            }
+            if !letters.iter().all(|events| node.link.send_events(&peer, events.clone())) {
                 tracing::warn!(node = %peer.node, "events for the clients of another node were dropped: too many wait");
+                to_be_told.insert(peer.epoch);
             }
         }
     }
+}
+
+/// JSON arrays of these events, each with at most [`MAX_LETTER_BYTES`] or one event.
+fn serialize_batch(batch: &[EngineNotice]) -> Vec<Vec<u8>> {
+    let mut letters: Vec<Vec<u8>> = Vec::new();
+    for notice in batch {
+        let event = serde_json::to_vec(notice).unwrap_or_default();
+        match letters.last_mut().filter(|letter| letter.len() + event.len() < MAX_LETTER_BYTES) {
+            Some(letter) => {
+                letter.push(b',');
+                letter.extend(event);
+            }
+            None => letters.push([b"[".as_slice(), &event].concat()),
+        }
+    }
+    letters.iter_mut().for_each(|letter| letter.push(b']'));
+    letters
 }
 
 /// Tells the other nodes whether clients of this one want their events, as soon as that changes.

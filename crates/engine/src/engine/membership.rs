@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use quell_bus::{NatsTransport, NodeAddress};
 use quell_kernel::Moment;
+use quell_kernel::StopLevel;
 use quell_kernel::clock_skew::clock_skew_ms;
 use quell_kernel::lease::{Epoch, LeaseDuty, RenewOutcome};
 use quell_kernel::registry::AdmissionGate;
+use quell_protocol::{NodeName, StopReason};
 use quell_store::{ChangeCount, Membership, NodeRow, RenewalAnswer, RenewalRequest, StoreError, WaitingStop};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -22,6 +24,9 @@ use super::peers::{CarriedOutStops, EnginePeerHandler, PeerService, PeerStop};
 use super::recovery::Recovery;
 use super::{Engine, NodeSettings, StartError};
 use crate::cluster::{Cluster, ExchangeTasks, LetterExchange, NodeReport, PeerLink, RenewalFacts};
+
+/// How long a node tries to fence another one before it looks again.
+const FENCE_TIME: Duration = Duration::from_secs(1);
 
 /// The shortest pause between two looks at nodes whose leases have ended.
 const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -98,6 +103,10 @@ impl Node {
         self.settling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn forget_change(&self, topic: &str) {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).remove(topic);
+    }
+
     /// The topics that have changed since the last call.
     fn note_changes(&self, counts: Vec<ChangeCount>) -> Vec<String> {
         let mut known = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +134,7 @@ impl Engine {
             return Err(StoreError::Fenced);
         }
         node.cluster.begin_lease(sent.at);
-        node.note_changes(answer.changes.clone());
+        // All topics count as changed: what was loaded at the start may be older than this answer.
         let carried_out = self.apply_renewal(node, &sent, answer);
         node.link.set_handler(Box::new(EnginePeerHandler(Arc::downgrade(&self.0))));
         let runs = &self.inner().runs;
@@ -142,10 +151,15 @@ impl Engine {
     /// The first renewal, tried again while the lease that the node has joined with lasts.
     async fn renew_first(&self, node: &Node) -> Result<(SentRenewal, RenewalAnswer), StoreError> {
         let deadline = Instant::now() + node.cluster.timing().lease();
+        let mut carried_out = Vec::new();
         loop {
             let sent = self.sent_renewal();
-            let request = self.renewal_request(Vec::new(), DrainNews::default());
+            let request = self.renewal_request(carried_out.clone(), DrainNews::default());
             match node.cluster.store().renew(request).await {
+                Ok(answer) if answer.outcome == RenewOutcome::StopFirst => {
+                    answer.stops.iter().for_each(|stop| self.carry_out_waiting_stop(stop));
+                    carried_out = answer.stops.iter().map(|stop| stop.number).collect();
+                }
                 Ok(answer) => return Ok((sent, answer)),
                 Err(error) if Instant::now() >= deadline => return Err(error),
                 Err(error) => tracing::warn!(%error, "the lease could not be renewed yet"),
@@ -169,6 +183,7 @@ impl Engine {
             max_in_flight: self.inner().config.limits.in_flight_runs,
             processes: self.count_live_processes(),
             draining: self.is_draining(),
+            wants_events: *self.inner().hub.watch_readers().borrow() > 0,
             lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
         }
     }
@@ -197,12 +212,19 @@ impl Engine {
         }
         self.inner().runs.spawn(reload_topics(self.clone(), node.note_changes(answer.changes)));
         let own = node.cluster.membership();
-        for dead in answer.nodes.iter().filter(|row| row.membership != *own && is_to_be_settled(row)) {
+        for dead in answer.nodes.iter().filter(|row| row.membership != *own && is_to_be_settled(row, &own.node)) {
             self.settle(node, dead.membership.clone());
         }
         node.link.drop_calls_of_gone_nodes(&answer.nodes);
         let is_member = |epoch| answer.nodes.iter().any(|row| row.membership.epoch == epoch);
         node.interested_peers.retain(is_member);
+        for row in &answer.nodes {
+            // A letter that said so may have been lost. One that says the opposite is not undone: it may be newer.
+            let report: NodeReport = serde_json::from_str(&row.report).unwrap_or_default();
+            if report.wants_events && row.membership != *own {
+                node.interested_peers.set(&row.membership, true);
+            }
+        }
         node.cluster.set_nodes(answer.nodes);
         carried_out
     }
@@ -210,11 +232,17 @@ impl Engine {
     fn carry_out_waiting_stop(&self, waiting: &WaitingStop) {
         match serde_json::from_str::<PeerStop>(&waiting.stop) {
             Ok(stop) => drop(self.carry_out_peer_stop(&stop)),
-            Err(error) => tracing::error!(%error, "a stop of another node cannot be read; is it of a newer version?"),
+            Err(error) => {
+                tracing::error!(%error, "a stop of another node cannot be read, so everything on this node is stopped");
+                let runs = &self.inner().runs;
+                let ids = runs.active_runs().iter().map(|live_run| live_run.run.id.clone()).collect();
+                drop(runs.abort_runs(ids, StopLevel::Forced, &StopReason::from_text("a stop of another version")));
+                self.inner().services.background.stop(StopLevel::Forced, |_| true);
+            }
         }
     }
 
-    async fn reload_topic(&self, topic: &str) {
+    async fn reload_topic(&self, topic: &str) -> bool {
         let reloaded = match topic {
             "tokens" => self.inner().access.reload().await.map_err(|error| error.to_string()),
             "agents" => self.reload_created_agents().await.map_err(|error| error.to_string()),
@@ -224,9 +252,10 @@ impl Engine {
             "hold" => self.reload_hold().await.map_err(|error| error.to_string()),
             _ => Ok(()),
         };
-        if let Err(problem) = reloaded {
-            tracing::warn!(topic, problem, "a change of another node could not be read");
+        if let Err(problem) = &reloaded {
+            tracing::warn!(topic, problem, "a change of another node could not be read; it is tried again");
         }
+        reloaded.is_ok()
     }
 
     /// Settles a dead membership in a task, unless one does so already.
@@ -265,14 +294,22 @@ struct DrainNews {
 
 /// True for a membership whose lease has ended. One that was fenced earlier is settled by the next start of its node, as
 /// long as the lease lasts.
-fn is_to_be_settled(row: &NodeRow) -> bool {
-    row.expires_in.is_zero()
+fn is_to_be_settled(row: &NodeRow, own: &NodeName) -> bool {
+    row.expires_in.is_zero() || (row.fenced && row.membership.node == *own)
 }
 
 /// Returns false if another node does it, or the lease was renewed after all.
 async fn settle_membership(node: &Node, dead: &Membership) -> Result<bool, StoreError> {
     let store = node.cluster.store();
-    if !store.fence(dead.epoch).await? || !store.begin_settling(dead.epoch).await? {
+    let deadline = Instant::now() + FENCE_TIME;
+    // A transaction of the dead node may take a moment to end.
+    while !store.fence(dead.epoch).await? {
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        tokio::time::sleep(MIN_LOOK_INTERVAL).await;
+    }
+    if !store.begin_settling(dead.epoch).await? {
         return Ok(false);
     }
     node.recovery.of_membership(dead.clone()).seal_open_runs().await?;
@@ -287,9 +324,13 @@ async fn reload_topics(engine: Engine, topics: Vec<String>) {
     // One after the other, so that no older state replaces a newer one.
     let _reloading = node.reloading.lock().await;
     for topic in topics {
-        tokio::select! {
-            () = engine.reload_topic(&topic) => {}
+        let is_reloaded = tokio::select! {
+            is_reloaded = engine.reload_topic(&topic) => is_reloaded,
             () = engine.inner().closing.cancelled() => return,
+        };
+        if !is_reloaded {
+            // The next renewal tries again.
+            node.forget_change(&topic);
         }
     }
     let day = engine.inner().clock.day(engine.inner().clock.now()).to_string();
@@ -367,7 +408,9 @@ struct DeadNodeLooks {
 
 impl DeadNodeLooks {
     fn note(&mut self, nodes: &[NodeRow], own: &Membership) {
-        let ends = nodes.iter().filter(|row| row.membership != *own).map(|row| row.expires_in).min();
+        // Those whose leases have ended are being settled; each renewal tries again.
+        let others = nodes.iter().filter(|row| row.membership != *own && !row.expires_in.is_zero());
+        let ends = others.map(|row| row.expires_in).min();
         self.next = ends.map(|ends| Instant::now() + ends.max(MIN_LOOK_INTERVAL));
     }
 

@@ -22,6 +22,9 @@ use crate::cluster::{Cluster, PeerAnswer, PeerCall, PeerHandler, PeerStopAnswer,
 /// accepted since.
 const REPEATED_STOP_TIME: Duration = Duration::from_secs(120);
 
+/// How long the view of a run waits for its node.
+const VIEW_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// How long a sign-in waits for a node that may have issued its code.
 const LOGIN_CODE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -219,10 +222,10 @@ impl Engine {
         let Some(mut call) = self.call_peer(&owner, &PeerRequest::FindRun { run: run.clone() }, &[]) else {
             return Ok(None);
         };
-        match call.next().await {
-            Some(Ok(message)) => Ok(serde_json::from_slice(&message).ok()),
-            // It has ended meanwhile, or its node: the database has what is known.
-            Some(Err(_)) | None => Ok(None),
+        match timeout(VIEW_TIMEOUT, call.next()).await {
+            Ok(Some(Ok(message))) => Ok(serde_json::from_slice(&message).ok()),
+            // It has ended meanwhile, or its node, or it does not answer: the database has what is known.
+            Ok(Some(Err(_)) | None) | Err(_) => Ok(None),
         }
     }
 
@@ -262,7 +265,8 @@ impl Engine {
 async fn store_stop(store: &dyn ClusterStore, own: &Membership, mut epochs: Vec<u64>, stop: &PeerStop) -> StoredStop {
     // waits: in a task of the engine; the stop is on its way.
     let owner = match &stop.scope {
-        StopScope::Run { id, .. } => store.open_run_node(id.clone()).await.ok(),
+        // An ended run may have background work. A run that nobody knows may be accepted soon, anywhere.
+        StopScope::Run { id, .. } => store.run_node(id.clone()).await.ok().filter(Option::is_some),
         StopScope::Session { key, .. } | StopScope::Conversation { session: key, .. } => {
             store.session_node(key.clone()).await.ok()
         }
@@ -321,6 +325,8 @@ async fn answer_with_events(engine: Engine, run: RunId, after: u64, mut answer: 
     let Some(live_run) = live_run else { return answer.fail("the run is not here".to_owned()) };
     let mut follower = live_run.follow(after);
     let cancelled = answer.cancelled().clone();
+    // Tells the reader that its request has arrived.
+    answer.send(&[]);
     loop {
         let event = tokio::select! {
             event = follower.next() => event,

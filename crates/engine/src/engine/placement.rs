@@ -48,6 +48,7 @@ impl Engine {
         placement: Placement,
     ) -> Result<Option<Membership>, PlacementError> {
         let Some(cluster) = self.cluster() else { return Ok(None) };
+        self.refresh_owner(key).await?;
         let deadline = Instant::now() + cluster.timing().lease() + SETTLE_MARGIN;
         loop {
             let location = cluster.store().locate_session(key.clone()).await?;

@@ -46,6 +46,20 @@ pub(super) struct Recovery {
     survivors: BTreeMap<RunId, Vec<String>>,
 }
 
+/// The open runs that an earlier daemon of this data directory may have left processes of. Those of other nodes are alive:
+/// they may be on the same machine.
+async fn list_runs_left_here(store: &Store) -> Result<Vec<RunRow>, StoreError> {
+    let Some(cluster) = store.cluster() else { return store.runs().list_open().await };
+    let mut runs = cluster.open_runs_without_node().await?;
+    let own = cluster.membership();
+    for row in cluster.list_nodes().await? {
+        if row.fenced && row.membership.node == own.node && row.membership.epoch != own.epoch {
+            runs.extend(cluster.open_runs_of(row.membership.epoch).await?);
+        }
+    }
+    Ok(runs)
+}
+
 impl Recovery {
     /// Ends the surviving processes of runs that the last daemon left accepted or started, and keeps the names of those
     /// that could not be ended. Writes nothing to the database.
@@ -56,7 +70,7 @@ impl Recovery {
     /// # Cancel safety
     /// Safe: processes that were ended stay ended.
     pub(super) async fn begin(store: Store, clock: Clock, services: Arc<Services>) -> Result<Self, StoreError> {
-        let open_runs = store.runs().list_open().await?;
+        let open_runs = list_runs_left_here(&store).await?;
         let Survivors { ended, alive: survivors } =
             services.wardens.end_survivors(&open_runs.iter().map(|row| row.id.as_str()).collect()).await;
         for (run, names) in &ended {

@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use quell_protocol::{EventKind, RunEvent, RunId};
 use quell_store::StoreError;
+use tokio::time::timeout;
 
 use super::{Engine, Follower, RunFollow};
 use crate::cluster::PeerCall;
 
 /// Until the next attempt when nobody can say where the run is.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// How long a node may take to begin.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads the events of a run from the node that it is on, and from the database when that node is dead.
 #[derive(Debug)]
@@ -64,6 +68,8 @@ impl RemoteFollower {
                     },
                     Some(Err(_)) => {
                         self.source = RemoteSource::Unknown;
+                        // The node may not have stored yet what it knows.
+                        tokio::time::sleep(RETRY_DELAY).await;
                         continue;
                     }
                     None => {
@@ -96,9 +102,15 @@ impl RemoteFollower {
     async fn try_find_source(&self) -> Result<Option<RemoteSource>, StoreError> {
         let Some(cluster) = self.engine.cluster() else { return Ok(Some(RemoteSource::Finished)) };
         if let Some(owner) = cluster.store().open_run_node(self.run.clone()).await? {
-            let call =
-                cluster.is_live_peer(&owner).then(|| self.engine.follow_on_peer(&owner, &self.run, self.last_seen_seq));
-            return Ok(call.flatten().map(RemoteSource::Peer));
+            if !cluster.is_live_peer(&owner) {
+                return Ok(None);
+            }
+            let Some(mut call) = self.engine.follow_on_peer(&owner, &self.run, self.last_seen_seq) else {
+                return Ok(None);
+            };
+            // The first message is empty. Without it, the request may have been lost.
+            let has_begun = matches!(timeout(BEGIN_TIMEOUT, call.next()).await, Ok(Some(Ok(_))));
+            return Ok(has_begun.then_some(RemoteSource::Peer(call)));
         }
         Ok(Some(match self.engine.follow_run_here(&self.run, self.last_seen_seq).await? {
             Some(RunFollow::Live(follower)) => RemoteSource::Here(follower),

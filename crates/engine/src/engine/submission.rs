@@ -119,6 +119,7 @@ impl Engine {
         if submission.text.len() > MAX_MESSAGE_BYTES {
             return Err(SubmitError::TooLong(submission.text.len()));
         }
+        self.refresh_owner(&submission.session).await?;
         let Ok(claim) = self.claim_session(caller, &submission.session) else {
             return Err(SubmitError::PrivateSession(submission.session));
         };

@@ -5,6 +5,7 @@ use quell_protocol::api::RunView;
 use quell_protocol::approval::ApprovalRow;
 use quell_protocol::audit::Action;
 use quell_protocol::{Principal, RunId, SessionKey, Surface};
+use quell_store::StoreError;
 use quell_tools::background::BackgroundProcess;
 use tokio::sync::watch;
 
@@ -20,6 +21,23 @@ impl Engine {
     }
 
     /// True if the caller may read the session. Also true if there is none: then there is nothing to read.
+    /// Reads the owner of a session again, unless it belongs to this node: another one may have created, shared or deleted
+    /// it. Does nothing without a cluster.
+    ///
+    /// # Errors
+    /// The store's error; the caller must not go on then.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn refresh_owner(&self, key: &SessionKey) -> Result<(), StoreError> {
+        match self.cluster() {
+            Some(cluster) if !cluster.owns_session(key) => {
+                self.inner().sessions.owners().refresh(&self.inner().store, key).await
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub fn may_read_session(&self, caller: &Caller, key: &SessionKey) -> bool {
         self.session_ownership(key).is_none_or(|session| caller.viewer().may_read_session(&session))
     }

@@ -91,6 +91,26 @@ impl SessionOwners {
         Ok(())
     }
 
+    /// Reads the owner of a session again, which another node may have created, shared or deleted.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads, and the table is changed in one step.
+    pub async fn refresh(&self, store: &Store, key: &SessionKey) -> Result<(), StoreError> {
+        let stored = store.sessions().find(key.clone()).await?;
+        let mut table = self.lock();
+        match (stored, table.sessions.entry(key.clone())) {
+            (Some(session), entry) => {
+                let ownership = SessionOwnership { owner: session.owner, sharing: sharing_of(session.shared) };
+                let entry = entry.or_insert(OwnerEntry { ownership: ownership.clone(), is_stored: true, claims: 0 });
+                (entry.ownership, entry.is_stored) = (ownership, true);
+            }
+            (None, Entry::Occupied(entry)) if entry.get().is_stored && entry.get().claims == 0 => drop(entry.remove()),
+            // Somebody creates it here.
+            (None, Entry::Occupied(_) | Entry::Vacant(_)) => {}
+        }
+        Ok(())
+    }
+
     /// Reads the owner of a session that another node may have created.
     ///
     /// # Cancel safety

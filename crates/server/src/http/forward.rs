@@ -13,7 +13,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use quell_channels::flow::{CHANNEL_DUTY_PREFIX, channel_duty};
@@ -28,9 +28,10 @@ use quell_protocol::{ErrorCode, SessionKey};
 use quell_store::Membership;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::{ApiCall, ProblemResponse, problem_response};
-use crate::cluster_routes::{ClusterRoute, merge_answers, replace_channel_row};
+use crate::cluster_routes::{ClusterRoute, merge_answers, replace_channel_row, session_of_path};
 use crate::state::ServerState;
 use crate::ws::{ForwardedMethod, answer_forwarded_method};
 
@@ -38,6 +39,8 @@ use crate::ws::{ForwardedMethod, answer_forwarded_method};
 const MAX_INSPECTED_BYTES: usize = 64 * 1024;
 /// For the answers of all nodes to a request about what they have.
 const GATHER_TIMEOUT: Duration = Duration::from_secs(2);
+/// For the beginning of the answer to a forwarded request: the request itself may have been lost.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Names the nodes whose part of a list is missing.
 const UNREACHED_HEADER: HeaderName = HeaderName::from_static("x-quell-unreached");
 
@@ -84,6 +87,13 @@ const FORWARDED_HEADERS: [HeaderName; 3] =
 pub(super) async fn forward_to_owner(State(server): State<ServerState>, request: Request, next: Next) -> Response {
     let is_alone = server.engine().cluster().is_none() || request.extensions().get::<Forwarded>().is_some();
     let route = if is_alone { ClusterRoute::Here } else { ClusterRoute::of(request.method(), request.uri().path()) };
+    // Who may read a session that another node has created or shared is in the database.
+    if server.engine().cluster().is_some()
+        && let Some(key) = session_of_path(request.uri().path())
+        && let Err(error) = server.engine().refresh_owner(&key).await
+    {
+        return ProblemResponse::from(error).into_response();
+    }
     let answered = match route {
         ClusterRoute::Here => return next.run(request).await,
         ClusterRoute::Session(key) => at_owner_of(&server, request, next, key, Placement::WhereItIs).await,
@@ -139,16 +149,24 @@ async fn open_session(server: &ServerState, request: Request, next: Next) -> Res
 
 /// Reads a short body, and gives it back with the request. `None` if it is longer.
 async fn inspect_body(request: Request) -> (Request, Option<Bytes>) {
-    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if length.is_none_or(|length: usize| length > MAX_INSPECTED_BYTES) {
-        return (request, None);
-    }
     let (parts, body) = request.into_parts();
-    match to_bytes(body, MAX_INSPECTED_BYTES).await {
-        Ok(bytes) => (Request::from_parts(parts, Body::from(bytes.clone())), Some(bytes)),
-        // The client has gone away.
-        Err(_) => (Request::from_parts(parts, Body::empty()), None),
+    let (mut read, mut pieces) = (BytesMut::new(), body.into_data_stream());
+    while read.len() <= MAX_INSPECTED_BYTES {
+        match pieces.next().await {
+            Some(Ok(piece)) => read.extend_from_slice(&piece),
+            None => {
+                let bytes = read.freeze();
+                return (Request::from_parts(parts, Body::from(bytes.clone())), Some(bytes));
+            }
+            // The client has gone away: the handler finds that out, too.
+            Some(Err(error)) => {
+                let rest = stream::iter([Ok(read.freeze()), Err(error)]);
+                return (Request::from_parts(parts, Body::from_stream(rest)), None);
+            }
+        }
     }
+    let rest = stream::iter([Ok(read.freeze())]).chain(pieces);
+    (Request::from_parts(parts, Body::from_stream(rest)), None)
 }
 
 /// Answers a request about a session on the node that has it.
@@ -166,7 +184,7 @@ async fn at_owner_of(
     let (mut parts, body) = request.into_parts();
     let call = ApiCall::from_request_parts(&mut parts, server).await?;
     let Some(owner) = engine.find_node_for(&key, placement).await? else {
-        return Ok(next.run(Request::from_parts(parts, body)).await);
+        return Ok(next.run(authenticated(parts, &call, body)).await);
     };
     let body = read_body(server, body).await?;
     let forwarded = forward(engine, &owner, &parts, &call, &body).await;
@@ -178,6 +196,12 @@ async fn at_owner_of(
         );
         problem_response(ErrorCode::NodeUnreachable, detail).retry_after(1)
     })
+}
+
+/// A request whose caller is known, so that it is not counted again.
+fn authenticated(mut parts: Parts, call: &ApiCall, body: Body) -> Request {
+    parts.extensions.insert(ForwardedCaller { caller: call.caller.clone(), credential: call.credential });
+    Request::from_parts(parts, body)
 }
 
 async fn read_body(server: &ServerState, body: Body) -> Result<Bytes, ProblemResponse> {
@@ -202,10 +226,7 @@ async fn send_to_channel(server: &ServerState, request: Request, next: Next) -> 
     };
     match holder {
         Some(holder) => forward_to_holder(server, &holder, &parts, &call, &body).await,
-        None => {
-            parts.extensions.insert(ForwardedCaller { caller: call.caller, credential: call.credential });
-            Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
-        }
+        None => Ok(next.run(authenticated(parts, &call, Body::from(body))).await),
     }
 }
 
@@ -256,7 +277,8 @@ pub(super) async fn forward_post(
     let headers = headers.iter().filter(|(name, _)| !left_out.contains(name)).filter_map(is_text).collect();
     let name = utf8_percent_encode(channel, NON_ALPHANUMERIC);
     let target = format!("/api/channels/{name}/messages");
-    let head = ForwardedRequest { method: Method::POST.to_string(), target, headers, from: None };
+    let request = ForwardedRequest { method: Method::POST.to_string(), target, headers, from: None };
+    let head = ForwardedHead::Request(Box::new(request));
     let head = serde_json::to_string(&head).unwrap_or_default();
     let answered = match engine.forward(&holder, &head, body) {
         Some(call) => receive_response(call).await,
@@ -273,8 +295,7 @@ async fn list_channels(server: &ServerState, request: Request, next: Next) -> Re
     let (mut parts, body) = request.into_parts();
     let call = ApiCall::from_request_parts(&mut parts, server).await?;
     let asked = copy_parts(&parts);
-    parts.extensions.insert(ForwardedCaller { caller: call.caller.clone(), credential: call.credential });
-    let (head, body) = next.run(Request::from_parts(parts, body)).await.into_parts();
+    let (head, body) = next.run(authenticated(parts, &call, body)).await.into_parts();
     let Ok(body) = to_bytes(body, usize::MAX).await else { return Ok(head.status.into_response()) };
     let engine = server.engine();
     let duties = match engine.cluster() {
@@ -332,10 +353,11 @@ async fn forward(
 }
 
 async fn receive_response(mut peer_call: PeerCall) -> Result<Response, String> {
-    let head = match peer_call.next().await {
-        Some(Ok(head)) => head,
-        Some(Err(error)) => return Err(error.to_string()),
-        None => return Err("its answer is empty".to_owned()),
+    let head = match timeout(ANSWER_TIMEOUT, peer_call.next()).await {
+        Ok(Some(Ok(head))) => head,
+        Ok(Some(Err(error))) => return Err(error.to_string()),
+        Ok(None) => return Err("its answer is empty".to_owned()),
+        Err(_) => return Err(format!("it has not answered for {} s", ANSWER_TIMEOUT.as_secs())),
     };
     let head: ForwardedResponse = serde_json::from_slice(&head).map_err(|error| error.to_string())?;
     let body = stream::unfold(peer_call, |mut peer_call| async move {
@@ -358,7 +380,7 @@ async fn every_node(server: &ServerState, request: Request, next: Next) -> Resul
     let call = ApiCall::from_request_parts(&mut parts, server).await?;
     let asked = copy_parts(&parts);
     let others = ask_others(server, &asked, &call, &[]);
-    let here = next.run(Request::from_parts(parts, body));
+    let here = next.run(authenticated(parts, &call, body));
     let (here, others) = tokio::join!(here, others);
     if !here.status().is_success() {
         return Ok(here);
@@ -390,7 +412,7 @@ async fn any_node(server: &ServerState, request: Request, next: Next) -> Result<
         return Ok(next.run(Request::from_parts(parts, whole)).await);
     };
     let again = copy_parts(&parts);
-    let here = next.run(Request::from_parts(parts, whole)).await;
+    let here = next.run(authenticated(parts, &call, whole)).await;
     if here.status() != StatusCode::NOT_FOUND {
         return Ok(here);
     }

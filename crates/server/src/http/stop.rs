@@ -122,8 +122,8 @@ fn owner_unreached(id: &RunId, stop: &StopAnswer) -> ProblemResponse {
     problem_response(
         ErrorCode::NodeUnreachable,
         format!(
-            "the run {id:?} is on the node {}, which does not answer. {stored} Everything that the node holds ends by {}, \
-             {} ms from now, when its lease ends",
+            "the run {id:?} is on the node {}, which does not answer. {stored} If it stays silent, everything that it holds ends \
+             by {}, {} ms from now, when its lease ends",
             node.node, node.lease_ends_by, node.lease_ends_in_ms
         ),
     )

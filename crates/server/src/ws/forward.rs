@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::frame::RpcError;
-use super::methods::{WsClient, WsSubscriptions};
+use super::methods::{STOP_METHODS, WsClient, WsSubscriptions};
 use super::outbox::ClientOutbox;
 use super::peer::{WsPeer, WsRole};
-use crate::cluster_routes::{ClusterRoute, merge_lists, route_of_method};
-use crate::http::ForwardedHead;
+use crate::cluster_routes::{ClusterRoute, merge_lists, route_of_method, session_of_params};
+use crate::http::{ANSWER_TIMEOUT, ForwardedHead};
 use crate::state::ServerState;
 
 /// For the answers of all nodes to a method about what they have.
@@ -38,6 +38,8 @@ pub(crate) struct ForwardedMethod {
 /// Where a method is answered.
 pub(super) enum MethodRoute {
     Here,
+    /// Here, after the owner of the session was read from the database.
+    HereInSession(SessionKey),
     AtOwnerOf(SessionKey, Placement),
     EveryNode,
     AnyNode,
@@ -56,6 +58,9 @@ impl MethodRoute {
             ClusterRoute::Session(key) => at_owner(key, Placement::WhereItIs),
             ClusterRoute::EveryNode => Self::EveryNode,
             ClusterRoute::AnyNode => Self::AnyNode,
+            ClusterRoute::Here if !STOP_METHODS.contains(&method) => {
+                session_of_params(params).map_or(Self::Here, Self::HereInSession)
+            }
             ClusterRoute::OpenSession
             | ClusterRoute::Duty(_)
             | ClusterRoute::SendToChannel
@@ -85,6 +90,10 @@ impl WsClient {
     ) -> Result<Value, RpcError> {
         match route {
             MethodRoute::Here => self.answer_here(&method, params).await,
+            MethodRoute::HereInSession(key) => {
+                self.engine().refresh_owner(&key).await?;
+                self.answer_here(&method, params).await
+            }
             MethodRoute::AtOwnerOf(key, placement) => match self.engine().find_node_for(&key, placement).await? {
                 None => self.answer_here(&method, params).await,
                 Some(owner) => self.ask_node(&owner, &method, &params).await,
@@ -139,7 +148,11 @@ impl WsClient {
             RpcError::unavailable(text)
         };
         let mut call = self.engine().forward(node, &head, &[]).ok_or_else(|| silent("there is no cluster"))?;
-        match call.next().await {
+        let answer = match tokio::time::timeout(ANSWER_TIMEOUT, call.next()).await {
+            Ok(answer) => answer,
+            Err(_) => return Err(silent("it has not answered in time")),
+        };
+        match answer {
             Some(Ok(answer)) => match serde_json::from_slice::<ForwardedResult>(&answer) {
                 Ok(ForwardedResult::Payload(payload)) => Ok(payload),
                 Ok(ForwardedResult::Refused(error)) => Err(error),

@@ -30,7 +30,7 @@ use crate::budget::Reservation;
 use crate::state::ServerState;
 
 /// Methods that are accepted however many requests are pending.
-const STOP_METHODS: &[&str] = &["chat.abort", "runs.stop", "sessions.abort", "stop.all"];
+pub(super) const STOP_METHODS: &[&str] = &["chat.abort", "runs.stop", "sessions.abort", "stop.all"];
 
 /// True for what the stop contract names: stops, the hold, and messages whose text is a stop. No limiter counts them.
 fn is_outside_limits(method: &str, params: &Value) -> bool {

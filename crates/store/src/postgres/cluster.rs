@@ -156,6 +156,23 @@ impl ClusterStore for ClusterMember {
         })
     }
 
+    fn run_node(&self, run: RunId) -> StoreFuture<'_, Option<Membership>> {
+        self.store.read(move |db| {
+            let sql =
+                "SELECT nodes.epoch, nodes.name FROM runs JOIN session_nodes USING (session) JOIN nodes USING (epoch)
+                       WHERE runs.id = $1";
+            db.query_optional(sql, &[&run.as_str()])?.as_ref().map(membership_from_row).transpose()
+        })
+    }
+
+    fn own_sessions(&self) -> StoreFuture<'_, Vec<SessionKey>> {
+        let epoch = to_number(self.node.membership.epoch);
+        self.store.read(move |db| {
+            let rows = db.query("SELECT session FROM session_nodes WHERE epoch = $1", &[&epoch])?;
+            rows.iter().map(|row| parse_id(row, 0, SessionKey::parse)).collect()
+        })
+    }
+
     fn open_run_node(&self, run: RunId) -> StoreFuture<'_, Option<Membership>> {
         self.store.read(move |db| {
             let sql =
@@ -224,6 +241,8 @@ impl ClusterStore for ClusterMember {
     fn finish_settling(&self, epoch: Epoch) -> StoreFuture<'_, ()> {
         self.store.write(move |db| {
             db.execute("DELETE FROM nodes WHERE epoch = $1 AND fenced", &[&to_number(epoch)])?;
+            // Letters that nobody has taken are for memberships that have ended.
+            db.run("DELETE FROM node_letters WHERE sent_at < clock_timestamp() - interval '1 hour'")?;
             // The sessions that were waited for are free.
             db.run("NOTIFY quell, '*'")
         })
@@ -315,8 +334,12 @@ fn fence_expired(db: &PgConnection, epoch: i64) -> Result<bool, StoreError> {
     let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                WHERE datname = current_database() AND application_name = $1 AND pid <> pg_backend_pid()";
     db.query(sql, &[&boot::connection_name(epoch)])?;
-    db.run(&format!("SELECT pg_advisory_xact_lock({EPOCH_LOCK}, {epoch})"))?;
-    // It may have been renewed while this one waited for the lock.
+    // Not waited for: the same connection renews the lease of this node. The caller tries again.
+    let lock = db.query_row(&format!("SELECT pg_try_advisory_xact_lock({EPOCH_LOCK}, {epoch})"), &[])?;
+    if !get::<bool>(&lock, 0)? {
+        return Ok(false);
+    }
+    // It may have been renewed meanwhile.
     let sql = "UPDATE nodes SET fenced = true WHERE epoch = $1 AND expires_at <= clock_timestamp()";
     Ok(db.execute(sql, &[&epoch])? > 0)
 }

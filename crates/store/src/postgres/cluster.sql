@@ -90,5 +90,5 @@ CREATE TRIGGER count_change AFTER INSERT OR UPDATE OR DELETE ON agents
     FOR EACH ROW EXECUTE FUNCTION quell_count_change('agents');
 CREATE TRIGGER count_change AFTER INSERT OR UPDATE OR DELETE ON hold
     FOR EACH ROW EXECUTE FUNCTION quell_count_change('hold');
-CREATE TRIGGER count_change AFTER UPDATE OF shared, owner ON sessions
+CREATE TRIGGER count_change AFTER UPDATE OF shared, owner OR DELETE ON sessions
     FOR EACH ROW EXECUTE FUNCTION quell_count_change('sharing');

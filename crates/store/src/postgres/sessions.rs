@@ -149,6 +149,7 @@ fn query_open_runs(db: &PgConnection, session: &SessionKey) -> Result<Vec<RunId>
 /// Turns, runs and notes are deleted with the session by their foreign keys.
 fn delete_session(db: &PgConnection, key: &SessionKey, at: &str) -> Result<DeleteSessionOutcome, StoreError> {
     save_receipts(db, key, at)?;
+    db.execute("DELETE FROM session_homes WHERE session = $1", &[&key.as_str()])?;
     let deleted = db.execute("DELETE FROM sessions WHERE key = $1", &[&key.as_str()])?;
     Ok(if deleted > 0 { DeleteSessionOutcome::Deleted } else { DeleteSessionOutcome::Unknown })
 }

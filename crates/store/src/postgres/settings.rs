@@ -23,6 +23,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::connection::{Session, store_error};
 use crate::{ClusterSettings, StoreError};
 
+/// How often a connection for notifications is checked, and how long an answer may take.
+const LISTEN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Where the URL says nothing: after this time a server that does not answer counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where the URL says nothing: a server that acknowledges nothing for this long is gone (`TCP_USER_TIMEOUT`). Otherwise a
@@ -84,6 +87,12 @@ impl fmt::Debug for PostgresSettings {
 pub(super) struct Connector {
     config: Config,
     tls: Option<MakeRustlsConnect>,
+}
+
+/// Asks the server whether it is there, after a while.
+async fn check_listener(client: &Client) -> Result<Result<(), tokio_postgres::Error>, tokio::time::error::Elapsed> {
+    tokio::time::sleep(LISTEN_CHECK_INTERVAL).await;
+    timeout(LISTEN_CHECK_INTERVAL, client.batch_execute("")).await
 }
 
 impl Connector {
@@ -153,10 +162,12 @@ impl Connector {
     where
         T: MakeTlsConnect<Socket>,
     {
-        let (client, mut connection) = self.config.connect(tls).await?;
+        let Ok(connected) = timeout(CONNECT_TIMEOUT, self.config.connect(tls)).await else { return Ok(()) };
+        let (client, mut connection) = connected?;
         let mut messages = futures_util::stream::poll_fn(|context| connection.poll_message(context));
         let mut listening = std::pin::pin!(client.batch_execute(statement));
         let mut listens = false;
+        let mut check = std::pin::pin!(check_listener(&client));
         loop {
             tokio::select! {
                 done = &mut listening, if !listens => {
@@ -164,6 +175,13 @@ impl Connector {
                     listens = true;
                     notified("*");
                 }
+                // A server that hangs, or is gone without a word, must not silence the notifications for good.
+                () = tokio::time::sleep(LISTEN_CHECK_INTERVAL), if !listens => return Ok(()),
+                checked = &mut check, if listens => match checked {
+                    Ok(Ok(())) => check.set(check_listener(&client)),
+                    Ok(Err(error)) => return Err(error),
+                    Err(_) => return Ok(()),
+                },
                 message = messages.next() => match message {
                     Some(message) => {
                         if let AsyncMessage::Notification(notification) = message? {

@@ -137,3 +137,61 @@ async fn a_daily_limit_counts_what_other_nodes_spend() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_private_session_of_one_node_is_private_at_all() {
+    let Some(cluster) = TestCluster::start(2, Bus::Nats).await else { return };
+    let mut tokens = Vec::new();
+    for name in ["ann", "bob"] {
+        let made =
+            cluster.api(0).post("/api/tokens", &json!({"name": name, "scope": "write"})).await.expect_status(201);
+        let token = made["token"].as_str().unwrap().to_owned();
+        for node in 0..2 {
+            let api = cluster.api(node).with_token(&token);
+            poll_until("the node knows the token", async || (api.get("/api/me").await.status == 200).then_some(()))
+                .await;
+        }
+        tokens.push(token);
+    }
+    let (ann, bob) = (cluster.api(1).with_token(&tokens[0]), cluster.api(0).with_token(&tokens[1]));
+    cluster.model.script(ScriptedResponse::text("an answer"));
+    let run = ann.send_message("s", "a secret").await;
+    assert_eq!(ann.run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
+    for path in ["/api/sessions/s", "/api/sessions/s/history", "/api/sessions/s/export", "/api/sessions/s/memory"] {
+        assert_eq!(bob.get(path).await.status, 404, "{path}");
+    }
+    assert_problem(&bob.get(&format!("/api/runs/{run}")).await, 404, "run_not_found");
+    assert_problem(&bob.post_run("s", &json!({"text": "hello"})).await, 403, "forbidden");
+    // The same key, deleted and created again by somebody else at the other node.
+    ann.delete("/api/sessions/s").await.expect_status(204);
+    cluster.model.script(ScriptedResponse::text("an answer"));
+    let run = bob.send_message("s", "another secret").await;
+    assert_eq!(bob.run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
+    assert_eq!(ann.get("/api/sessions/s/history").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_start_of_a_node_leaves_the_commands_of_others_alone() {
+    let Some(mut cluster) = TestCluster::start(2, Bus::Nats).await else { return };
+    let marker = ProcessMarker::new();
+    let run = cluster.start_command(0, "s", &marker).await;
+    cluster.nodes[1].kill9().await;
+    cluster.nodes[1] = cluster.homes[1].start(quell_exe()).await;
+    assert_eq!(cluster.api(1).run_view(&run).await["state"], "running");
+    marker.wait_for_count(1).await;
+    cluster.api(1).post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    marker.wait_gone(WAIT_TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_starts_again_at_once_has_its_sessions_back() {
+    let Some(mut cluster) = TestCluster::start(2, Bus::Nats).await else { return };
+    let marker = ProcessMarker::new();
+    let run = cluster.start_command(0, "s", &marker).await;
+    cluster.nodes[0].kill9().await;
+    cluster.nodes[0] = cluster.homes[0].start(quell_exe()).await;
+    let read = cluster.api(1).run_events(&run, 0).await.read_to_end().await;
+    assert_eq!((read.verdict(), read.of_kind("run.ended").len()), ("aborted", 1));
+    cluster.complete_run(1, "s").await;
+    assert_eq!(cluster.owner("s"), "node-0", "its workdir is there");
+}
