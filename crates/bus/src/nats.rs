@@ -25,9 +25,9 @@ use driver::Driver;
 pub use settings::{NatsCredentials, NatsSettings, SettingsError};
 
 /// Letters that wait for the connection to take them.
-const OUTGOING_LETTERS: usize = 1024;
+const OUTGOING_LETTERS: usize = 4096;
 /// Events that wait for the caller.
-const INCOMING_EVENTS: usize = 1024;
+const INCOMING_EVENTS: usize = 4096;
 
 /// Work of a transport, to be spawned by the caller. It ends when the receiver of the events is dropped, or when the
 /// transport is and its last letters are sent. Dropping the driver closes the connection.

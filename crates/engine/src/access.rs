@@ -164,7 +164,8 @@ pub struct AccessControl {
 
 impl AccessControl {
     /// Reads the admin token from `token_file` and the named tokens from the store. Creates the file with a new token
-    /// if it does not exist; the nodes of a cluster create the same one. The store's lock on the data directory keeps two daemons from creating the file at once.
+    /// if it does not exist; the nodes of a cluster create the same one. The store's lock on the data directory keeps
+    /// two daemons from creating the file at once.
     ///
     /// # Cancel safety
     /// Safe: at most, the token file already exists at the next call.

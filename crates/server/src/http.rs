@@ -34,7 +34,7 @@ use axum::{Json, Router};
 
 use crate::state::ServerState;
 pub(crate) use auth::{ApiCall, check_origin, is_unix_peer, login_cookie, peer_ip, request_origin};
-pub(crate) use forward::{ANSWER_TIMEOUT, ForwardedHead, ForwardedService};
+pub(crate) use forward::{ANSWER_TIMEOUT, ForwardedHead, ForwardedService, REPEATS};
 pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 pub(crate) use problem::{ProblemResponse, problem_response};
 pub(crate) use stop::{is_stop_route, stop_request};

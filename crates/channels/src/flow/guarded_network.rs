@@ -1,5 +1,5 @@
 //! Send nothing to a network while this node may not work: it has lost its lease, and another node tells what is to be
-//! told. A daemon that was suspended finds out here.
+//! told. A daemon that was stopped by a signal finds out here.
 
 use std::sync::Arc;
 

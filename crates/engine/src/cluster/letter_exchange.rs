@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quell_bus::{
     ClusterSecret, LetterOpener, LetterSealer, LetterTransport, MAX_LETTER_OVERHEAD, NatsConnection, NatsEvent,
-    NatsTransport, NodeAddress,
+    NatsTransport, NodeAddress, SendError,
 };
 use quell_kernel::lease::Epoch;
 use quell_store::{Membership, StoredLetter};
@@ -24,6 +24,9 @@ use super::peer_link::{OutgoingFrame, PeerLink};
 
 /// Frames that are stored together, at most.
 const STORE_BATCH: usize = 64;
+/// How long a letter waits for those before it, and how often it is tried.
+const MAX_WAIT_FOR_ROOM: Duration = Duration::from_secs(2);
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Letters that may wait for the database.
 const MAX_STORED_LETTERS: usize = 4096;
 /// Until the next attempt after the database has refused letters.
@@ -54,6 +57,18 @@ fn address(membership: &Membership) -> NodeAddress {
 
 fn membership(address: NodeAddress) -> Membership {
     Membership { node: address.node, epoch: address.epoch }
+}
+
+/// Waits for the connection to take the letters before this one, which it does or drops within about a second.
+async fn send_when_there_is_room(nats: &NatsTransport, to: &NodeAddress, letter: Vec<u8>) -> bool {
+    let deadline = Instant::now() + MAX_WAIT_FOR_ROOM;
+    loop {
+        match nats.send(to, letter.clone()) {
+            Ok(()) => return true,
+            Err(SendError::QueueFull) if Instant::now() < deadline => tokio::time::sleep(ROOM_CHECK_INTERVAL).await,
+            Err(_) => return false,
+        }
+    }
 }
 
 impl LetterExchange {
@@ -118,10 +133,11 @@ impl LetterExchange {
                 let fits = |nats: &&NatsTransport| {
                     nats.max_letter_bytes().is_some_and(|max| content.len() + MAX_LETTER_OVERHEAD <= max)
                 };
-                let sent = nats.filter(|nats| self.reaches_over_nats(nats, &to)).filter(fits).is_some_and(|nats| {
-                    let letter = sealer.seal(&address(&to), &content);
-                    letter.is_ok_and(|letter| nats.send(&address(&to), letter).is_ok())
-                });
+                let nats = nats.filter(|nats| self.reaches_over_nats(nats, &to)).filter(fits);
+                let sent = match nats.map(|nats| (nats, sealer.seal(&address(&to), &content))) {
+                    Some((nats, Ok(letter))) => send_when_there_is_room(nats, &address(&to), letter).await,
+                    Some((_, Err(_))) | None => false,
+                };
                 let receiver = to.clone();
                 if !sent && to_store.try_send(OutgoingFrame { to, frame }).is_err() {
                     tracing::warn!(node = %receiver.node, "a letter was dropped: too many wait for the database");

@@ -15,6 +15,8 @@ const MAX_BATCH: usize = 256;
 const MAX_LETTER_BYTES: usize = 256 * 1024;
 /// How long events wait for others before they are sent together, when letters go through the database.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
+/// The same over the message bus.
+const BUS_BATCH_DELAY: Duration = Duration::from_millis(5);
 
 /// The nodes whose clients want the events of this one.
 #[derive(Default)]
@@ -109,8 +111,10 @@ pub(super) async fn bridge_events(engine: Engine) {
         let peers: Vec<Membership> = node.cluster.live_peers().into_iter().map(|row| row.membership).collect();
         let interested: Vec<Membership> =
             peers.into_iter().filter(|peer| node.interested_peers.contains(peer)).collect();
-        if !node.cluster.is_on_bus() && !interested.is_empty() {
-            tokio::time::sleep(BATCH_DELAY).await;
+        if !interested.is_empty() {
+            // One letter for many events: a run has an event for each piece of its answer.
+            let delay = if node.cluster.is_on_bus() { BUS_BATCH_DELAY } else { BATCH_DELAY };
+            tokio::time::sleep(delay).await;
         }
         while batch.len() < MAX_BATCH
             && let Ok(Some(notice)) = notices.try_next()

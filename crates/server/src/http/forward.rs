@@ -39,6 +39,8 @@ use crate::ws::{ForwardedMethod, answer_forwarded_method};
 const MAX_INSPECTED_BYTES: usize = 64 * 1024;
 /// For the answers of all nodes to a request about what they have.
 const GATHER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a request is sent again whose answer was lost, if it may be carried out twice.
+pub(crate) const REPEATS: usize = 3;
 /// For the beginning of the answer to a forwarded request: the request itself may have been lost.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Names the nodes whose part of a list is missing.
@@ -187,7 +189,17 @@ async fn at_owner_of(
         return Ok(next.run(authenticated(parts, &call, body)).await);
     };
     let body = read_body(server, body).await?;
-    let forwarded = forward(engine, &owner, &parts, &call, &body).await;
+    let mut forwarded = forward(engine, &owner, &parts, &call, &body).await;
+    for _ in 0..REPEATS {
+        if forwarded.is_ok() || !is_repeatable(&parts.method, &body) {
+            break;
+        }
+        // The request or its answer was lost. The session may have moved meanwhile.
+        match engine.find_node_for(&key, placement).await? {
+            Some(owner) => forwarded = forward(engine, &owner, &parts, &call, &body).await,
+            None => return Ok(next.run(authenticated(parts, &call, Body::from(body))).await),
+        }
+    }
     forwarded.map_err(|problem| {
         let detail = format!(
             "the session {key:?} is on the node {}: {problem}. It is not known whether the request was carried out; send it \
@@ -196,6 +208,12 @@ async fn at_owner_of(
         );
         problem_response(ErrorCode::NodeUnreachable, detail).retry_after(1)
     })
+}
+
+/// True for a request that has the same effect when it is carried out twice.
+fn is_repeatable(method: &Method, body: &[u8]) -> bool {
+    let has_key = || serde_json::from_slice::<SendRequest>(body).is_ok_and(|message| message.idempotency_key.is_some());
+    *method != Method::POST || has_key()
 }
 
 /// A request whose caller is known, so that it is not counted again.

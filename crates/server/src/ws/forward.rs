@@ -19,9 +19,11 @@ use super::methods::{STOP_METHODS, WsClient, WsSubscriptions};
 use super::outbox::ClientOutbox;
 use super::peer::{WsPeer, WsRole};
 use crate::cluster_routes::{ClusterRoute, merge_lists, route_of_method, session_of_params};
-use crate::http::{ANSWER_TIMEOUT, ForwardedHead};
+use crate::http::{ANSWER_TIMEOUT, ForwardedHead, REPEATS};
 use crate::state::ServerState;
 
+/// Methods that have the same effect when they are carried out twice.
+const REPEATABLE_METHODS: &[&str] = &["chat.send", "sessions.describe", "sessions.resolve", "sessions.share"];
 /// For the answers of all nodes to a method about what they have.
 const GATHER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -94,10 +96,7 @@ impl WsClient {
                 self.engine().refresh_owner(&key).await?;
                 self.answer_here(&method, params).await
             }
-            MethodRoute::AtOwnerOf(key, placement) => match self.engine().find_node_for(&key, placement).await? {
-                None => self.answer_here(&method, params).await,
-                Some(owner) => self.ask_node(&owner, &method, &params).await,
-            },
+            MethodRoute::AtOwnerOf(key, placement) => self.answer_at_owner(&method, params, &key, placement).await,
             MethodRoute::EveryNode => {
                 let mut merged = Arc::clone(&self).answer_here(&method, params.clone()).await?;
                 for answer in self.ask_others(&method, &params).await.into_iter().flatten() {
@@ -116,6 +115,26 @@ impl WsClient {
                     .into_iter()
                     .find(|answer| !answer.as_ref().is_err_and(RpcError::is_about_unknown))
                     .unwrap_or(here)
+            }
+        }
+    }
+
+    async fn answer_at_owner(
+        self: Arc<Self>,
+        method: &str,
+        params: Value,
+        key: &SessionKey,
+        placement: Placement,
+    ) -> Result<Value, RpcError> {
+        let mut repeats = if REPEATABLE_METHODS.contains(&method) { REPEATS } else { 0 };
+        loop {
+            let Some(owner) = self.engine().find_node_for(key, placement).await? else {
+                return self.answer_here(method, params).await;
+            };
+            match self.ask_node(&owner, method, &params).await {
+                // The request or its answer was lost. The session may have moved meanwhile.
+                Err(error) if repeats > 0 && error.is_from_silent_node() => repeats -= 1,
+                answer => return answer,
             }
         }
     }
@@ -145,7 +164,7 @@ impl WsClient {
                  with the same idempotency key",
                 node.node
             );
-            RpcError::unavailable(text)
+            RpcError::silent_node(text)
         };
         let mut call = self.engine().forward(node, &head, &[]).ok_or_else(|| silent("there is no cluster"))?;
         let answer = match tokio::time::timeout(ANSWER_TIMEOUT, call.next()).await {

@@ -58,6 +58,9 @@ impl RequestFrame {
     }
 }
 
+/// Code in the details of an answer if another node of the cluster was asked and has not answered.
+const NODE_UNREACHABLE: &str = "NODE_UNREACHABLE";
+
 /// Code in the details of an answer to an approval that does not exist.
 pub(super) const APPROVAL_NOT_FOUND: &str = "APPROVAL_NOT_FOUND";
 
@@ -100,6 +103,15 @@ impl RpcError {
     /// The request may be retried after 500 ms.
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self { code: "UNAVAILABLE".into(), message: message.into(), details: None, retry_after_ms: Some(500) }
+    }
+
+    /// Another node of the cluster has not answered.
+    pub(super) fn silent_node(message: impl Into<String>) -> Self {
+        Self::unavailable(message).with_details(json!({"code": NODE_UNREACHABLE}))
+    }
+
+    pub(super) fn is_from_silent_node(&self) -> bool {
+        self.details.as_ref().is_some_and(|details| details["code"] == NODE_UNREACHABLE)
     }
 
     /// The principal made too many requests.
