@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
 use super::frame::Frame;
-use super::peer_link::{OutgoingFrame, PeerLink};
+use super::peer_link::{OutgoingPeerFrame, PeerLink};
 
 /// Frames that are stored together, at most.
 const STORE_BATCH: usize = 64;
@@ -47,7 +47,7 @@ pub struct LetterExchange {
 
 /// What an exchange works with.
 pub struct ExchangeTasks {
-    pub frames: mpsc::Receiver<OutgoingFrame>,
+    pub frames: mpsc::Receiver<OutgoingPeerFrame>,
     pub nats: Option<NatsConnection>,
 }
 
@@ -115,9 +115,9 @@ impl LetterExchange {
     /// Never waits for the database: a stop over NATS must not queue behind it.
     async fn send_frames(
         &self,
-        mut frames: mpsc::Receiver<OutgoingFrame>,
+        mut frames: mpsc::Receiver<OutgoingPeerFrame>,
         nats: Option<&NatsTransport>,
-        to_store: mpsc::Sender<OutgoingFrame>,
+        to_store: mpsc::Sender<OutgoingPeerFrame>,
     ) {
         let own = address(self.cluster.membership());
         let mut sealer = LetterSealer::new(&self.secret, LetterTransport::Nats, own);
@@ -127,7 +127,7 @@ impl LetterExchange {
                 return;
             }
             metrics::counter!(LETTERS_METRIC, "direction" => "sent").increment(batch.len() as u64);
-            for OutgoingFrame { to, frame } in batch.drain(..) {
+            for OutgoingPeerFrame { to, frame } in batch.drain(..) {
                 let content = frame.encode();
                 // A letter that is sealed and not sent is a gap for its receiver, so it is checked before.
                 let fits = |nats: &&NatsTransport| {
@@ -139,7 +139,7 @@ impl LetterExchange {
                     Some((_, Err(_))) | None => false,
                 };
                 let receiver = to.clone();
-                if !sent && to_store.try_send(OutgoingFrame { to, frame }).is_err() {
+                if !sent && to_store.try_send(OutgoingPeerFrame { to, frame }).is_err() {
                     tracing::warn!(node = %receiver.node, "a letter was dropped: too many wait for the database");
                     self.link.interrupt(&receiver);
                 }
@@ -159,13 +159,13 @@ impl LetterExchange {
     }
 
     /// Sends letters through the database.
-    async fn store_letters(&self, mut frames: mpsc::Receiver<OutgoingFrame>) {
+    async fn store_letters(&self, mut frames: mpsc::Receiver<OutgoingPeerFrame>) {
         let own = address(self.cluster.membership());
         let mut sealer = LetterSealer::new(&self.secret, LetterTransport::Database, own);
         let mut batch = Vec::new();
         while frames.recv_many(&mut batch, STORE_BATCH).await > 0 {
             let receivers: Vec<Membership> = batch.iter().map(|outgoing| outgoing.to.clone()).collect();
-            let letters = batch.drain(..).filter_map(|OutgoingFrame { to, frame }| {
+            let letters = batch.drain(..).filter_map(|OutgoingPeerFrame { to, frame }| {
                 let letter = sealer.seal(&address(&to), &frame.encode()).ok()?;
                 Some(StoredLetter { to: to.node, letter })
             });

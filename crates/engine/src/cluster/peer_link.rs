@@ -40,7 +40,7 @@ pub enum PeerCallError {
 
 /// A frame on its way to another node.
 #[derive(Debug)]
-pub struct OutgoingFrame {
+pub struct OutgoingPeerFrame {
     pub to: Membership,
     pub(super) frame: Frame,
 }
@@ -63,7 +63,7 @@ pub trait PeerHandler: Send + Sync {
 pub struct PeerLink(Arc<PeerLinkInner>);
 
 struct PeerLinkInner {
-    outgoing: mpsc::Sender<OutgoingFrame>,
+    outgoing: mpsc::Sender<OutgoingPeerFrame>,
     next_call: AtomicU64,
     state: Mutex<LinkState>,
     handler: OnceLock<Box<dyn PeerHandler>>,
@@ -71,14 +71,14 @@ struct PeerLinkInner {
 
 #[derive(Default)]
 struct LinkState {
-    calls: HashMap<u64, OpenCall>,
+    calls: HashMap<u64, PendingPeerCall>,
     /// Requests of which parts are missing.
     requests: HashMap<(Epoch, u64), PartialRequest>,
     /// Requests of others that are being answered.
     answering: HashMap<(Epoch, u64), CancellationToken>,
 }
 
-struct OpenCall {
+struct PendingPeerCall {
     peer: Membership,
     next_number: u32,
     parts: mpsc::Sender<Result<Vec<u8>, PeerCallError>>,
@@ -92,7 +92,7 @@ struct PartialRequest {
 
 impl PeerLink {
     /// A link, and the frames that it wants to send.
-    pub fn new() -> (Self, mpsc::Receiver<OutgoingFrame>) {
+    pub fn new() -> (Self, mpsc::Receiver<OutgoingPeerFrame>) {
         let (outgoing, frames) = mpsc::channel(MAX_WAITING_FRAMES);
         let inner =
             PeerLinkInner { outgoing, next_call: AtomicU64::new(1), state: Mutex::default(), handler: OnceLock::new() };
@@ -108,7 +108,7 @@ impl PeerLink {
     pub fn call(&self, peer: &Membership, head: &[u8], body: &[u8]) -> PeerCall {
         let call = self.0.next_call.fetch_add(1, Ordering::Relaxed);
         let (sender, parts) = mpsc::channel(MAX_WAITING_PARTS);
-        let open = OpenCall { peer: peer.clone(), next_number: 0, parts: sender };
+        let open = PendingPeerCall { peer: peer.clone(), next_number: 0, parts: sender };
         self.lock().calls.insert(call, open);
         let request = join_parts(head, body);
         let count = request.chunks(MAX_PART_BYTES).count();
@@ -136,7 +136,7 @@ impl PeerLink {
 
     /// False if too many frames wait.
     fn send(&self, peer: &Membership, frame: Frame) -> bool {
-        self.0.outgoing.try_send(OutgoingFrame { to: peer.clone(), frame }).is_ok()
+        self.0.outgoing.try_send(OutgoingPeerFrame { to: peer.clone(), frame }).is_ok()
     }
 
     /// Processes a frame of another node.

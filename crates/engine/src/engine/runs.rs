@@ -29,7 +29,7 @@ impl Engine {
         }
         let stored = self.find_stored_run(id).await?;
         let Some(view) = stored.as_ref().filter(|_| self.cluster().is_some()) else { return Ok(stored) };
-        self.inner().sessions.owners().learn(&self.inner().store, &view.session_key).await?;
+        self.refresh_owner(&view.session_key).await?;
         if view.receipt.is_some() {
             return Ok(stored);
         }
