@@ -24,6 +24,9 @@ pub enum StoreError {
     /// Another process uses the data directory, or holds a lock on the database.
     #[error("{0}")]
     Locked(String),
+    /// Others write to the same rows all the time, so that the database has refused each attempt.
+    #[error("several writers have met on the same rows: {0}; send again")]
+    Conflict(String),
     #[error("the database is damaged: {0}; restore it from a backup, or move it away to start with an empty one")]
     Corrupt(String),
     #[error(
@@ -94,10 +97,10 @@ impl StoreError {
     }
 
     /// True when the same operation may work later without repair of the database: no room, or a lock of another
-    /// program.
+    /// program or of other nodes.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Unwritable(_) | Self::LowDiskSpace { .. } | Self::Locked(_))
+        matches!(self, Self::Unwritable(_) | Self::LowDiskSpace { .. } | Self::Locked(_) | Self::Conflict(_))
     }
 
     /// Puts the file's name in front of the cause, for errors that people have to repair.

@@ -286,9 +286,10 @@ pub(super) fn store_error(error: &tokio_postgres::Error) -> StoreError {
     };
     let cause = format!("PostgreSQL: {}", refusal.message());
     let state = refusal.code();
-    if [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::LOCK_NOT_AVAILABLE]
-        .contains(state)
-    {
+    if [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(state) {
+        return StoreError::Conflict(cause);
+    }
+    if state == &SqlState::LOCK_NOT_AVAILABLE {
         return StoreError::Locked(cause);
     }
     match state.code().get(..2) {

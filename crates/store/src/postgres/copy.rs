@@ -23,9 +23,15 @@ const COPY_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '1h'; SET
 const DAEMON_END_TIMEOUT: Duration = Duration::from_secs(2);
 const DAEMON_END_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The view of all spending, and the first schema that has it.
+const TOTALS: &str = "total_spend";
+const FIRST_WITH_TOTALS: i32 = 3;
+
 /// A transaction. No daemon can start in this database until it ends.
 pub(crate) struct PostgresCopy {
     db: PgConnection,
+    /// The rows of `spend`, with what each node has spent.
+    spend: &'static str,
 }
 
 impl PostgresCopy {
@@ -36,7 +42,8 @@ impl PostgresCopy {
     pub(crate) fn open_source(settings: &PostgresSettings) -> Result<Self, StoreError> {
         let db = connect(settings)?;
         schema::check_server(&db)?;
-        if schema::check_schema(&db)? == 0 {
+        let schema = schema::check_schema(&db)?;
+        if schema == 0 {
             let text = "the database has no tables of quell; check the name of the database in the URL";
             return Err(StoreError::Settings(text.to_owned()));
         }
@@ -45,7 +52,7 @@ impl PostgresCopy {
         // The state is that of the first statement of the transaction, so it begins again after the check.
         db.run("COMMIT")?;
         boot::begin_read(&db)?;
-        Ok(Self { db })
+        Ok(Self { db, spend: if schema >= FIRST_WITH_TOTALS { TOTALS } else { "spend" } })
     }
 
     /// Makes the tables if they do not exist, fences off daemons, and begins to write.
@@ -59,7 +66,12 @@ impl PostgresCopy {
         BootNumber::claim(&db)?.begin_transaction(&db, SyncLevel::Full)?;
         // A row that refers to none is refused with the name of its table, and not by the commit.
         db.run("SET CONSTRAINTS ALL IMMEDIATE")?;
-        Ok(Self { db })
+        Ok(Self { db, spend: TOTALS })
+    }
+
+    /// What the rows of a table are read from.
+    fn source_name(&self, table: &CopiedTable) -> &'static str {
+        if table.name == "spend" { self.spend } else { table.name }
     }
 }
 
@@ -88,7 +100,7 @@ fn refuse_daemon(db: &PgConnection) -> Result<(), StoreError> {
 
 impl CopyDatabase for PostgresCopy {
     fn count_rows(&self, table: &CopiedTable) -> Result<u64, StoreError> {
-        let row = self.db.query_row(&format!("SELECT count(*) FROM {}", table.name), &[])?;
+        let row = self.db.query_row(&format!("SELECT count(*) FROM {}", self.source_name(table)), &[])?;
         get(&row, 0).map(to_unsigned)
     }
 
@@ -97,7 +109,7 @@ impl CopyDatabase for PostgresCopy {
         table: &CopiedTable,
         each: &mut dyn FnMut(Vec<CopiedValue>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let sql = format!("SELECT {} FROM {}", table.column_list(), table.name);
+        let sql = format!("SELECT {} FROM {}", table.column_list(), self.source_name(table));
         self.db.query_each(&sql, &[], &mut |row| {
             let columns = table.columns.iter().enumerate();
             each(columns.map(|(at, column)| read_value(&row, at, column.kind)).collect::<Result<_, _>>()?)

@@ -5,7 +5,7 @@ use super::connection::PgConnection;
 use crate::StoreError;
 
 /// Statements from each schema to the next one, beginning with an empty database.
-const MIGRATIONS: [&str; 2] = [include_str!("schema.sql"), include_str!("cluster.sql")];
+const MIGRATIONS: [&str; 3] = [include_str!("schema.sql"), include_str!("cluster.sql"), include_str!("node_spend.sql")];
 
 /// The advisory lock of migrations: the bytes of `quell`, and 2.
 const MIGRATION_LOCK: i64 = 0x0071_7565_6c6c_0002;

@@ -16,7 +16,8 @@ impl SpendStore for PostgresStore {
 
     fn on_day(&self, day: String) -> StoreFuture<'_, Vec<(AgentId, Usage)>> {
         self.read(move |db| {
-            let rows = db.query("SELECT agent, input, output FROM spend WHERE day = $1 ORDER BY agent", &[&day])?;
+            let rows =
+                db.query("SELECT agent, input, output FROM total_spend WHERE day = $1 ORDER BY agent", &[&day])?;
             rows.iter().map(|row| Ok((parse_id(row, 0, AgentId::parse)?, usage_from_row(row, 1)?))).collect()
         })
     }
@@ -32,11 +33,12 @@ fn usage_from_row(row: &Row, at: usize) -> Result<Usage, StoreError> {
 }
 
 fn add_daily_spend(db: &PgConnection, agent: &AgentId, day: &str, usage: Usage) -> Result<(), StoreError> {
-    let sql = "INSERT INTO spend (agent, day, input, output) VALUES ($1, $2, $3, $4)
-               ON CONFLICT (agent, day) DO UPDATE SET
-                   input = spend.input + excluded.input, output = spend.output + excluded.output";
+    let sql = "INSERT INTO node_spend (agent, day, node, input, output)
+               VALUES ($1, $2, coalesce((SELECT name FROM nodes WHERE epoch = $5), ''), $3, $4)
+               ON CONFLICT (day, agent, node) DO UPDATE SET
+                   input = node_spend.input + excluded.input, output = node_spend.output + excluded.output";
     let (input, output) = (tokens_to_sql(usage.input_tokens), tokens_to_sql(usage.output_tokens));
-    db.execute(sql, &[&agent.as_str(), &day, &input, &output]).map(drop)
+    db.execute(sql, &[&agent.as_str(), &day, &input, &output, &db.writer()?.number()]).map(drop)
 }
 
 /// Counts the part of a run's usage that is not counted yet.

@@ -18,6 +18,9 @@ use crate::{ClusterSettings, Membership, StoreError};
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(5);
 const OUTCOME_INTERVAL: Duration = Duration::from_millis(50);
 
+/// How often a transaction is tried that the server ends because it and that of another node wait for each other.
+const MAX_ATTEMPTS: usize = 5;
+
 pub(super) struct WriteConnection {
     db: PgConnection,
     boot: BootNumber,
@@ -117,6 +120,27 @@ impl BatchDatabase for WriteConnection {
         sync: SyncLevel,
         apply: &mut dyn FnMut(&PgConnection) -> Result<(), StoreError>,
     ) -> Result<(), BatchFailure> {
+        let mut attempt = 1;
+        loop {
+            match self.commit_once(sync, apply) {
+                // The other transaction goes on, so the next attempt waits for its end.
+                Err(BatchFailure::NotCommitted(StoreError::Conflict(_))) if attempt < MAX_ATTEMPTS => attempt += 1,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        self.db.disconnect();
+    }
+}
+
+impl WriteConnection {
+    fn commit_once(
+        &mut self,
+        sync: SyncLevel,
+        apply: &mut dyn FnMut(&PgConnection) -> Result<(), StoreError>,
+    ) -> Result<(), BatchFailure> {
         let transaction = self.begin(sync).map_err(BatchFailure::Database)?;
         if let Err(error) = apply(&self.db) {
             self.roll_back();
@@ -134,9 +158,5 @@ impl BatchDatabase for WriteConnection {
             }
             committed => committed.map_err(BatchFailure::NotCommitted),
         }
-    }
-
-    fn finish(&mut self) {
-        self.db.disconnect();
     }
 }

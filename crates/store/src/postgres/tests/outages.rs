@@ -10,7 +10,8 @@ use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 
 use super::*;
-use crate::conformance::{accept_run, accepted_row, run_id, session_key};
+use crate::SealedRun;
+use crate::conformance::{accept_run, accepted_row, no_spend, run_id, session_key};
 
 /// A server, and a store on it.
 fn start() -> Option<(TestPostgres, Store, TempDir)> {
@@ -127,6 +128,39 @@ async fn a_table_that_another_program_locks_is_an_error_and_not_one_wait_for_eac
     assert!(locker.join().is_err(), "psql is told that its connection was ended");
     accept_run(&store, "after", "s").await;
     assert_eq!(store.runs().list_open().await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_write_that_waits_in_a_circle_with_another_one_is_made_again() {
+    let Some((server, store, _home)) = start() else { return };
+    accept_run(&store, "first", "s").await;
+    accept_run(&store, "second", "s").await;
+    let server = Arc::new(server);
+    // It has the second row, and wants the first one as soon as the store has that and waits.
+    let other = thread::spawn({
+        let server = Arc::clone(&server);
+        move || {
+            server.sql(
+                "BEGIN; SELECT 1 FROM runs WHERE id = 'second' FOR UPDATE; SELECT pg_advisory_lock(7);
+                 DO $$ BEGIN
+                     WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted) LOOP PERFORM pg_sleep(0.002); END LOOP;
+                 END $$;
+                 SELECT 1 FROM runs WHERE id = 'first' FOR UPDATE; COMMIT",
+            )
+        }
+    });
+    while server.sql("SELECT count(*) FROM pg_locks WHERE objid = 7 AND granted") == "0" {}
+    let sealed = ["first", "second"].map(|run| SealedRun {
+        session: session_key("s"),
+        run: run_id(run),
+        turn: None,
+        view: "sealed".to_owned(),
+        spent: no_spend(),
+    });
+    store.runs().seal(sealed.to_vec()).await.unwrap();
+    other.join().unwrap();
+    assert!(server.log().contains("deadlock detected"), "{}", server.log());
+    assert_eq!(store.runs().list_open().await.unwrap(), []);
 }
 
 #[tokio::test]
