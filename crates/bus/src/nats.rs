@@ -17,15 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
 
 use crate::NodeAddress;
 use connection::Connector;
 use driver::Driver;
 pub use settings::{NatsCredentials, NatsSettings, SettingsError};
 
-/// Letters that wait for the connection to take them.
-const OUTGOING_LETTERS: usize = 4096;
+/// Letters that wait for the connection to take them. Few, so that the caller can still decide which one is next.
+const OUTGOING_LETTERS: usize = 64;
 /// Events that wait for the caller.
 const INCOMING_EVENTS: usize = 4096;
 
@@ -47,8 +46,6 @@ pub enum NatsEvent {
     Letter(Vec<u8>),
     /// A letter to this node reached nobody. Also reported when somebody else on the server pretends it.
     NoResponders(NodeAddress),
-    /// A letter to this node was not sent, because it has waited for the connection longer than a second.
-    NotSent(NodeAddress),
     /// Letters to this node were dropped because it read too slowly. The next letter from each sender shows how many.
     LettersDropped,
     /// The connection ended. Letters in both directions may be lost, as far as they were sent in the seconds before.
@@ -86,7 +83,6 @@ pub struct NatsTransport {
 struct OutgoingLetter {
     to: NodeAddress,
     letter: Vec<u8>,
-    queued: Instant,
 }
 
 impl NatsTransport {
@@ -116,8 +112,8 @@ impl NatsTransport {
         Ok(NatsConnection { transport, events, driver: Box::pin(driver.run(first)) })
     }
 
-    /// Queues a letter. It is sent within about a second, or dropped: then [`NatsEvent::NotSent`] or
-    /// [`NatsEvent::ConnectionLost`] follows. The server can deliver it later still, when it was paused itself.
+    /// Queues a letter. It is sent, or dropped: then [`NatsEvent::ConnectionLost`] follows. A connection that takes no
+    /// letter for a second is given up. The server can deliver a letter later still, when it was paused itself.
     pub fn send(&self, to: &NodeAddress, letter: Vec<u8>) -> Result<(), SendError> {
         // Locked until the letter is queued: the driver empties the queue after it has set the value to `false`.
         let is_connected = self.connected.borrow();
@@ -128,11 +124,24 @@ impl NatsTransport {
         if size > max {
             return Err(SendError::TooLarge { size, max });
         }
-        let letter = OutgoingLetter { to: to.clone(), letter, queued: Instant::now() };
+        let letter = OutgoingLetter { to: to.clone(), letter };
         self.outgoing.try_send(letter).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SendError::QueueFull,
             mpsc::error::TrySendError::Closed(_) => SendError::NotConnected,
         })
+    }
+
+    /// Waits until a letter can be queued, or the connection has ended. A caller that sends alone finds room then.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_for_room(&self) {
+        let mut connected = self.connected.clone();
+        tokio::select! {
+            // The room is free again as soon as this returns.
+            room = self.outgoing.reserve() => drop(room),
+            _ = connected.wait_for(|is_connected| !is_connected) => {}
+        }
     }
 
     /// Whether letters can be sent. A short interruption may go unnoticed here, but is always reported as

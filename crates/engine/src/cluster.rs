@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use letter_exchange::{ExchangeTasks, LetterExchange};
-pub use peer_link::{PeerAnswer, PeerCall, PeerCallError, PeerHandler, PeerLink};
+pub use peer_link::{OutgoingFrames, PeerAnswer, PeerCall, PeerCallError, PeerHandler, PeerLink};
 pub use peer_stops::{PeerStopAnswer, PeerStops, StopWait, StoredStop};
 use quell_kernel::Moment;
 use quell_kernel::lease::{Epoch, HeldLease, LeaseDuty, LeaseTiming};
@@ -55,8 +55,6 @@ pub struct NodeReport {
     pub processes: usize,
     /// It takes no new sessions.
     pub draining: bool,
-    /// Its clients want the events of other nodes.
-    pub wants_events: bool,
     /// Its `lease_ms`; 0 if it does not tell.
     pub lease_ms: u64,
     /// It is connected to the message bus.
@@ -206,6 +204,16 @@ impl Cluster {
         let is_settled = |nodes: &NodeList| nodes.rows.iter().all(|row| row.membership != *membership);
         // The sender lives as long as this.
         let _ = nodes.wait_for(is_settled).await;
+    }
+
+    /// Waits until another node was at work at the last renewal: it may have joined after that.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_until_known(&self, membership: &Membership) {
+        let mut nodes = self.0.nodes.subscribe();
+        // The sender lives as long as this.
+        let _ = nodes.wait_for(|nodes| nodes.rows.iter().any(|row| row.membership == *membership)).await;
     }
 
     /// By the clock that all leases of this node are counted with.

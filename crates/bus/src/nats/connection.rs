@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::settings::{NatsCredentials, NatsSettings, SettingsError};
 use super::subjects::{letter_subject, reply_filter, reply_subject};
-use super::{ConnectError, INCOMING_EVENTS};
+use super::{ConnectError, INCOMING_EVENTS, OUTGOING_LETTERS};
 use crate::NodeAddress;
 
 /// For the connection to one IP address with its TLS handshake, and again for the subscriptions.
@@ -165,9 +165,8 @@ impl Connector {
             .name(format!("quell {}", self.own))
             .connection_timeout(CONNECT_TIMEOUT)
             .ping_interval(PING_INTERVAL)
-            // The client keeps one letter at most when the connection ends. It makes one attempt to connect again, then
-            // it ends.
-            .client_capacity(1)
+            // What the client keeps when the connection ends. It makes one attempt to connect again, then it ends.
+            .client_capacity(OUTGOING_LETTERS)
             .max_reconnects(1)
             .ignore_discovered_servers()
             .subscription_capacity(INCOMING_EVENTS)

@@ -14,8 +14,6 @@ use super::connection::{Connection, ConnectionStatus, Connector};
 use super::subjects::{letter_subject, parse_reply_subject, reply_subject};
 use super::{NatsEvent, OutgoingLetter};
 
-/// From [`super::NatsTransport::send`] until the letter is handed to the connection.
-const MAX_QUEUE_TIME: Duration = Duration::from_secs(1);
 /// A connection that takes no letter for so long is given up.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(1);
 /// Between two attempts to connect. It doubles with each attempt that fails.
@@ -100,7 +98,7 @@ impl Driver {
     async fn move_letters(&mut self, connection: Connection) -> End {
         let Connection { client, letters, replies, status } = connection;
         let mut lost = status.clone();
-        let sending = send_letters(&mut self.letters, &self.events, &client, &self.connector);
+        let sending = send_letters(&mut self.letters, &client, &self.connector);
         let receiving = forward_events(&self.events, letters, replies, status);
         tokio::select! {
             end = sending => end,
@@ -117,20 +115,8 @@ impl Drop for Driver {
     }
 }
 
-async fn send_letters(
-    letters: &mut mpsc::Receiver<OutgoingLetter>,
-    events: &mpsc::Sender<NatsEvent>,
-    client: &Client,
-    connector: &Connector,
-) -> End {
-    while let Some(OutgoingLetter { to, letter, queued }) = letters.recv().await {
-        if queued.elapsed() >= MAX_QUEUE_TIME {
-            tracing::warn!(%to, "a letter was not sent, it has waited for too long");
-            if events.send(NatsEvent::NotSent(to)).await.is_err() {
-                return End::Dropped;
-            }
-            continue;
-        }
+async fn send_letters(letters: &mut mpsc::Receiver<OutgoingLetter>, client: &Client, connector: &Connector) -> End {
+    while let Some(OutgoingLetter { to, letter }) = letters.recv().await {
         let subject = letter_subject(connector.prefix(), &to);
         let reply = reply_subject(connector.prefix(), &connector.own, &to);
         match timeout(MAX_WRITE_TIME, client.publish_with_reply(subject, reply, letter.into())).await {

@@ -1,7 +1,7 @@
 //! The transport against a real server.
 
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell_protocol::NodeName;
 use quell_testkit::WAIT_TIMEOUT;
@@ -58,7 +58,8 @@ impl Node {
         within(connected.wait_for(|connected| *connected == expected)).await.unwrap();
     }
 
-    fn send(&mut self, to: &NodeAddress, payload: &[u8]) {
+    async fn send(&mut self, to: &NodeAddress, payload: &[u8]) {
+        self.transport.wait_for_room().await;
         let letter = self.sealer.seal(to, payload).unwrap();
         self.transport.send(to, letter).unwrap();
     }
@@ -122,9 +123,9 @@ async fn letters_go_there_and_back() {
         for round in 0..rounds {
             let begin = Instant::now();
             let payload = format!("question {round}").into_bytes();
-            a.send(&b.address, &payload);
+            a.send(&b.address, &payload).await;
             assert_eq!(b.next_letter().await, payload);
-            b.send(&a.address, b"answer");
+            b.send(&a.address, b"answer").await;
             assert_eq!(a.next_letter().await, b"answer");
             times.push(begin.elapsed());
         }
@@ -143,7 +144,7 @@ async fn ten_thousand_letters_arrive_in_order() {
         let (mut sent, mut received) = (0, 0);
         while received < total {
             while sent < total && sent - received < max_on_the_way {
-                a.send(&b.address, &sent.to_be_bytes());
+                a.send(&b.address, &sent.to_be_bytes()).await;
                 sent += 1;
             }
             assert_eq!(b.next_letter().await, received.to_be_bytes());
@@ -157,12 +158,12 @@ async fn ten_thousand_letters_arrive_in_order() {
 async fn a_letter_to_an_unknown_node_is_reported() {
     with_two_nodes(async |_, mut a, mut b| {
         let unknown = address("unknown");
-        a.send(&unknown, b"x");
+        a.send(&unknown, b"x").await;
         assert_eq!(a.next_event().await, NatsEvent::NoResponders(unknown));
         let ended = NodeAddress { epoch: 6, ..b.address.clone() };
-        a.send(&ended, b"x");
+        a.send(&ended, b"x").await;
         assert_eq!(a.next_event().await, NatsEvent::NoResponders(ended));
-        a.send(&b.address, b"x");
+        a.send(&b.address, b"x").await;
         assert_eq!(b.next_letter().await, b"x");
     })
     .await;
@@ -181,7 +182,7 @@ async fn letters_flow_again_after_the_server_was_killed() {
         server.start_again();
         a.wait_for_connection(true).await;
         b.wait_for_connection(true).await;
-        a.send(&b.address, b"x");
+        a.send(&b.address, b"x").await;
         assert_eq!(b.next_letter().await, b"x");
     })
     .await;
@@ -198,7 +199,7 @@ async fn a_paused_server_counts_as_lost() {
         server.resume();
         a.wait_for_connection(true).await;
         b.wait_for_connection(true).await;
-        a.send(&b.address, b"x");
+        a.send(&b.address, b"x").await;
         assert_eq!(b.next_letter().await, b"x");
     })
     .await;
@@ -228,7 +229,7 @@ async fn unsigned_messages_of_others_are_no_letters() {
         foreign.publish(subject, "stop everything".into()).await.unwrap();
         let NatsEvent::Letter(forged) = b.next_event().await else { panic!("no letter") };
         assert_eq!(b.opener.open(&forged), Err(OpenError::UnknownVersion(b's')));
-        a.send(&b.address, b"x");
+        a.send(&b.address, b"x").await;
         assert_eq!(b.next_letter().await, b"x");
     })
     .await;
@@ -253,17 +254,14 @@ async fn a_slow_reader_learns_that_letters_are_lost() {
         let (mut dropped, mut missed) = (false, 0);
         // All that waits in `b`, and in the server and sockets, is a multiple of what its two queues hold.
         for _ in 0..10 * INCOMING_EVENTS {
-            a.send(&b.address, &[0; 100]);
-            while a.transport.outgoing.capacity() < OUTGOING_LETTERS {
-                tokio::task::yield_now().await;
-            }
+            a.send(&b.address, &[0; 100]).await;
         }
         while !(dropped && missed > 0) {
             let event = match timeout(Duration::from_millis(20), b.events.recv()).await {
                 Ok(event) => event.unwrap(),
                 // A gap is seen with the next letter only.
                 Err(_) => {
-                    a.send(&b.address, b"next");
+                    a.send(&b.address, b"next").await;
                     continue;
                 }
             };
@@ -285,7 +283,7 @@ async fn the_last_letters_are_sent_before_the_driver_ends() {
     let sending = async {
         a.wait_for_connection(true).await;
         for _ in 0..100 {
-            a.send(&to, b"goodbye");
+            a.send(&to, b"goodbye").await;
         }
         let Node { transport, events, .. } = a;
         drop(transport);

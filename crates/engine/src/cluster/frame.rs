@@ -29,8 +29,6 @@ pub(super) enum FrameHead {
     EventsLost,
     /// Events of the sender, for the clients of the receiver.
     Events,
-    /// Whether clients of the sender want the events of the receiver.
-    Interest { wanted: bool },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

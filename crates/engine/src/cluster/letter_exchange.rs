@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quell_bus::{
     ClusterSecret, LetterOpener, LetterSealer, LetterTransport, MAX_LETTER_OVERHEAD, NatsConnection, NatsEvent,
-    NatsTransport, NodeAddress, SendError,
+    NatsTransport, NodeAddress,
 };
 use quell_kernel::lease::Epoch;
 use quell_store::{Membership, StoredLetter};
@@ -20,13 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
 use super::frame::Frame;
-use super::peer_link::{OutgoingPeerFrame, PeerLink};
+use super::peer_link::{OutgoingFrames, OutgoingPeerFrame, PeerLink};
 
 /// Frames that are stored together, at most.
 const STORE_BATCH: usize = 64;
-/// How long a letter waits for those before it, and how often it is tried.
-const MAX_WAIT_FOR_ROOM: Duration = Duration::from_secs(2);
-const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Letters that may wait for the database.
 const MAX_STORED_LETTERS: usize = 4096;
 /// Until the next attempt after the database has refused letters.
@@ -47,7 +44,7 @@ pub struct LetterExchange {
 
 /// What an exchange works with.
 pub struct ExchangeTasks {
-    pub frames: mpsc::Receiver<OutgoingPeerFrame>,
+    pub frames: OutgoingFrames,
     pub nats: Option<NatsConnection>,
 }
 
@@ -57,18 +54,6 @@ fn address(membership: &Membership) -> NodeAddress {
 
 fn membership(address: NodeAddress) -> Membership {
     Membership { node: address.node, epoch: address.epoch }
-}
-
-/// Waits for the connection to take the letters before this one, which it does or drops within about a second.
-async fn send_when_there_is_room(nats: &NatsTransport, to: &NodeAddress, letter: Vec<u8>) -> bool {
-    let deadline = Instant::now() + MAX_WAIT_FOR_ROOM;
-    loop {
-        match nats.send(to, letter.clone()) {
-            Ok(()) => return true,
-            Err(SendError::QueueFull) if Instant::now() < deadline => tokio::time::sleep(ROOM_CHECK_INTERVAL).await,
-            Err(_) => return false,
-        }
-    }
 }
 
 impl LetterExchange {
@@ -115,34 +100,36 @@ impl LetterExchange {
     /// Never waits for the database: a stop over NATS must not queue behind it.
     async fn send_frames(
         &self,
-        mut frames: mpsc::Receiver<OutgoingPeerFrame>,
+        mut frames: OutgoingFrames,
         nats: Option<&NatsTransport>,
         to_store: mpsc::Sender<OutgoingPeerFrame>,
     ) {
         let own = address(self.cluster.membership());
         let mut sealer = LetterSealer::new(&self.secret, LetterTransport::Nats, own);
-        let mut batch = Vec::new();
-        while frames.recv_many(&mut batch, STORE_BATCH).await > 0 {
+        loop {
+            // What is sent next is decided when it can be sent.
+            if let Some(nats) = nats {
+                nats.wait_for_room().await;
+            }
+            let Some(OutgoingPeerFrame { to, frame }) = frames.next().await else { return };
             if self.cluster.lost().is_cancelled() {
                 return;
             }
-            metrics::counter!(LETTERS_METRIC, "direction" => "sent").increment(batch.len() as u64);
-            for OutgoingPeerFrame { to, frame } in batch.drain(..) {
-                let content = frame.encode();
-                // A letter that is sealed and not sent is a gap for its receiver, so it is checked before.
-                let fits = |nats: &&NatsTransport| {
-                    nats.max_letter_bytes().is_some_and(|max| content.len() + MAX_LETTER_OVERHEAD <= max)
-                };
-                let nats = nats.filter(|nats| self.reaches_over_nats(nats, &to)).filter(fits);
-                let sent = match nats.map(|nats| (nats, sealer.seal(&address(&to), &content))) {
-                    Some((nats, Ok(letter))) => send_when_there_is_room(nats, &address(&to), letter).await,
-                    Some((_, Err(_))) | None => false,
-                };
-                let receiver = to.clone();
-                if !sent && to_store.try_send(OutgoingPeerFrame { to, frame }).is_err() {
-                    tracing::warn!(node = %receiver.node, "a letter was dropped: too many wait for the database");
-                    self.link.interrupt(&receiver);
-                }
+            metrics::counter!(LETTERS_METRIC, "direction" => "sent").increment(1);
+            let content = frame.encode();
+            // A letter that is sealed and not sent is a gap for its receiver, so it is checked before.
+            let fits = |nats: &&NatsTransport| {
+                nats.max_letter_bytes().is_some_and(|max| content.len() + MAX_LETTER_OVERHEAD <= max)
+            };
+            let nats = nats.filter(|nats| self.reaches_over_nats(nats, &to)).filter(fits);
+            let sent = nats.is_some_and(|nats| {
+                let letter = sealer.seal(&address(&to), &content);
+                letter.is_ok_and(|letter| nats.send(&address(&to), letter).is_ok())
+            });
+            let receiver = to.clone();
+            if !sent && to_store.try_send(OutgoingPeerFrame { to, frame }).is_err() {
+                tracing::warn!(node = %receiver.node, "a letter was dropped: too many wait for the database");
+                self.link.interrupt(&receiver);
             }
         }
     }
@@ -210,7 +197,7 @@ impl LetterExchange {
                         self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).remove(&from.epoch);
                     }
                 }
-                NatsEvent::NoResponders(peer) | NatsEvent::NotSent(peer) => {
+                NatsEvent::NoResponders(peer) => {
                     let peer = membership(peer);
                     tracing::debug!(node = %peer.node, "a node cannot be reached over the message bus");
                     self.avoid_nats(&peer);

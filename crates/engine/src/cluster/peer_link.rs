@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{Frame, FrameHead, MAX_PART_BYTES, join_parts, split_parts};
 
-/// Frames that may wait to be sent. Beyond that a call fails instead of being queued.
+/// Frames of calls, and again of events, that may wait to be sent. Beyond that a call fails instead of being queued.
 const MAX_WAITING_FRAMES: usize = 16_384;
 /// Parts of an answer that may wait for their reader. A reader that is slower loses the call.
 const MAX_WAITING_PARTS: usize = 1024;
@@ -40,9 +40,31 @@ pub enum PeerCallError {
 
 /// A frame on its way to another node.
 #[derive(Debug)]
-pub struct OutgoingPeerFrame {
+pub(super) struct OutgoingPeerFrame {
     pub to: Membership,
     pub(super) frame: Frame,
+}
+
+/// The frames that a link wants to send. Those of calls are sent first: stops are among them.
+#[derive(Debug)]
+pub struct OutgoingFrames {
+    calls: mpsc::Receiver<OutgoingPeerFrame>,
+    events: mpsc::Receiver<OutgoingPeerFrame>,
+}
+
+impl OutgoingFrames {
+    /// The next frame to send; `None` when the link is gone.
+    ///
+    /// # Cancel safety
+    /// Safe: no frame is lost.
+    pub(super) async fn next(&mut self) -> Option<OutgoingPeerFrame> {
+        tokio::select! {
+            biased;
+            Some(frame) = self.calls.recv() => Some(frame),
+            Some(frame) = self.events.recv() => Some(frame),
+            else => None,
+        }
+    }
 }
 
 /// What the engine does with the frames of other nodes. Called in the order in which they arrive, so it must not wait.
@@ -51,8 +73,6 @@ pub trait PeerHandler: Send + Sync {
     fn answer_request(&self, from: &Membership, head: &[u8], body: Vec<u8>, answer: PeerAnswer);
 
     fn receive_events(&self, from: &Membership, events: &[u8]);
-
-    fn note_interest(&self, from: &Membership, wanted: bool);
 
     /// Events of another node may have been lost.
     fn note_lost_events(&self, from: &Membership);
@@ -63,7 +83,8 @@ pub trait PeerHandler: Send + Sync {
 pub struct PeerLink(Arc<PeerLinkInner>);
 
 struct PeerLinkInner {
-    outgoing: mpsc::Sender<OutgoingPeerFrame>,
+    outgoing_calls: mpsc::Sender<OutgoingPeerFrame>,
+    outgoing_events: mpsc::Sender<OutgoingPeerFrame>,
     next_call: AtomicU64,
     state: Mutex<LinkState>,
     handler: OnceLock<Box<dyn PeerHandler>>,
@@ -92,11 +113,12 @@ struct PartialRequest {
 
 impl PeerLink {
     /// A link, and the frames that it wants to send.
-    pub fn new() -> (Self, mpsc::Receiver<OutgoingPeerFrame>) {
-        let (outgoing, frames) = mpsc::channel(MAX_WAITING_FRAMES);
-        let inner =
-            PeerLinkInner { outgoing, next_call: AtomicU64::new(1), state: Mutex::default(), handler: OnceLock::new() };
-        (Self(Arc::new(inner)), frames)
+    pub fn new() -> (Self, OutgoingFrames) {
+        let (outgoing_calls, calls) = mpsc::channel(MAX_WAITING_FRAMES);
+        let (outgoing_events, events) = mpsc::channel(MAX_WAITING_FRAMES);
+        let (next_call, state, handler) = (AtomicU64::new(1), Mutex::default(), OnceLock::new());
+        let inner = PeerLinkInner { outgoing_calls, outgoing_events, next_call, state, handler };
+        (Self(Arc::new(inner)), OutgoingFrames { calls, events })
     }
 
     /// Sets who answers requests. Frames that arrive earlier are dropped.
@@ -130,13 +152,17 @@ impl PeerLink {
         self.send(peer, Frame::new(FrameHead::Events, events))
     }
 
-    pub fn send_interest(&self, peer: &Membership, wanted: bool) {
-        self.send(peer, Frame::new(FrameHead::Interest { wanted }, Vec::new()));
-    }
-
     /// False if too many frames wait.
     fn send(&self, peer: &Membership, frame: Frame) -> bool {
-        self.0.outgoing.try_send(OutgoingPeerFrame { to: peer.clone(), frame }).is_ok()
+        let queue = match frame.head {
+            FrameHead::Events | FrameHead::EventsLost => &self.0.outgoing_events,
+            FrameHead::Request { .. }
+            | FrameHead::Answer { .. }
+            | FrameHead::End { .. }
+            | FrameHead::Cancel { .. }
+            | FrameHead::Interrupt => &self.0.outgoing_calls,
+        };
+        queue.try_send(OutgoingPeerFrame { to: peer.clone(), frame }).is_ok()
     }
 
     /// Processes a frame of another node.
@@ -167,7 +193,6 @@ impl PeerLink {
             }
             FrameHead::EventsLost => self.with_handler(|handler| handler.note_lost_events(from)),
             FrameHead::Events => self.with_handler(|handler| handler.receive_events(from, &part)),
-            FrameHead::Interest { wanted } => self.with_handler(|handler| handler.note_interest(from, wanted)),
         }
     }
 
