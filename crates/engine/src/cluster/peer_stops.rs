@@ -8,14 +8,16 @@ use quell_protocol::api::{StopAnswer, UnreachedNode};
 use quell_store::{Membership, RequestedStop};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Cluster, PeerCall};
+use super::{Cluster, PeerCall, PeerLink};
 
 /// How long the answer to a stop waits for nodes that do not answer, unless it waits for the end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A stop that ends by force and gives up takes this long by default: `grace_ms` and `hard_ms`.
 const LONGEST_STOP: Duration = Duration::from_secs(7);
+/// Until a stop is sent again whose answer was lost.
+const REPEAT_DELAY: Duration = Duration::from_millis(20);
 /// After the lease of a node: the time until others have settled it.
 const SETTLE_MARGIN: Duration = Duration::from_secs(1);
 
@@ -53,6 +55,9 @@ pub struct PeerStops(Option<Box<AskedPeers>>);
 #[derive(Debug)]
 struct AskedPeers {
     cluster: Cluster,
+    link: PeerLink,
+    /// What the calls ask for. It can be asked for again: a node carries out a stop once, and answers each time.
+    request: Vec<u8>,
     calls: Vec<PeerCall>,
     /// Memberships that have ended and that nobody has settled yet.
     unsettled: Vec<Membership>,
@@ -66,18 +71,22 @@ struct AskedPeers {
 }
 
 impl PeerStops {
-    /// The stop has been sent to these nodes, and is being stored.
-    pub fn new(
+    /// Sends the stop to the other nodes that are at work. It is being stored for them, too.
+    pub fn send(
         cluster: Cluster,
-        calls: Vec<PeerCall>,
+        link: PeerLink,
+        request: Vec<u8>,
         stored: oneshot::Receiver<StoredStop>,
         has_one_owner: bool,
     ) -> Self {
+        let calls = cluster.live_peers().iter().map(|row| link.call(&row.membership, &request, &[])).collect();
         let (answers, answered, unreached) = (Vec::new(), Vec::new(), Vec::new());
         let unsettled = cluster.unsettled_memberships();
         let stored = Some(stored);
         Self(Some(Box::new(AskedPeers {
             cluster,
+            link,
+            request,
             calls,
             unsettled,
             stored,
@@ -132,7 +141,7 @@ impl AskedPeers {
         let deadline = Instant::now() + timeout;
         if wait == StopWait::Ended {
             for (mut call, index) in std::mem::take(&mut self.answered) {
-                if let PeerOutcome::Answered(answer) = wait_for_answer(&self.cluster, &mut call, wait, deadline).await {
+                if let PeerOutcome::Answered(answer) = self.wait_for_answer(&mut call, wait, deadline).await {
                     self.answers[index] = answer;
                 }
             }
@@ -146,19 +155,21 @@ impl AskedPeers {
             }
         }
         {
-            let (cluster, calls) = (&self.cluster, std::mem::take(&mut self.calls));
+            let calls = std::mem::take(&mut self.calls);
+            let asked = &*self;
             let ask = |mut call: PeerCall| async move {
-                let answer = wait_for_answer(cluster, &mut call, wait, deadline).await;
+                let answer = asked.wait_for_answer(&mut call, wait, deadline).await;
                 (call, answer)
             };
+            let (mut answers, mut answered) = (Vec::new(), Vec::new());
             let mut pending: FuturesUnordered<_> = calls.into_iter().map(ask).collect();
             while let Some((call, answer)) = pending.next().await {
                 match answer {
                     PeerOutcome::Answered(answer) => {
                         let is_done = self.has_one_owner && answer.covered;
-                        self.answers.push(answer);
+                        answers.push(answer);
                         if wait == StopWait::CarriedOut {
-                            self.answered.push((call, self.answers.len() - 1));
+                            answered.push((call, asked.answers.len() + answers.len() - 1));
                         }
                         if is_done {
                             silent.clear();
@@ -169,6 +180,9 @@ impl AskedPeers {
                     PeerOutcome::Silent => silent.push(call.peer().clone()),
                 }
             }
+            drop(pending);
+            self.answers.extend(answers);
+            self.answered.extend(answered);
         }
         let Some(stored) = self.stored.take() else { return };
         if silent.is_empty() {
@@ -197,6 +211,41 @@ impl AskedPeers {
             lease_ends_by: self.cluster.wall_time_in(expires_in),
         })
     }
+
+    /// Waits for the answer of one node. One that was lost on the way is asked for again.
+    async fn wait_for_answer(&self, call: &mut PeerCall, wait: StopWait, deadline: Instant) -> PeerOutcome {
+        let mut answered = None;
+        loop {
+            match timeout_at(deadline, call.next()).await {
+                Ok(Some(Ok(message))) => {
+                    answered = serde_json::from_slice(&message).ok().or(answered);
+                    if wait == StopWait::CarriedOut && answered.is_some() {
+                        break;
+                    }
+                }
+                Ok(None) if answered.is_some() => break,
+                Ok(None | Some(Err(_))) if self.cluster.is_live_peer(call.peer()) => {
+                    if timeout_at(deadline, sleep(REPEAT_DELAY)).await.is_err() {
+                        break;
+                    }
+                    *call = self.link.call(call.peer(), &self.request, &[]);
+                }
+                Ok(None | Some(Err(_))) if wait == StopWait::CarriedOut => break,
+                // The node has carried out the stop, or not, and does not say any more whether all has ended.
+                Ok(None | Some(Err(_))) => {
+                    let settled = timeout_at(deadline, self.cluster.wait_until_settled(call.peer())).await;
+                    return match (settled, answered) {
+                        (Ok(()), Some(answer)) => PeerOutcome::Answered(answer),
+                        (Ok(()), None) => PeerOutcome::Settled,
+                        (Err(_), _) => PeerOutcome::Silent,
+                    };
+                }
+                Err(_) if wait == StopWait::Ended => return PeerOutcome::Silent,
+                Err(_) => break,
+            }
+        }
+        answered.map_or(PeerOutcome::Silent, PeerOutcome::Answered)
+    }
 }
 
 enum PeerOutcome {
@@ -204,32 +253,4 @@ enum PeerOutcome {
     /// The node was dead; others have sealed its runs.
     Settled,
     Silent,
-}
-
-async fn wait_for_answer(cluster: &Cluster, call: &mut PeerCall, wait: StopWait, deadline: Instant) -> PeerOutcome {
-    let mut answered = None;
-    loop {
-        match timeout_at(deadline, call.next()).await {
-            Ok(Some(Ok(message))) => {
-                answered = serde_json::from_slice(&message).ok().or(answered);
-                if wait == StopWait::CarriedOut && answered.is_some() {
-                    break;
-                }
-            }
-            Ok(None) if answered.is_some() => break,
-            Ok(None | Some(Err(_))) if wait == StopWait::CarriedOut => break,
-            // The node has carried out the stop, or not, and does not say any more whether all has ended.
-            Ok(None | Some(Err(_))) => {
-                let settled = timeout_at(deadline, cluster.wait_until_settled(call.peer())).await;
-                return match (settled, answered) {
-                    (Ok(()), Some(answer)) => PeerOutcome::Answered(answer),
-                    (Ok(()), None) => PeerOutcome::Settled,
-                    (Err(_), _) => PeerOutcome::Silent,
-                };
-            }
-            Err(_) if wait == StopWait::Ended => return PeerOutcome::Silent,
-            Err(_) => break,
-        }
-    }
-    answered.map_or(PeerOutcome::Silent, PeerOutcome::Answered)
 }

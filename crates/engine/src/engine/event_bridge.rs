@@ -1,13 +1,18 @@
 //! The events of one node for the clients of the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use quell_kernel::lease::Epoch;
 use quell_store::Membership;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
+use super::peers::PeerRequest;
 use super::{Engine, EngineNotice};
+use crate::cluster::Cluster;
 
 /// Events that are sent together, at most.
 const MAX_BATCH: usize = 256;
@@ -18,30 +23,44 @@ const BATCH_DELAY: Duration = Duration::from_millis(20);
 /// The same over the message bus.
 const BUS_BATCH_DELAY: Duration = Duration::from_millis(5);
 
-/// The nodes whose clients want the events of this one.
+/// How long a node may take to confirm that it sends its events.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Whether the clients of other nodes want the events of this one, by epoch. They do until their node has told.
 #[derive(Default)]
-pub(super) struct InterestedPeers(Mutex<BTreeSet<u64>>);
+pub(super) struct InterestedPeers(Mutex<BTreeMap<Epoch, bool>>);
 
 impl InterestedPeers {
     pub(super) fn set(&self, peer: &Membership, wanted: bool) {
-        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if wanted {
-            peers.insert(peer.epoch);
-        } else {
-            peers.remove(&peer.epoch);
-        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.epoch, wanted);
     }
 
     fn contains(&self, peer: &Membership) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer.epoch)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&peer.epoch).copied().unwrap_or(true)
     }
 
-    pub(super) fn retain(&self, is_member: impl Fn(u64) -> bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|epoch| is_member(*epoch));
+    pub(super) fn retain(&self, is_member: impl Fn(Epoch) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|epoch, _| is_member(*epoch));
     }
 }
 
 impl Engine {
+    /// Waits until the other nodes send their events to this one, which they do while somebody subscribes here, for a
+    /// second at most. Returns at once without a cluster.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_for_peer_events(&self) {
+        let Some(node) = &self.inner().node else { return };
+        let peers = node.cluster.live_peers();
+        let mut confirmed = node.confirmed_interest.0.subscribe();
+        let by_all = |confirmed: &BTreeMap<Epoch, bool>| {
+            peers.iter().all(|row| confirmed.get(&row.membership.epoch) == Some(&true))
+        };
+        // The sender lives as long as the node. What a silent node does is told by its runs when it is settled.
+        let _ = timeout(CONFIRM_TIMEOUT, confirmed.wait_for(by_all)).await;
+    }
+
     /// Notes whether clients of another node want the events of this one.
     pub(super) fn note_interest(&self, peer: &Membership, wanted: bool) {
         if let Some(node) = &self.inner().node {
@@ -152,26 +171,57 @@ fn serialize_batch(batch: &[EngineNotice]) -> Vec<Vec<u8>> {
     letters
 }
 
-/// Tells the other nodes whether clients of this one want their events, as soon as that changes.
+/// Tells the other nodes whether clients of this one want their events, as soon as that changes, until they have
+/// confirmed it.
 pub(super) async fn announce_interest(engine: Engine) {
     let Some(node) = &engine.inner().node else { return };
     let mut readers = engine.inner().hub.watch_readers();
-    let mut announced: BTreeSet<(u64, bool)> = BTreeSet::new();
     loop {
         let wanted = *readers.borrow_and_update() > 0;
-        let peers = node.cluster.live_peers();
-        announced.retain(|(epoch, _)| peers.iter().any(|row| row.membership.epoch == *epoch));
-        for peer in peers {
-            if announced.insert((peer.membership.epoch, wanted)) {
-                announced.remove(&(peer.membership.epoch, !wanted));
-                node.link.send_interest(&peer.membership, wanted);
-            }
-        }
-        tokio::select! {
+        let is_confirmed = tokio::select! {
+            is_confirmed = node.confirmed_interest.announce(&engine, wanted) => is_confirmed,
             () = engine.inner().closing.cancelled() => return,
             // The sender lives as long as the hub.
+            _ = readers.changed() => continue,
+        };
+        tokio::select! {
+            () = engine.inner().closing.cancelled() => return,
             _ = readers.changed() => {}
             () = node.cluster.wait_for_renewal() => {}
+            () = tokio::time::sleep(CONFIRM_TIMEOUT), if !is_confirmed => {}
         }
+    }
+}
+
+/// Which nodes have confirmed that they send their events to this one, or do not, by epoch.
+pub(super) struct ConfirmedInterest(watch::Sender<BTreeMap<Epoch, bool>>);
+
+impl Default for ConfirmedInterest {
+    fn default() -> Self {
+        Self(watch::Sender::new(BTreeMap::new()))
+    }
+}
+
+impl ConfirmedInterest {
+    /// Tells those that have not confirmed it. Returns whether all have.
+    ///
+    /// # Cancel safety
+    /// Safe: what was not confirmed is told again.
+    async fn announce(&self, engine: &Engine, wanted: bool) -> bool {
+        let peers = engine.cluster().map(Cluster::live_peers).unwrap_or_default();
+        self.0.send_modify(|confirmed| {
+            confirmed.retain(|epoch, _| peers.iter().any(|row| row.membership.epoch == *epoch));
+        });
+        let to_be_told = |peer: &Membership| self.0.borrow().get(&peer.epoch) != Some(&wanted);
+        let tell = |peer: Membership| async move {
+            let mut call = engine.call_peer(&peer, &PeerRequest::SendEvents { wanted }, &[])?;
+            matches!(timeout(CONFIRM_TIMEOUT, call.next()).await, Ok(None)).then(|| {
+                self.0.send_modify(|confirmed| {
+                    confirmed.insert(peer.epoch, wanted);
+                });
+            })
+        };
+        let told = join_all(peers.into_iter().map(|row| row.membership).filter(to_be_told).map(tell)).await;
+        told.iter().all(Option::is_some)
     }
 }

@@ -19,7 +19,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::drain::release_unused_sessions;
-use super::event_bridge::{InterestedPeers, announce_interest, bridge_events, publish_foreign_events};
+use super::event_bridge::{
+    ConfirmedInterest, InterestedPeers, announce_interest, bridge_events, publish_foreign_events,
+};
 use super::peers::{CarriedOutStops, EnginePeerHandler, PeerService, PeerStop};
 use super::recovery::Recovery;
 use super::{Engine, NodeSettings, StartError};
@@ -46,6 +48,7 @@ pub(super) struct Node {
     pub(super) release_passes: watch::Sender<u64>,
     pub(super) carried_out_stops: CarriedOutStops,
     pub(super) interested_peers: InterestedPeers,
+    pub(super) confirmed_interest: ConfirmedInterest,
     pub(super) foreign_events: mpsc::Sender<Vec<u8>>,
     recovery: Recovery,
     /// Memberships that a task of this node settles.
@@ -85,6 +88,7 @@ impl Node {
             release_passes: watch::Sender::new(0),
             carried_out_stops: CarriedOutStops::default(),
             interested_peers: InterestedPeers::default(),
+            confirmed_interest: ConfirmedInterest::default(),
             foreign_events,
             recovery,
             settling: Mutex::default(),
@@ -183,7 +187,6 @@ impl Engine {
             max_in_flight: self.inner().config.limits.in_flight_runs,
             processes: self.count_live_processes(),
             draining: self.is_draining(),
-            wants_events: *self.inner().hub.watch_readers().borrow() > 0,
             lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
         }
     }
@@ -218,13 +221,6 @@ impl Engine {
         node.link.drop_calls_of_gone_nodes(&answer.nodes);
         let is_member = |epoch| answer.nodes.iter().any(|row| row.membership.epoch == epoch);
         node.interested_peers.retain(is_member);
-        for row in &answer.nodes {
-            // A letter that said so may have been lost. One that says the opposite is not undone: it may be newer.
-            let report: NodeReport = serde_json::from_str(&row.report).unwrap_or_default();
-            if report.wants_events && row.membership != *own {
-                node.interested_peers.set(&row.membership, true);
-            }
-        }
         node.cluster.set_nodes(answer.nodes);
         carried_out
     }

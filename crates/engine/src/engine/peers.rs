@@ -50,6 +50,10 @@ pub(super) enum PeerRequest {
     FindRun {
         run: RunId,
     },
+    /// Whether clients of the node that asks want the events of the other one. The answer is empty.
+    SendEvents {
+        wanted: bool,
+    },
     FollowRun {
         run: RunId,
         after: u64,
@@ -133,9 +137,8 @@ impl Engine {
         let hold = *scope == StopScope::Everything && self.is_held();
         let id = uuid::Uuid::now_v7().to_string();
         let stop = PeerStop { id, scope: scope.clone(), requester, request: request.clone(), hold };
-        let peer_request = PeerRequest::Stop { stop: stop.clone(), wait: true };
-        let peers = cluster.live_peers();
-        let calls = peers.iter().filter_map(|row| self.call_peer(&row.membership, &peer_request, &[])).collect();
+        let Some(node) = &self.inner().node else { return PeerStops::default() };
+        let peer_request = serde_json::to_vec(&PeerRequest::Stop { stop: stop.clone(), wait: true });
         let (sender, stored) = oneshot::channel();
         let store = Arc::clone(cluster.store());
         let epochs = cluster.nodes().iter().map(|row| row.membership.epoch).collect();
@@ -146,7 +149,8 @@ impl Engine {
         });
         let has_one_owner =
             matches!(scope, StopScope::Run { .. } | StopScope::Session { .. } | StopScope::Conversation { .. });
-        PeerStops::new(cluster.clone(), calls, stored, has_one_owner)
+        let link = node.link.clone();
+        PeerStops::send(cluster.clone(), link, peer_request.unwrap_or_default(), stored, has_one_owner)
     }
 
     /// True if everything that a stop covers is on this node.
@@ -188,6 +192,10 @@ impl Engine {
             PeerRequest::Stop { stop, wait } => {
                 let stopped = self.carry_out_peer_stop(&stop);
                 self.inner().runs.spawn(answer_stop(stopped, wait, answer));
+            }
+            PeerRequest::SendEvents { wanted } => {
+                self.note_interest(from, wanted);
+                self.inner().runs.spawn(confirm_interest(self.clone(), from.clone(), answer));
             }
             PeerRequest::FindRun { run } => self.inner().runs.spawn(answer_run_view(self.clone(), run, answer)),
             PeerRequest::FollowRun { run, after } => {
@@ -302,6 +310,17 @@ async fn answer_stop(stopped: Arc<StopResult>, wait: bool, mut answer: PeerAnswe
     answer.end();
 }
 
+/// Events go to known nodes only.
+async fn confirm_interest(engine: Engine, from: Membership, answer: PeerAnswer) {
+    let Some(cluster) = engine.cluster() else { return };
+    let cancelled = answer.cancelled().clone();
+    tokio::select! {
+        () = cluster.wait_until_known(&from) => answer.end(),
+        () = cancelled.cancelled() => {}
+        () = engine.inner().closing.cancelled() => {}
+    }
+}
+
 async fn answer_run_view(engine: Engine, run: RunId, mut answer: PeerAnswer) {
     match engine.live_run(&run) {
         Some(live_run) => {
@@ -378,12 +397,6 @@ impl PeerHandler for EnginePeerHandler {
         {
             tracing::warn!(node = %from.node, "events of another node were dropped: too many wait");
             self.note_lost_events(from);
-        }
-    }
-
-    fn note_interest(&self, from: &Membership, wanted: bool) {
-        if let Some(engine) = self.engine() {
-            engine.note_interest(from, wanted);
         }
     }
 

@@ -186,6 +186,7 @@ impl SoakAuditor {
         let mut facts = self.fixture.results.lock();
         facts.named_runs.clear();
         facts.maybe_stopped.clear();
+        facts.all_maybe_stopped = false;
     }
 
     async fn check_run(&self, row: &Value) {
@@ -254,7 +255,9 @@ fn unexplained_verdict(facts: &SoakCounts, row: &Value) -> Option<String> {
         return Some("an answer said that it was stopped".to_owned());
     }
     // A stop ends sub-runs with their parent, and may or may not name them.
-    let explained = named || facts.maybe_stopped.contains(run) || row["parent"].is_string();
+    let session = row["sessionKey"].as_str().unwrap_or_default();
+    let maybe = [run, session].iter().any(|name| facts.maybe_stopped.contains(*name)) || facts.all_maybe_stopped;
+    let explained = named || maybe || row["parent"].is_string();
     (aborted && by_a_stop && !explained).then(|| "it was aborted, but no answer to a stop named it".to_owned())
 }
 

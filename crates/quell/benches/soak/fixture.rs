@@ -1,5 +1,6 @@
 //! The daemon under test with its model server and configuration.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ pub(crate) struct SoakFixture {
     clients: Vec<TestApiClient>,
     next_daemon: AtomicUsize,
     /// The servers of a cluster.
-    _servers: Option<(TestPostgres, TestNats)>,
+    servers: Option<(TestPostgres, TestNats)>,
     pub(crate) model: SoakModel,
     pub(crate) markers: MarkerScanner,
     pub(crate) results: SoakResults,
@@ -55,7 +56,7 @@ impl SoakFixture {
             clients: daemons.iter().map(TestDaemon::api).collect(),
             daemons,
             next_daemon: AtomicUsize::new(0),
-            _servers: servers,
+            servers,
             model,
             markers: MarkerScanner::default(),
             results: SoakResults::default(),
@@ -93,6 +94,20 @@ impl SoakFixture {
         let log: String = self.daemons.iter().map(TestDaemon::output).collect();
         let lines = log.lines().rev().filter(|line| names.iter().any(|name| line.contains(name)));
         lines.take(MAX_LOG_LINES).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Returns what the daemons and the database server have warned of, each text with its count.
+    pub(crate) fn warnings(&self) -> BTreeMap<String, usize> {
+        let mut warnings = BTreeMap::new();
+        let mut count = |line: &str| *warnings.entry(line.to_owned()).or_default() += 1;
+        for output in self.daemons.iter().map(TestDaemon::output) {
+            // Without the time.
+            let texts = output.lines().filter_map(|line| line.split_once(' ')).map(|(_, text)| text.trim_start());
+            texts.filter(|text| text.starts_with("WARN") || text.starts_with("ERROR")).for_each(&mut count);
+        }
+        let log = self.servers.as_ref().map(|(server, _)| server.log()).unwrap_or_default();
+        log.lines().filter(|line| !line.contains("LOG:")).for_each(&mut count);
+        warnings
     }
 
     /// Returns the body of an answer; a status other than this one is a fault.

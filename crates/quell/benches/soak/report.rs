@@ -11,6 +11,9 @@ use crate::results::{FAULT_KINDS, SoakCounts};
 /// Faults that are printed in full.
 const MAX_SHOWN_FAULTS: usize = 20;
 
+/// Different warnings that are printed.
+const MAX_SHOWN_WARNINGS: usize = 100;
+
 /// Prints the report; true when there was no fault and memory did not grow.
 #[expect(clippy::print_stdout, reason = "the report is the output of the soak")]
 pub(crate) fn print_report(fixture: &SoakFixture, memory_samples: &MemorySamples, options: &SoakOptions) -> bool {
@@ -26,6 +29,9 @@ pub(crate) fn print_report(fixture: &SoakFixture, memory_samples: &MemorySamples
     line("", format!("{} forced, {} doubled, {} readers disconnected", facts.forced, facts.doubled, facts.deserted));
     let (effective, cleanup) = (facts.effective_stops, facts.cleanup_stops);
     line("", format!("{effective} rounds had a run stopped by their own stop; {cleanup} stops for clean-up"));
+    if options.nodes.get() > 1 {
+        line("", format!("{} answered before all nodes had, which is said in the answer", facts.unconfirmed_stops));
+    }
     for (verdict, count) in &facts.ends {
         line("ends", format!("{count:>7}  {verdict}"));
     }
@@ -51,6 +57,9 @@ pub(crate) fn print_report(fixture: &SoakFixture, memory_samples: &MemorySamples
         println!("\nto reproduce: cargo xtask soak --seed {seed} --minutes {minutes:.1} --nodes {}", options.nodes);
         for daemon in &fixture.daemons {
             println!("the output of daemon {}: {}", daemon.pid(), last_lines(&daemon.output()));
+        }
+        for (warning, count) in fixture.warnings().into_iter().take(MAX_SHOWN_WARNINGS) {
+            println!("{count:>5} x {warning}");
         }
     }
     sound

@@ -84,8 +84,12 @@ pub(crate) struct SoakCounts {
     pub(crate) histories_read: u64,
     /// Runs that an answer to a stop named.
     pub(crate) named_runs: BTreeSet<String>,
-    /// Runs whose stop may not have arrived: both verdicts are correct.
+    /// Runs, and keys of sessions, whose stop may not have arrived: both verdicts are correct.
     pub(crate) maybe_stopped: BTreeSet<String>,
+    /// Since the last audit, a stop of several sessions was answered before all nodes had.
+    pub(crate) all_maybe_stopped: bool,
+    /// Stops that were answered before all nodes had: they are stored for the others.
+    pub(crate) unconfirmed_stops: u64,
     pub(crate) faults: Vec<SoakFault>,
 }
 

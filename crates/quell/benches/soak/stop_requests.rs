@@ -50,15 +50,15 @@ async fn send_stop(fixture: &SoakFixture, plan: &RoundPlan, target: &StopTarget)
         }
         StopMethod::WsRun => {
             (body["runId"], body["sessionKey"]) = (json!(run), json!(session));
-            return call_gateway(fixture, plan, "chat.abort", body).await;
+            return call_gateway(fixture, plan, target, ("chat.abort", body)).await;
         }
         StopMethod::WsSession => {
             body["sessionKey"] = json!(session);
-            return call_gateway(fixture, plan, "chat.abort", body).await;
+            return call_gateway(fixture, plan, target, ("chat.abort", body)).await;
         }
         StopMethod::WsSessionsAbort => {
             body["key"] = json!(session);
-            return call_gateway(fixture, plan, "sessions.abort", body).await;
+            return call_gateway(fixture, plan, target, ("sessions.abort", body)).await;
         }
         StopMethod::CallerDropped => {
             let path = format!("/api/runs/{run}/stop?wait=1");
@@ -71,16 +71,39 @@ async fn send_stop(fixture: &SoakFixture, plan: &RoundPlan, target: &StopTarget)
     };
     let begun = Instant::now();
     let answer = fixture.http().post(&path, &body).await;
+    if note_unreached_nodes(fixture, plan, target, &answer.body) && answer.status == 503 {
+        return Vec::new();
+    }
     let is_ending = plan.stop_method == StopMethod::HttpRun && !plan.wait_for_end && answer.body["state"] != "ended";
     let answer = fixture.expect_status(&answer, if is_ending { 202 } else { 200 }, &path);
     fixture.results.add_answer_time(plan, begun.elapsed());
     run_ids(&answer)
 }
 
-async fn call_gateway(fixture: &SoakFixture, plan: &RoundPlan, method: &str, params: Value) -> Vec<String> {
+async fn call_gateway(
+    fixture: &SoakFixture,
+    plan: &RoundPlan,
+    target: &StopTarget,
+    (method, params): (&str, Value),
+) -> Vec<String> {
     let mut gateway = GatewayTestClient::connect(fixture.daemon()).await;
     let begun = Instant::now();
     let answer = gateway.call(method, params).await;
     fixture.results.add_answer_time(plan, begun.elapsed());
+    note_unreached_nodes(fixture, plan, target, &answer);
     run_ids(&answer)
+}
+
+/// Notes an answer that names nodes which have not answered in time. The stop must be stored for them. True if it is so.
+fn note_unreached_nodes(fixture: &SoakFixture, plan: &RoundPlan, target: &StopTarget, answer: &Value) -> bool {
+    let nodes = answer["unreached"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_stored = answer["detail"].as_str().is_some_and(|detail| detail.contains("The stop is stored"));
+    if (nodes.is_empty() || nodes.iter().any(|node| node["stored"] == false)) && !is_stored {
+        return false;
+    }
+    let mut facts = fixture.results.lock();
+    facts.unconfirmed_stops += 1;
+    facts.maybe_stopped.extend([target.run.clone(), target.session.clone()]);
+    facts.all_maybe_stopped |= matches!(plan.stop_method, StopMethod::HttpAll | StopMethod::AgentAbort);
+    true
 }

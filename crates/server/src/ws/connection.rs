@@ -67,11 +67,11 @@ async fn run_connection(
     let outbox = Arc::new(ClientOutbox::new(&server.budgets().send));
     let processing = async {
         let deps = HandshakeDeps { server: &server, upgrade_info: &upgrade_info, receive_limiter: &receive_limiter };
-        if let Some(peer) = perform_handshake(&mut frames, &outbox, &deps).await {
+        if let Some((peer, notices)) = perform_handshake(&mut frames, &outbox, &deps).await {
             let (server, outbox) = (server.clone(), Arc::clone(&outbox));
             let subscriptions = WsSubscriptions::default();
             let client = WsClient { server, peer, subscriptions, outbox, is_forwarded: false };
-            process_messages(&mut frames, Arc::new(client)).await;
+            process_messages(&mut frames, Arc::new(client), notices).await;
         }
         // Ends a connection that has no other close code yet.
         outbox.close(close::NORMAL, "");
@@ -187,11 +187,12 @@ struct HandshakeDeps<'a> {
     receive_limiter: &'a ReceiveLimiter,
 }
 
+/// Returns the client, and the events since before it was told that it is connected.
 async fn perform_handshake(
     frames: &mut IncomingMessages<'_>,
     outbox: &ClientOutbox,
     deps: &HandshakeDeps<'_>,
-) -> Option<WsPeer> {
+) -> Option<(WsPeer, Subscription)> {
     let HandshakeDeps { server, upgrade_info, receive_limiter } = deps;
     let connection = Uuid::now_v7().to_string();
     let clock = server.engine().clock();
@@ -225,8 +226,13 @@ async fn perform_handshake(
             receive_limiter.set_authenticated(peer.largest_message(), &server.budgets().receive);
             server.engine().audit_token_use(&peer.caller);
             tracing::info!(principal = %peer.caller.principal, scope = ?peer.granted, "client connected");
+            let notices = server.engine().subscribe();
+            tokio::select! {
+                () = server.engine().wait_for_peer_events() => {}
+                () = server.engine().wait_for_close() => {}
+            }
             outbox.push_response(&id, &Ok(hello));
-            Some(peer)
+            Some((peer, notices))
         }
         Err((id, failed)) => {
             outbox.push_response(&id, &Err(failed.refusal));
@@ -282,12 +288,11 @@ async fn read_first_text(frames: &mut IncomingMessages<'_>) -> Result<String, Op
     }
 }
 
-async fn process_messages(frames: &mut IncomingMessages<'_>, client: Arc<WsClient>) {
+async fn process_messages(frames: &mut IncomingMessages<'_>, client: Arc<WsClient>, mut notices: Subscription) {
     let WsClient { server, peer, outbox, .. } = &*client;
     let access = server.engine().access();
     let mut credential_end = std::pin::pin!(access.wait_credential_end(&peer.credential));
     let mut withdrawals = server.engine().subscribe_withdrawals();
-    let mut notices = server.engine().subscribe();
     let mut forwarder = EventForwarder::new(Arc::clone(&client));
     let mut followed_runs = FollowedRuns::default();
     let mut calls = FuturesUnordered::new();
