@@ -17,6 +17,7 @@ mod hold;
 mod journal_writer;
 mod membership;
 mod notes;
+mod peer_agents;
 mod peers;
 mod placement;
 mod processes;
@@ -77,6 +78,7 @@ pub use history::{HistoryPage, NumberedTurn};
 use journal_writer::run_journal_writer;
 use membership::Node;
 pub use notes::NoteFilter;
+pub use peer_agents::AgentActivity;
 pub use peers::{PeerMessages, PeerService};
 pub use placement::{Placement, PlacementError};
 use recovery::Recovery;
@@ -138,7 +140,7 @@ impl Engine {
         let hub = Hub::default();
         let background = BackgroundWork::new(clock, config.limits.background_per_session, {
             let hub = hub.clone();
-            move |key| hub.publish(&EngineNotice::Session { key: key.clone(), reason: "process".into() })
+            move |key| hub.publish(&EngineNotice::session_changed(key.clone(), "process"))
         });
         let services = Arc::new(build_services(&config, &models, clock, background, &store)?);
         agents::restore_agents(&store, &services.agents).await?;

@@ -504,7 +504,7 @@ async fn run_actor(sessions: Sessions, key: SessionKey) {
         for waiting_session in runs.queued_sessions_of_scope(&live_run) {
             sessions.wake_actor(&waiting_session);
         }
-        runs.hub().publish(&EngineNotice::Session { key: key.clone(), reason: "message".into() });
+        runs.hub().publish(&EngineNotice::session_changed(key.clone(), "message"));
     }
 }
 

@@ -206,6 +206,20 @@ pub enum ComputeStatus {
     Stopping,
 }
 
+impl ComputeStatus {
+    /// Of two parts of an agent's work, the status of both together.
+    #[must_use]
+    pub fn busier(self, other: Self) -> Self {
+        let busyness = |status| match status {
+            Self::Idle => 0,
+            Self::Stopping => 1,
+            Self::Processing => 2,
+            Self::WaitingLlm => 3,
+        };
+        if busyness(other) > busyness(self) { other } else { self }
+    }
+}
+
 /// A run, as `GET /api/runs/{id}` returns it.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]

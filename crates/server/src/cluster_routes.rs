@@ -4,7 +4,8 @@ use axum::http::Method;
 use percent_encoding::percent_decode_str;
 use quell_channels::flow::channel_duty;
 use quell_protocol::SessionKey;
-use serde_json::Value;
+use quell_protocol::api::ComputeStatus;
+use serde_json::{Value, json};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ClusterRoute {
@@ -137,10 +138,9 @@ fn identity(row: &Value) -> Option<&Value> {
 
 /// Of two rows of an agent, the busier status and the runs of both; of two rows of a run, the one that is further.
 fn merge_rows(known: &mut Value, other: &Value) {
-    if let Some(status) =
-        other.get("computeStatus").filter(|status| busyness(status) > busyness(&known["computeStatus"]))
-    {
-        known["computeStatus"] = status.clone();
+    if let Some(status) = status_of(other) {
+        let busier = status_of(known).map_or(status, |known| known.busier(status));
+        known["computeStatus"] = json!(busier);
     }
     if let (Some(runs), Some(Value::Array(more))) =
         (known.get_mut("activeRuns").and_then(Value::as_array_mut), other.get("activeRuns"))
@@ -162,20 +162,13 @@ fn merge_rows(known: &mut Value, other: &Value) {
     }
 }
 
-/// As the status of an agent with several runs is chosen (row B3 in `docs/design/requirements.md`).
-fn busyness(status: &Value) -> u8 {
-    match status.as_str() {
-        Some("waiting_llm") => 3,
-        Some("processing") => 2,
-        Some("stopping") => 1,
-        _ => 0,
-    }
+fn status_of(row: &Value) -> Option<ComputeStatus> {
+    serde_json::from_value(row.get("computeStatus")?.clone()).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use serde_json::json;
 
     use super::*;
 

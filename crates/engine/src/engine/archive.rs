@@ -111,7 +111,7 @@ impl Engine {
         tracing::info!(session = %session.key, principal = %caller.principal, "session imported");
         let audit_action = AuditAction::on_target(Action::ImportSession, "session", session.key.as_str());
         self.audit(caller, audit_action.with_detail(format!("runs: {runs}; turns that the model sees: {turns}")));
-        self.inner().hub.publish(&EngineNotice::Session { key: session.key.clone(), reason: "import".into() });
+        self.inner().hub.publish(&EngineNotice::session_changed(session.key.clone(), "import"));
         Ok(self.build_session_row(StoredSession { turns, ..session }))
     }
 }

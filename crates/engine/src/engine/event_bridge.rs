@@ -10,6 +10,7 @@ use quell_store::Membership;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+use super::peer_agents::AgentActivity;
 use super::peers::PeerRequest;
 use super::{Engine, EngineNotice};
 use crate::cluster::Cluster;
@@ -26,6 +27,12 @@ const BUS_BATCH_DELAY: Duration = Duration::from_millis(5);
 /// How long a node may take to confirm that it sends its events.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Events of another node: a JSON array.
+pub(super) struct PeerEvents {
+    pub(super) sender: Epoch,
+    pub(super) events: Vec<u8>,
+}
+
 /// Whether the clients of other nodes want the events of this one, by epoch. They do until their node has told.
 #[derive(Default)]
 pub(super) struct InterestedPeers(Mutex<BTreeMap<Epoch, bool>>);
@@ -37,6 +44,10 @@ impl InterestedPeers {
 
     fn contains(&self, peer: &Membership) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&peer.epoch).copied().unwrap_or(true)
+    }
+
+    fn any(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().any(|wanted| *wanted)
     }
 
     pub(super) fn retain(&self, is_member: impl Fn(Epoch) -> bool) {
@@ -65,11 +76,31 @@ impl Engine {
     pub(super) fn note_interest(&self, peer: &Membership, wanted: bool) {
         if let Some(node) = &self.inner().node {
             node.interested_peers.set(peer, wanted);
+            self.inner().hub.set_wanted_elsewhere(node.interested_peers.any());
+        }
+    }
+
+    /// Tells another node what the agents do here, which it may not have heard.
+    pub(super) fn send_agent_activity(&self, peer: &Membership) {
+        let Some(node) = &self.inner().node else { return };
+        for events in serialize_batch(&self.busy_agent_notices()) {
+            node.link.send_events(peer, events);
+        }
+    }
+
+    /// Adds what only this node knows, for clients of other nodes.
+    fn complete_for_other_nodes(&self, notice: EngineNotice) -> EngineNotice {
+        match notice {
+            EngineNotice::Session { key, reason, .. } => {
+                let active_elsewhere = Some(self.active_run_ids_of_session(&key));
+                EngineNotice::Session { key, reason, active_elsewhere }
+            }
+            other => other,
         }
     }
 
     /// Gives the events of another node to the clients of this one, in order.
-    async fn publish_peer_events(&self, events: &[u8]) {
+    async fn publish_peer_events(&self, PeerEvents { sender, events }: &PeerEvents) {
         let notices = match serde_json::from_slice::<Vec<EngineNotice>>(events) {
             Ok(notices) => notices,
             Err(error) => {
@@ -77,11 +108,11 @@ impl Engine {
                 return;
             }
         };
-        for notice in &notices {
+        for notice in notices {
             let owners = self.inner().sessions.owners();
             // Who may read it is in the database, if another node has created the session.
-            let learned = match notice {
-                EngineNotice::Session { key, reason } if reason != "message" => {
+            let learned = match &notice {
+                EngineNotice::Session { key, reason, .. } if reason != "message" => {
                     owners.refresh(&self.inner().store, key).await
                 }
                 _ => match notice.session() {
@@ -92,13 +123,19 @@ impl Engine {
             if let (Err(error), Some(key)) = (learned, notice.session()) {
                 tracing::debug!(session = %key, %error, "the owner of a session of another node is not known");
             }
-            self.inner().hub.publish_foreign(notice);
+            let notice = match notice {
+                EngineNotice::Agent { agent, status, active } => {
+                    self.note_peer_activity(*sender, &agent, AgentActivity { status, active })
+                }
+                other => other,
+            };
+            self.inner().hub.publish_foreign(&notice);
         }
     }
 }
 
 /// Publishes the events of other nodes until the engine closes.
-pub(super) async fn publish_foreign_events(engine: Engine, mut events: mpsc::Receiver<Vec<u8>>) {
+pub(super) async fn publish_foreign_events(engine: Engine, mut events: mpsc::Receiver<PeerEvents>) {
     loop {
         tokio::select! {
             () = engine.inner().closing.cancelled() => return,
@@ -141,6 +178,8 @@ pub(super) async fn bridge_events(engine: Engine) {
             batch.push(notice);
         }
         batch.retain(EngineNotice::is_for_other_nodes);
+        let batch: Vec<EngineNotice> =
+            batch.into_iter().map(|notice| engine.complete_for_other_nodes(notice)).collect();
         let letters = serialize_batch(&batch);
         for peer in interested {
             if to_be_told.contains(&peer.epoch) && node.link.send_lost_events(&peer) {

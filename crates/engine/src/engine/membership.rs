@@ -20,8 +20,9 @@ use tokio::time::Instant;
 
 use super::drain::release_unused_sessions;
 use super::event_bridge::{
-    ConfirmedInterest, InterestedPeers, announce_interest, bridge_events, publish_foreign_events,
+    ConfirmedInterest, InterestedPeers, PeerEvents, announce_interest, bridge_events, publish_foreign_events,
 };
+use super::peer_agents::PeerAgents;
 use super::peers::{CarriedOutStops, EnginePeerHandler, PeerService, PeerStop};
 use super::recovery::Recovery;
 use super::{Engine, NodeSettings, StartError};
@@ -49,7 +50,8 @@ pub(super) struct Node {
     pub(super) carried_out_stops: CarriedOutStops,
     pub(super) interested_peers: InterestedPeers,
     pub(super) confirmed_interest: ConfirmedInterest,
-    pub(super) foreign_events: mpsc::Sender<Vec<u8>>,
+    pub(super) foreign_events: mpsc::Sender<PeerEvents>,
+    pub(super) peer_agents: PeerAgents,
     recovery: Recovery,
     /// Memberships that a task of this node settles.
     settling: Mutex<HashSet<Epoch>>,
@@ -62,7 +64,7 @@ pub(super) struct Node {
 pub(super) struct NodeTasks {
     exchange: LetterExchange,
     exchange_tasks: ExchangeTasks,
-    foreign_events: mpsc::Receiver<Vec<u8>>,
+    foreign_events: mpsc::Receiver<PeerEvents>,
 }
 
 impl Node {
@@ -90,6 +92,7 @@ impl Node {
             interested_peers: InterestedPeers::default(),
             confirmed_interest: ConfirmedInterest::default(),
             foreign_events,
+            peer_agents: PeerAgents::default(),
             recovery,
             settling: Mutex::default(),
             changes: Mutex::default(),
@@ -221,6 +224,7 @@ impl Engine {
         node.link.drop_calls_of_gone_nodes(&answer.nodes);
         let is_member = |epoch| answer.nodes.iter().any(|row| row.membership.epoch == epoch);
         node.interested_peers.retain(is_member);
+        self.forget_peer_activity(is_member);
         node.cluster.set_nodes(answer.nodes);
         carried_out
     }

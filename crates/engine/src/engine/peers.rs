@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
+use super::event_bridge::PeerEvents;
 use super::{Engine, EngineInner, StopResult, build_stop_answer};
 use crate::access::{AccessError, BrowserSignIn, LinkIssuer, LoginCodeDigest};
 use crate::cluster::{Cluster, PeerAnswer, PeerCall, PeerHandler, PeerStopAnswer, PeerStops, StoredStop};
@@ -195,6 +196,9 @@ impl Engine {
             }
             PeerRequest::SendEvents { wanted } => {
                 self.note_interest(from, wanted);
+                if wanted {
+                    self.send_agent_activity(from);
+                }
                 self.inner().runs.spawn(confirm_interest(self.clone(), from.clone(), answer));
             }
             PeerRequest::FindRun { run } => self.inner().runs.spawn(answer_run_view(self.clone(), run, answer)),
@@ -393,7 +397,7 @@ impl PeerHandler for EnginePeerHandler {
     fn receive_events(&self, from: &Membership, events: &[u8]) {
         let engine = self.engine();
         if let Some(node) = engine.as_ref().and_then(|engine| engine.inner().node.as_ref())
-            && node.foreign_events.try_send(events.to_vec()).is_err()
+            && node.foreign_events.try_send(PeerEvents { sender: from.epoch, events: events.to_vec() }).is_err()
         {
             tracing::warn!(node = %from.node, "events of another node were dropped: too many wait");
             self.note_lost_events(from);

@@ -178,7 +178,7 @@ impl Engine {
         self.inner().sessions.owners().remove(&idle.key);
         self.remove_session_files(&idle.key).await;
         tracing::info!(session = %idle.key, why, "session deleted");
-        self.inner().hub.publish(&EngineNotice::Session { key: idle.key.clone(), reason: "delete".into() });
+        self.inner().hub.publish(&EngineNotice::session_changed(idle.key.clone(), "delete"));
         Ok(true)
     }
 

@@ -223,7 +223,7 @@ impl Engine {
                 AuditAction::on_target(Action::ConfigureSession, "session", key.as_str()).with_detail(what),
             );
             claim.confirm(&inner.store).await;
-            inner.hub.publish(&EngineNotice::Session { key: key.clone(), reason: "create".into() });
+            inner.hub.publish(&EngineNotice::session_changed(key.clone(), "create"));
         }
         Ok(outcome)
     }
@@ -298,7 +298,7 @@ impl Engine {
         self.inner().sessions.forget_history(key);
         if reset {
             self.audit(caller, AuditAction::on_target(Action::ResetSession, "session", key.as_str()));
-            self.inner().hub.publish(&EngineNotice::Session { key: key.clone(), reason: "reset".into() });
+            self.inner().hub.publish(&EngineNotice::session_changed(key.clone(), "reset"));
         }
         Ok(reset)
     }
@@ -363,7 +363,7 @@ impl Engine {
         if deleted {
             tracing::info!(session = %key, principal = %caller.principal, "session deleted");
             self.audit(caller, AuditAction::on_target(Action::DeleteSession, "session", key.as_str()));
-            self.inner().hub.publish(&EngineNotice::Session { key: key.clone(), reason: "delete".into() });
+            self.inner().hub.publish(&EngineNotice::session_changed(key.clone(), "delete"));
         }
         Ok(deleted)
     }

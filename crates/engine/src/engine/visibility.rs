@@ -158,7 +158,7 @@ impl Engine {
             let detail = if shared { "shared" } else { "private" };
             let action = AuditAction::on_target(Action::ShareSession, "session", key.as_str());
             engine.audit(&requester, action.with_detail(detail));
-            inner.hub.publish(&EngineNotice::Session { key, reason: "share".into() });
+            inner.hub.publish(&EngineNotice::session_changed(key, "share"));
             Ok(true)
         });
         done.await.unwrap_or(Err(quell_store::StoreError::Closed.into()))

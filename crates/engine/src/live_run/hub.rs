@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use quell_protocol::api::ComputeStatus;
@@ -52,6 +53,8 @@ pub enum EngineNotice {
         key: SessionKey,
         /// `create`, `message`, `abort`, `reset`, `delete`.
         reason: Cow<'static, str>,
+        /// Its runs that are not over, if it is on another node.
+        active_elsewhere: Option<Vec<RunId>>,
     },
     Hold {
         held: bool,
@@ -62,6 +65,11 @@ pub enum EngineNotice {
 }
 
 impl EngineNotice {
+    /// A session of this node has changed.
+    pub fn session_changed(key: SessionKey, reason: &'static str) -> Self {
+        Self::Session { key, reason: reason.into(), active_elsewhere: None }
+    }
+
     fn is_droppable(&self) -> bool {
         matches!(self, Self::Run(event) if event.kind.is_delta())
     }
@@ -78,7 +86,7 @@ impl EngineNotice {
 
     /// True for what concerns clients of other nodes, too. What concerns all nodes alike, each of them finds out itself.
     pub fn is_for_other_nodes(&self) -> bool {
-        self.session().is_some()
+        self.session().is_some() || matches!(self, Self::Agent { .. })
     }
 }
 
@@ -91,6 +99,8 @@ struct HubInner {
     subscribers: Mutex<Vec<Weak<HubSubscriber>>>,
     /// Number of the subscribers that want the notices of all nodes.
     readers: watch::Sender<usize>,
+    /// Clients of other nodes want the notices of this one.
+    is_wanted_elsewhere: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,8 +185,14 @@ impl Hub {
         self.0.readers.subscribe()
     }
 
-    pub fn has_subscribers(&self) -> bool {
-        *self.0.readers.borrow() > 0
+    /// False if nobody hears of what is published, here and on other nodes.
+    pub fn has_readers(&self) -> bool {
+        *self.0.readers.borrow() > 0 || self.0.is_wanted_elsewhere.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether clients of other nodes want the notices of this one.
+    pub fn set_wanted_elsewhere(&self, is_wanted: bool) {
+        self.0.is_wanted_elsewhere.store(is_wanted, Ordering::Relaxed);
     }
 
     fn lock_subscribers(&self) -> MutexGuard<'_, Vec<Weak<HubSubscriber>>> {

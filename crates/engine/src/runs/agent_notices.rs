@@ -16,7 +16,7 @@ const PUBLISH_DELAY: Duration = Duration::from_millis(20);
 impl RunTable {
     /// Publishes status changes now, and schedules the changed run lists.
     pub(super) fn publish_agent_changes(&self, state: &mut RunTableState) {
-        if !self.0.hub.has_subscribers() {
+        if !self.0.hub.has_readers() {
             // A new subscriber does not know what earlier ones were told.
             state.published.clear();
             return;

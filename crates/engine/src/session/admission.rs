@@ -60,7 +60,7 @@ impl Sessions {
         let (run, session) = (&live_run.run.id, &live_run.run.session);
         tracing::info!(%run, %session, agent = %live_run.run.agent, "run accepted");
         runs.spawn(abort_at_deadline(runs.clone(), Arc::clone(live_run), live_run.deadline));
-        runs.hub().publish(&EngineNotice::Session { key: session.clone(), reason: "message".into() });
+        runs.hub().publish(&EngineNotice::session_changed(session.clone(), "message"));
         self.wake_actor(session);
         accepted
     }

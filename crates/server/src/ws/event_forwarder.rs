@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::Engine;
-use quell_engine::engine::EngineNotice;
+use quell_engine::engine::{AgentActivity, EngineNotice};
 use quell_protocol::api::ComputeStatus;
 use quell_protocol::{EventKind, Receipt, RunEvent, RunId, SessionKey, Usage, Verdict};
 use serde::Serialize;
@@ -83,7 +83,8 @@ impl EventForwarder {
                 self.client.outbox.push_event("run.amended", &payload, DropPolicy::MustDeliver);
             }
             EngineNotice::Agent { agent, status, active } => {
-                let mut active = active.clone();
+                let here = AgentActivity { status: *status, active: active.clone() };
+                let AgentActivity { status, mut active } = self.client.engine().with_peer_activity(agent, here);
                 self.client.engine().retain_visible_runs(&self.client.peer.caller, &mut active);
                 let payload = json!({"agentId": agent, "computeStatus": status, "activeRuns": active});
                 self.client.outbox.push_event("agents.changed", &payload, DropPolicy::MustDeliver);
@@ -93,10 +94,11 @@ impl EventForwarder {
                     json!({"agentId": agent, "computeStatus": ComputeStatus::Idle, "activeRuns": [], "change": change});
                 self.client.outbox.push_event("agents.changed", &payload, DropPolicy::MustDeliver);
             }
-            EngineNotice::Session { key, reason } => {
+            EngineNotice::Session { key, reason, active_elsewhere } => {
                 let is_readable = self.client.engine().may_hear_of_session(&self.client.peer.caller, key);
                 if self.client.subscriptions.wants_sessions() && is_readable {
-                    let active = self.client.engine().active_run_ids_of_session(key);
+                    let here = || self.client.engine().active_run_ids_of_session(key);
+                    let active = active_elsewhere.clone().unwrap_or_else(here);
                     let payload = json!({"sessionKey": key, "key": key, "reason": reason, "hasActiveRun": !active.is_empty(), "activeRunIds": active});
                     self.client.outbox.push_event("sessions.changed", &payload, DropPolicy::MustDeliver);
                 }

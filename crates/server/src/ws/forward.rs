@@ -12,11 +12,11 @@ use quell_protocol::SessionKey;
 use quell_protocol::api::AccessLevel;
 use quell_store::Membership;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::frame::RpcError;
 use super::methods::{STOP_METHODS, WsClient, WsSubscriptions};
-use super::outbox::ClientOutbox;
+use super::outbox::{ClientOutbox, DropPolicy, QueuedEvent};
 use super::peer::{WsPeer, WsRole};
 use crate::cluster_routes::{ClusterRoute, merge_lists, route_of_method, session_of_params};
 use crate::http::{ANSWER_TIMEOUT, ForwardedHead, REPEATS};
@@ -172,15 +172,28 @@ impl WsClient {
             Err(_) => return Err(silent("it has not answered in time")),
         };
         match answer {
-            Some(Ok(answer)) => match serde_json::from_slice::<ForwardedResult>(&answer) {
-                Ok(ForwardedResult::Payload(payload)) => Ok(payload),
-                Ok(ForwardedResult::Refused(error)) => Err(error),
-                Err(error) => Err(silent(&error.to_string())),
-            },
+            Some(Ok(answer)) => {
+                let ForwardedAnswer { events, result } =
+                    serde_json::from_slice(&answer).map_err(|error| silent(&error.to_string()))?;
+                for QueuedEvent { event, payload } in events {
+                    self.outbox.push_event(&event, &payload, DropPolicy::MustDeliver);
+                }
+                match result {
+                    ForwardedResult::Payload(payload) => Ok(payload),
+                    ForwardedResult::Refused(error) => Err(error),
+                }
+            }
             Some(Err(error)) => Err(silent(&error.to_string())),
             None => Err(silent("its answer is empty")),
         }
     }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ForwardedAnswer {
+    /// What the method has sent to the client before its answer.
+    events: Vec<QueuedEvent>,
+    result: ForwardedResult,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -193,13 +206,13 @@ enum ForwardedResult {
 pub(crate) async fn answer_forwarded_method(server: ServerState, forwarded: ForwardedMethod) -> Vec<u8> {
     let ForwardedMethod { method, params, caller, credential, granted } = forwarded;
     let peer = WsPeer { caller, credential, granted, role: WsRole::Operator, tool_events: false, run_events: true };
-    // Its events are those of the node that the client is connected to.
+    // Only what the method itself sends: the events of runs come from the node that the client is connected to.
     let outbox = Arc::new(ClientOutbox::new(&server.budgets().send));
     let subscriptions = WsSubscriptions::default();
-    let client = Arc::new(WsClient { server, peer, subscriptions, outbox, is_forwarded: true });
+    let client = Arc::new(WsClient { server, peer, subscriptions, outbox: Arc::clone(&outbox), is_forwarded: true });
     let result = match client.answer_here(&method, params).await {
         Ok(payload) => ForwardedResult::Payload(payload),
         Err(error) => ForwardedResult::Refused(error),
     };
-    serde_json::to_vec(&result).unwrap_or_else(|_| json!({"Payload": null}).to_string().into_bytes())
+    serde_json::to_vec(&ForwardedAnswer { events: outbox.take_events(), result }).unwrap_or_default()
 }

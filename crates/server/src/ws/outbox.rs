@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
@@ -16,6 +16,13 @@ pub(super) enum OutgoingFrame {
     Ping,
     /// Close code and reason; the connection ends after it.
     Close(u16, &'static str),
+}
+
+/// An event that waits for the client, without its number.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct QueuedEvent {
+    pub(super) event: String,
+    pub(super) payload: Value,
 }
 
 /// Whether an event may be dropped for a slow client.
@@ -118,6 +125,16 @@ impl ClientOutbox {
             }
             written.await;
         }
+    }
+
+    /// Takes the events that wait, to send them to the client in another way.
+    pub(super) fn take_events(&self) -> Vec<QueuedEvent> {
+        let frames = std::iter::from_fn(|| self.pop());
+        let texts = frames.filter_map(|frame| match frame {
+            OutgoingFrame::Text(text) => Some(text),
+            OutgoingFrame::Ping | OutgoingFrame::Close(..) => None,
+        });
+        texts.filter_map(|text| serde_json::from_str(&text).ok()).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -1,5 +1,7 @@
 //! Any node answers for all: messages, events, lists and stops reach the node of the session.
 
+use quell_testkit::gateway_client::GatewayTestClient;
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -194,4 +196,51 @@ async fn a_node_that_starts_again_at_once_has_its_sessions_back() {
     assert_eq!((read.verdict(), read.of_kind("run.ended").len()), ("aborted", 1));
     cluster.complete_run(1, "s").await;
     assert_eq!(cluster.owner("s"), "node-0", "its workdir is there");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_hears_of_the_agents_and_sessions_of_all_nodes() {
+    let Some(cluster) = TestCluster::start(2, Bus::Nats).await else { return };
+    cluster.model.script(gated_response("go"));
+    let run = cluster.api(0).send_message("s", "wait").await;
+    cluster.api(0).run_events(&run, 0).await.wait_for("text.delta").await;
+    let mut client = GatewayTestClient::connect(&cluster.nodes[1]).await;
+    client.call("sessions.subscribe", json!({})).await;
+    // The agent has a run on this node, too, which ends. It is at work on the other one all the time.
+    cluster.complete_run(1, "t").await;
+    let agent_is = |status: &'static str, runs: Value| {
+        move |frame: &Value| {
+            let payload = &frame["payload"];
+            frame["event"] == "agents.changed" && payload["computeStatus"] == status && payload["activeRuns"] == runs
+        }
+    };
+    client.wait_for_frame(agent_is("waiting_llm", json!([run]))).await;
+    cluster.model.script(ScriptedResponse::text("an answer"));
+    let waiting = cluster.api(0).send_message("s", "another message").await;
+    let session_is_busy = |frame: &Value| {
+        let payload = &frame["payload"];
+        frame["event"] == "sessions.changed"
+            && payload["key"] == "s"
+            && payload["activeRunIds"] == json!([run, waiting])
+    };
+    client.wait_for_frame(session_is_busy).await;
+    cluster.model.open_gate("go");
+    client.wait_for_frame(agent_is("idle", json!([]))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_a_run_of_another_node_takes_in_is_final_for_its_client() {
+    let Some(cluster) = TestCluster::start(2, Bus::Nats).await else { return };
+    cluster.model.script(gated_response("go"));
+    let run = cluster.api(0).send_message("s", "wait").await;
+    cluster.api(0).run_events(&run, 0).await.wait_for("text.delta").await;
+    let mut client = GatewayTestClient::connect(&cluster.nodes[1]).await;
+    let message = json!({"sessionKey": "s", "message": "more", "idempotencyKey": "k", "queueMode": "steer"});
+    let request = client.send_request("chat.send", message).await;
+    client.wait_for_frame(|frame| frame["event"] == "chat" && frame["payload"]["runId"] == "k").await;
+    let (_, answer) = client.wait_for_frame(|frame| frame["id"] == request.as_str()).await;
+    assert_fields(&answer["payload"], &json!({"status": "steered", "runId": run, "messageId": "k"}));
+    cluster.model.script(ScriptedResponse::text("an answer"));
+    cluster.model.open_gate("go");
+    assert_eq!(cluster.api(1).run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
 }
