@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{Frame, FrameHead, MAX_PART_BYTES, join_parts, split_parts};
 
-/// Frames of calls, and again of events, that may wait to be sent. Beyond that a call fails instead of being queued.
+/// Frames of each priority that may wait to be sent. Beyond that a call fails instead of being queued.
 const MAX_WAITING_FRAMES: usize = 16_384;
 /// Parts of an answer that may wait for their reader. A reader that is slower loses the call.
 const MAX_WAITING_PARTS: usize = 1024;
@@ -45,11 +45,20 @@ pub(super) struct OutgoingPeerFrame {
     pub(super) frame: Frame,
 }
 
-/// The frames that a link wants to send. Those of calls are sent first: stops are among them.
+/// The frames that a link wants to send.
 #[derive(Debug)]
 pub struct OutgoingFrames {
-    calls: mpsc::Receiver<OutgoingPeerFrame>,
-    events: mpsc::Receiver<OutgoingPeerFrame>,
+    urgent: mpsc::Receiver<OutgoingPeerFrame>,
+    others: mpsc::Receiver<OutgoingPeerFrame>,
+}
+
+/// The order in which frames are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FramePriority {
+    /// Requests, which may be stops, and answers to stops.
+    Urgent,
+    /// Events, and answers that may be long.
+    Other,
 }
 
 impl OutgoingFrames {
@@ -60,8 +69,8 @@ impl OutgoingFrames {
     pub(super) async fn next(&mut self) -> Option<OutgoingPeerFrame> {
         tokio::select! {
             biased;
-            Some(frame) = self.calls.recv() => Some(frame),
-            Some(frame) = self.events.recv() => Some(frame),
+            Some(frame) = self.urgent.recv() => Some(frame),
+            Some(frame) = self.others.recv() => Some(frame),
             else => None,
         }
     }
@@ -83,8 +92,8 @@ pub trait PeerHandler: Send + Sync {
 pub struct PeerLink(Arc<PeerLinkInner>);
 
 struct PeerLinkInner {
-    outgoing_calls: mpsc::Sender<OutgoingPeerFrame>,
-    outgoing_events: mpsc::Sender<OutgoingPeerFrame>,
+    urgent: mpsc::Sender<OutgoingPeerFrame>,
+    others: mpsc::Sender<OutgoingPeerFrame>,
     next_call: AtomicU64,
     state: Mutex<LinkState>,
     handler: OnceLock<Box<dyn PeerHandler>>,
@@ -114,11 +123,11 @@ struct PartialRequest {
 impl PeerLink {
     /// A link, and the frames that it wants to send.
     pub fn new() -> (Self, OutgoingFrames) {
-        let (outgoing_calls, calls) = mpsc::channel(MAX_WAITING_FRAMES);
-        let (outgoing_events, events) = mpsc::channel(MAX_WAITING_FRAMES);
+        let (urgent, urgent_frames) = mpsc::channel(MAX_WAITING_FRAMES);
+        let (others, other_frames) = mpsc::channel(MAX_WAITING_FRAMES);
         let (next_call, state, handler) = (AtomicU64::new(1), Mutex::default(), OnceLock::new());
-        let inner = PeerLinkInner { outgoing_calls, outgoing_events, next_call, state, handler };
-        (Self(Arc::new(inner)), OutgoingFrames { calls, events })
+        let inner = PeerLinkInner { urgent, others, next_call, state, handler };
+        (Self(Arc::new(inner)), OutgoingFrames { urgent: urgent_frames, others: other_frames })
     }
 
     /// Sets who answers requests. Frames that arrive earlier are dropped.
@@ -139,7 +148,7 @@ impl PeerLink {
             Frame::new(FrameHead::Request { call, number, last }, part.to_vec())
         });
         for frame in frames {
-            if !self.send(peer, frame) {
+            if !self.send(peer, frame, FramePriority::Urgent) {
                 self.end_call(call, PeerCallError::NotDelivered);
                 break;
             }
@@ -149,18 +158,14 @@ impl PeerLink {
 
     /// Sends events to the clients of another node.
     pub fn send_events(&self, peer: &Membership, events: Vec<u8>) -> bool {
-        self.send(peer, Frame::new(FrameHead::Events, events))
+        self.send(peer, Frame::new(FrameHead::Events, events), FramePriority::Other)
     }
 
     /// False if too many frames wait.
-    fn send(&self, peer: &Membership, frame: Frame) -> bool {
-        let queue = match frame.head {
-            FrameHead::Events | FrameHead::EventsLost => &self.0.outgoing_events,
-            FrameHead::Request { .. }
-            | FrameHead::Answer { .. }
-            | FrameHead::End { .. }
-            | FrameHead::Cancel { .. }
-            | FrameHead::Interrupt => &self.0.outgoing_calls,
+    fn send(&self, peer: &Membership, frame: Frame, priority: FramePriority) -> bool {
+        let queue = match priority {
+            FramePriority::Urgent => &self.0.urgent,
+            FramePriority::Other => &self.0.others,
         };
         queue.try_send(OutgoingPeerFrame { to: peer.clone(), frame }).is_ok()
     }
@@ -210,7 +215,7 @@ impl PeerLink {
             state.requests.remove(&key);
             drop(state);
             let error = Some("a part of the request was lost on the way, or it is too long".to_owned());
-            self.send(from, Frame::new(FrameHead::End { call, number: 0, error }, Vec::new()));
+            self.send(from, Frame::new(FrameHead::End { call, number: 0, error }, Vec::new()), FramePriority::Urgent);
             return;
         }
         request.next_number += 1;
@@ -227,6 +232,7 @@ impl PeerLink {
             to: from.clone(),
             call,
             next_number: 0,
+            priority: FramePriority::Other,
             cancelled,
             is_ended: false,
         };
@@ -246,7 +252,7 @@ impl PeerLink {
         drop(state);
         if let Some(problem) = problem {
             self.end_call(call, problem);
-            self.send(from, Frame::new(FrameHead::Cancel { call }, Vec::new()));
+            self.send(from, Frame::new(FrameHead::Cancel { call }, Vec::new()), FramePriority::Urgent);
         }
     }
 
@@ -279,7 +285,7 @@ impl PeerLink {
     /// Gives up what is open with another node, because something was lost, and tells it so.
     pub(super) fn interrupt(&self, peer: &Membership) {
         if self.give_up(peer) {
-            self.send(peer, Frame::new(FrameHead::Interrupt, Vec::new()));
+            self.send(peer, Frame::new(FrameHead::Interrupt, Vec::new()), FramePriority::Urgent);
         }
     }
 
@@ -287,13 +293,13 @@ impl PeerLink {
     pub(super) fn note_gap(&self, peer: &Membership) {
         self.give_up(peer);
         // In any case: what was lost may be a request, of which nothing is known here.
-        self.send(peer, Frame::new(FrameHead::Interrupt, Vec::new()));
+        self.send(peer, Frame::new(FrameHead::Interrupt, Vec::new()), FramePriority::Urgent);
         self.with_handler(|handler| handler.note_lost_events(peer));
     }
 
     /// Tells another node that events for its clients were lost. False if too many frames wait.
     pub fn send_lost_events(&self, peer: &Membership) -> bool {
-        self.send(peer, Frame::new(FrameHead::EventsLost, Vec::new()))
+        self.send(peer, Frame::new(FrameHead::EventsLost, Vec::new()), FramePriority::Other)
     }
 
     /// Returns whether anything was open.
@@ -375,7 +381,11 @@ impl PeerCall {
 impl Drop for PeerCall {
     fn drop(&mut self) {
         if self.link.lock().calls.remove(&self.call).is_some() {
-            self.link.send(&self.peer, Frame::new(FrameHead::Cancel { call: self.call }, Vec::new()));
+            self.link.send(
+                &self.peer,
+                Frame::new(FrameHead::Cancel { call: self.call }, Vec::new()),
+                FramePriority::Urgent,
+            );
         }
     }
 }
@@ -387,11 +397,19 @@ pub struct PeerAnswer {
     to: Membership,
     call: u64,
     next_number: u32,
+    priority: FramePriority,
     cancelled: CancellationToken,
     is_ended: bool,
 }
 
 impl PeerAnswer {
+    /// This answer, sent before those that are not urgent. To be called before anything of it was sent.
+    #[must_use]
+    pub fn urgent(mut self) -> Self {
+        self.priority = FramePriority::Urgent;
+        self
+    }
+
     /// Cancelled when the other node does not want the rest, or is gone.
     pub fn cancelled(&self) -> &CancellationToken {
         &self.cancelled
@@ -431,7 +449,7 @@ impl PeerAnswer {
     }
 
     fn send_frame(&self, head: FrameHead, part: Vec<u8>) -> bool {
-        self.link.upgrade().is_some_and(|link| PeerLink(link).send(&self.to, Frame::new(head, part)))
+        self.link.upgrade().is_some_and(|link| PeerLink(link).send(&self.to, Frame::new(head, part), self.priority))
     }
 }
 

@@ -192,7 +192,7 @@ impl Engine {
         match request {
             PeerRequest::Stop { stop, wait } => {
                 let stopped = self.carry_out_peer_stop(&stop);
-                self.inner().runs.spawn(answer_stop(stopped, wait, answer));
+                self.inner().runs.spawn(answer_stop(stopped, wait, answer.urgent()));
             }
             PeerRequest::SendEvents { wanted } => {
                 self.note_interest(from, wanted);

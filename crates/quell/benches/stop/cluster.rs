@@ -19,7 +19,7 @@ use crate::{baseline, config, quell};
 const FOREIGN_STOP_MS: f64 = 2.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Setup {
+pub(crate) enum Setup {
     /// One daemon with SQLite.
     Sqlite,
     /// One daemon that has the database for itself.
@@ -46,16 +46,8 @@ async fn measure_setup(report: &BenchReport, setup: Setup, samples: usize) {
     let Some(nats) = TestNats::start() else { return };
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, _| ScriptedResponse::tokens_forever(Duration::from_millis(20)));
-    let mut daemons = Vec::new();
-    for node in 0..if is_cluster { 2 } else { 1 } {
-        let home = DaemonHome::new(&format!("{}{}", sections(setup, &server, &nats, node), config(&model.base_url())));
-        std::fs::write(home.root_dir().join("secret"), "a secret of this cluster, for the bench only\n").unwrap();
-        std::fs::write(home.root_dir().join("nats"), TestNats::PASSWORD).unwrap();
-        daemons.push(home.start(quell()).await);
-    }
-    if setup == Setup::ClusterOverNats {
-        wait_for_bus(&server).await;
-    }
+    let count = if is_cluster { 2 } else { 1 };
+    let daemons = start_daemons(setup, count, (&server, &nats), &model.base_url()).await;
     let (owner, asked) = (daemons[0].api(), daemons.last().map(TestDaemon::api).unwrap());
     let (mut bare, mut socket, mut accepted, mut answered) = <(Times, Times, Times, Times)>::default();
     for sample in 0..samples {
@@ -88,6 +80,26 @@ async fn measure_setup(report: &BenchReport, setup: Setup, samples: usize) {
     }
 }
 
+/// Starts the daemons of a setup, which know each other then.
+pub(crate) async fn start_daemons(
+    setup: Setup,
+    count: usize,
+    (server, nats): (&TestPostgres, &TestNats),
+    model: &str,
+) -> Vec<TestDaemon> {
+    let mut daemons = Vec::new();
+    for node in 0..count {
+        let home = DaemonHome::new(&format!("{}{}", sections(setup, server, nats, node), config(model)));
+        std::fs::write(home.root_dir().join("secret"), "a secret of this cluster, for the bench only\n").unwrap();
+        std::fs::write(home.root_dir().join("nats"), TestNats::PASSWORD).unwrap();
+        daemons.push(home.start(quell()).await);
+    }
+    if setup == Setup::ClusterOverNats {
+        wait_for_bus(server, count).await;
+    }
+    daemons
+}
+
 /// Returns when the stop was answered.
 async fn stop(api: &TestApiClient, run: &str) -> Instant {
     api.post(&format!("/api/runs/{run}/stop"), &json!({})).await;
@@ -109,13 +121,14 @@ fn sections(setup: Setup, server: &TestPostgres, nats: &TestNats, node: usize) -
     }
 }
 
-/// Waits until each node knows that the other one is on the bus.
-async fn wait_for_bus(server: &TestPostgres) {
-    let count = |condition: String| server.sql(&format!("SELECT count(*) FROM nodes WHERE {condition}")) == "2";
-    poll_until("both nodes are on the bus", async || count("report LIKE '%\"on_bus\":true%'".to_owned()).then_some(()))
+/// Waits until each node knows that all are on the bus.
+async fn wait_for_bus(server: &TestPostgres, nodes: usize) {
+    let holds =
+        |condition: String| server.sql(&format!("SELECT count(*) FROM nodes WHERE {condition}")) == nodes.to_string();
+    poll_until("all nodes are on the bus", async || holds("report LIKE '%\"on_bus\":true%'".to_owned()).then_some(()))
         .await;
     let now = server.sql("SELECT clock_timestamp()");
-    poll_until("both have read it", async || count(format!("renewed_at > '{now}'")).then_some(())).await;
+    poll_until("all have read it", async || holds(format!("renewed_at > '{now}'")).then_some(())).await;
 }
 
 /// The median of 200 round trips of one byte over a TCP connection on loopback.

@@ -11,6 +11,7 @@ mod baseline;
 mod channels;
 mod chat;
 mod cluster;
+mod cluster_load;
 mod concurrent_stops;
 mod connection_load;
 mod mcp;
@@ -56,7 +57,7 @@ fn main() {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let report = BenchReport::default();
-    let measurements: [(&str, LocalBoxFuture<'_, ()>); 18] = [
+    let measurements: [(&str, LocalBoxFuture<'_, ()>); 19] = [
         ("start", startup::measure(&report).boxed_local()),
         ("single", single::measure(&report, samples, single::BackgroundLoad::Idle).boxed_local()),
         ("loaded", single::measure(&report, samples, single::BackgroundLoad::Searching).boxed_local()),
@@ -74,6 +75,7 @@ fn main() {
         ("sessions", sessions::measure(&report).boxed_local()),
         ("page", page::measure(&report).boxed_local()),
         ("cluster", cluster::measure(&report, samples.min(100)).boxed_local()),
+        ("cluster-load", cluster_load::measure(&report).boxed_local()),
         ("memory", concurrent_stops::measure_memory(&report, 1000).boxed_local()),
     ];
     runtime.block_on(async {
