@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 
 use futures_util::future::pending;
-use quell_store::sqlite::test_support::CountedRows;
+use quell_store::test_support::CountedRows;
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
@@ -24,6 +24,7 @@ const CRASH_NOTE: &str = "[The request above was stopped because the service wen
 struct KillOrder {
     case: usize,
     marker: String,
+    database: TestDatabase,
 }
 
 const DATA_DIR: &str = "data";
@@ -40,13 +41,13 @@ async fn dies() {
     let case = &cases::all_cases()[order.case];
     let dir = TestDir::Borrowed(PathBuf::from(DATA_DIR));
     let mark = order.marker.clone();
-    let sweep =
-        SweepEngine::start_in(dir, |config| config.environment.push(("QUELL_TEST_MARKER".into(), mark.into()))).await;
+    let mark_commands = |config: &mut EngineConfig| config.environment.push(("QUELL_TEST_MARKER".into(), mark.into()));
+    let sweep = SweepEngine::start_in(dir, order.database, mark_commands).await;
     sweep.write_files();
     let case_run = CaseRun::new(&sweep, case, "Crash");
     (case.prepare)(&case_run).await;
     match case.moment {
-        StopMoment::BeforeMessage => {}
+        StopMoment::BeforeMessage | StopMoment::WhileAccepted => {}
         StopMoment::OnCondition(moment) => {
             case_run.submit(case).await;
             moment(&case_run).await;
@@ -102,18 +103,25 @@ fn kill_self() {
     kill_process(getpid(), Signal::KILL).unwrap();
 }
 
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::cluster_node(StoreKind::ClusterNode)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_daemon_that_is_killed_anywhere_leaves_no_process_and_no_open_turn() {
+async fn a_daemon_that_is_killed_anywhere_leaves_no_process_and_no_open_turn(#[case] kind: StoreKind) {
+    let Some(store) = kind.start() else { return };
     let mut deaths = 0;
     let cases = cases::all_cases();
-    let dies_within = |(_, case): &(usize, &SweepCase)| !matches!(case.moment, StopMoment::BeforeMessage);
+    let dies_within =
+        |(_, case): &(usize, &SweepCase)| !matches!(case.moment, StopMoment::BeforeMessage | StopMoment::WhileAccepted);
     for (number, case) in cases.iter().enumerate().filter(dies_within) {
         let home = tempfile::tempdir().unwrap();
-        let mark = ProcessMarker::new();
-        run_until_killed(home.path(), &KillOrder { case: number, marker: mark.as_str().to_owned() }).await;
+        let (mark, database) = (ProcessMarker::new(), store.new_database());
+        let order = KillOrder { case: number, marker: mark.as_str().to_owned(), database: database.clone() };
+        run_until_killed(home.path(), &order).await;
         mark.wait_gone(scaled_limit(GONE_LIMIT)).await;
         wait_wardens_gone(home.path()).await;
-        let sweep = SweepEngine::start_in(TestDir::Borrowed(home.path().join(DATA_DIR)), |_| {}).await;
+        let sweep = SweepEngine::start_in(TestDir::Borrowed(home.path().join(DATA_DIR)), database, |_| {}).await;
         let case_run = CaseRun::new(&sweep, case, "Crash");
         let recorded = check_runs_sealed(&case_run, case).await;
         check_next_message(&case_run, case, recorded).await;
