@@ -42,6 +42,8 @@ pub enum CountedRows {
     JournalLines,
     JournalLinesWith(&'static str),
     TurnsWith(&'static str),
+    /// Of nodes in a cluster, which only a database on a server has.
+    Memberships,
 }
 
 impl OtherProgram {
@@ -120,6 +122,7 @@ impl OtherProgram {
             CountedRows::JournalLinesWith(text) => {
                 self.number("count(*)", "journal WHERE replace(line, $1, '') <> line", &[text])
             }
+            CountedRows::Memberships => self.number("count(*)", "nodes", &[]),
             CountedRows::TurnsWith(text) => {
                 self.number("count(*)", "history WHERE replace(turn, $1, '') <> turn", &[text])
             }

@@ -1,5 +1,8 @@
 //! A case with its stop mode, and the engine that all cases share.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use futures_util::future::join_all;
 use quell_kernel::network_access::{NetworkAccess, NetworkRules};
 
@@ -305,10 +308,10 @@ impl<'a> CaseRun<'a> {
     /// Sends a message after its stop. With [`SweepStopMode::CallerGone`] the sender does not wait for the answer.
     async fn submit_after_stop(&self, case: &SweepCase, mode: SweepStopMode) {
         let alice = alice();
-        let mut sending = pin!(self.sweep.test_engine.engine.submit(&alice, self.submission(case)));
+        let mut sending = self.sweep.test_engine.engine.submit(&alice, self.submission(case)).boxed();
         if mode == SweepStopMode::CallerGone {
             // The database may have answered by now; the sender has gone in any case.
-            let _was_answered = poll!(sending.as_mut()).is_ready();
+            let _answer = self.poll_until_known(&mut sending).await;
         } else {
             sending.await.unwrap();
         }
@@ -320,11 +323,8 @@ impl<'a> CaseRun<'a> {
         let (engine, alice) = (&self.sweep.test_engine.engine, alice());
         self.lock_database();
         let mut sending = engine.submit(&alice, self.submission(case)).boxed();
-        tokio::select! {
-            biased;
-            () = self.wait_progress(RunProgress::Accepted) => {}
-            answer = &mut sending => panic!("{}: {answer:?} before the database was written", case.name),
-        }
+        let answer = self.poll_until_known(&mut sending).await;
+        assert!(answer.is_none(), "{}: {answer:?} before the database was written", case.name);
         let answers = stop_run(engine, &self.run, mode);
         let sending = (mode != SweepStopMode::CallerGone).then_some(sending);
         self.unlock_database();
@@ -334,7 +334,18 @@ impl<'a> CaseRun<'a> {
         answers
     }
 
-    /// Waits until the run is known and has come this far.
+    /// Polls a message that is being sent until its run is in memory, or the sender is answered.
+    async fn poll_until_known<T>(&self, sending: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+        let engine = &self.sweep.test_engine.engine;
+        poll_fn(|context| match sending.poll_unpin(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if engine.live_run(&self.run).is_some() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Waits until the run has come this far.
     pub(super) async fn wait_progress(&self, progress: RunProgress) {
         let (engine, run) = (self.sweep.test_engine.engine.clone(), self.run.clone());
         let found = move || engine.live_run(&run).map(|live_run| live_run.progress());

@@ -112,23 +112,43 @@ async fn a_daemon_that_is_killed_anywhere_leaves_no_process_and_no_open_turn(#[c
     let Some(store) = kind.start() else { return };
     let mut deaths = 0;
     let cases = cases::all_cases();
+    // Each case has a session and runs of its own, so they can share what is on a server.
+    let database = store.new_database();
     let dies_within =
         |(_, case): &(usize, &SweepCase)| !matches!(case.moment, StopMoment::BeforeMessage | StopMoment::WhileAccepted);
-    for (number, case) in cases.iter().enumerate().filter(dies_within) {
+    for (number, case) in cases.iter().enumerate().filter(dies_within).step_by(step_of(kind)) {
         let home = tempfile::tempdir().unwrap();
-        let (mark, database) = (ProcessMarker::new(), store.new_database());
+        let mark = ProcessMarker::new();
         let order = KillOrder { case: number, marker: mark.as_str().to_owned(), database: database.clone() };
         run_until_killed(home.path(), &order).await;
         mark.wait_gone(scaled_limit(GONE_LIMIT)).await;
         wait_wardens_gone(home.path()).await;
-        let sweep = SweepEngine::start_in(TestDir::Borrowed(home.path().join(DATA_DIR)), database, |_| {}).await;
+        let sweep =
+            SweepEngine::start_in(TestDir::Borrowed(home.path().join(DATA_DIR)), database.clone(), |_| {}).await;
+        if kind == StoreKind::ClusterNode {
+            wait_predecessor_settled(&sweep).await;
+        }
         let case_run = CaseRun::new(&sweep, case, "Crash");
         let recorded = check_runs_sealed(&case_run, case).await;
         check_next_message(&case_run, case, recorded).await;
         sweep.test_engine.close().await;
         deaths += 1;
     }
-    assert!(deaths > 50, "only {deaths} cases");
+    assert!(deaths * step_of(kind) > 50, "only {deaths} cases");
+}
+
+/// On a node of a cluster every fourth case is played, and all cases if `QUELL_FULL_SWEEP` is set. On PostgreSQL without
+/// a cluster, all are played in any case.
+fn step_of(kind: StoreKind) -> usize {
+    let is_full = std::env::var_os("QUELL_FULL_SWEEP").is_some();
+    if kind == StoreKind::ClusterNode && !is_full { 4 } else { 1 }
+}
+
+/// A node begins to work before it has sealed the runs of its predecessor.
+async fn wait_predecessor_settled(sweep: &SweepEngine) {
+    let database = sweep.test_engine.connect_to_database();
+    let count = move || database.count(CountedRows::Memberships);
+    leaks::wait_for_value("the memberships of the cluster", 1, count).await;
 }
 
 /// Plays a case in its own process until that is killed.
@@ -151,7 +171,7 @@ async fn check_runs_sealed(case_run: &CaseRun<'_>, case: &SweepCase) -> bool {
     let test_engine = &case_run.sweep.test_engine;
     assert!(test_engine.engine.active_runs().is_empty(), "{}: {:?}", case.name, test_engine.engine.active_runs());
     assert!(test_engine.model.recorded_requests().is_empty(), "{}: a run came back", case.name);
-    for run in all_runs(test_engine).await {
+    for run in list_runs(test_engine, None).await {
         // A steering message belongs to the run that received it; the next request shows it.
         if run.state != "steered" {
             assert_eq!(run.state, "ended", "{}: {run:#?}", case.name);
@@ -174,9 +194,10 @@ async fn check_runs_sealed(case_run: &CaseRun<'_>, case: &SweepCase) -> bool {
     recorded
 }
 
-async fn all_runs(test_engine: &TestEngine) -> Vec<RunView> {
-    let filter =
-        quell_store::RunListFilter { session: None, principal: None, visible_to: None, limit: 100, cursor: None };
+/// The newest runs of the database, of one session or of all.
+async fn list_runs(test_engine: &TestEngine, session: Option<&str>) -> Vec<RunView> {
+    let session = session.map(parse_session_key);
+    let filter = quell_store::RunListFilter { session, principal: None, visible_to: None, limit: 100, cursor: None };
     test_engine.engine.list_runs(filter).await.unwrap().items
 }
 
@@ -184,7 +205,8 @@ async fn check_next_message(case_run: &CaseRun<'_>, case: &SweepCase, recorded: 
     let seen = send_next_message(case_run, case).await;
     assert!(seen.contains(CRASH_NOTE) || !recorded, "{}: {seen}", case.name);
     assert_eq!(seen.contains(&case_run.text), recorded, "{}: {seen}", case.name);
-    for taken in all_runs(&case_run.sweep.test_engine).await.into_iter().filter(|run| run.state == "steered") {
+    let runs = list_runs(&case_run.sweep.test_engine, Some(&case_run.session)).await;
+    for taken in runs.into_iter().filter(|run| run.state == "steered") {
         assert!(seen.contains(&taken.text), "{}: {:?} is in no turn: {seen}", case.name, taken.text);
     }
 }
