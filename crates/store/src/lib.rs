@@ -33,6 +33,8 @@ mod sessions;
 mod spend;
 pub mod sqlite;
 mod temp_file;
+#[cfg(feature = "test-support")]
+pub mod test_support;
 mod webhooks;
 mod worker_threads;
 

@@ -28,6 +28,8 @@ mod schema;
 mod sessions;
 mod settings;
 mod spend;
+#[cfg(feature = "test-support")]
+pub(crate) mod test_support;
 #[cfg(test)]
 mod tests;
 mod webhooks;

@@ -23,8 +23,6 @@ mod runs;
 mod schema;
 mod sessions;
 mod spend;
-#[cfg(feature = "test-support")]
-pub mod test_support;
 #[cfg(test)]
 mod tests;
 mod webhooks;
@@ -40,6 +38,8 @@ use tokio_util::sync::CancellationToken;
 pub use backup::{RestoredDatabase, check_database_copy, copy_database, restore_database};
 pub(crate) use copy::SqliteCopy;
 pub use inspect::inspect_database;
+#[cfg(feature = "test-support")]
+pub(crate) use notes::insert_note;
 
 use crate::batch_writer::{self, SyncLevel, WriteOperation};
 use crate::lock::{DirectoryLock, create_data_directory};

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -88,7 +88,30 @@ impl TestPostgres {
 
     /// Such as `postgres://postgres@127.0.0.1:40000/postgres`. No password is asked for.
     pub fn url(&self) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+        self.database_url("postgres")
+    }
+
+    pub fn database_url(&self, name: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{name}", self.port)
+    }
+
+    /// Creates an empty database.
+    pub fn create_database(&self, name: &str) {
+        self.sql(&format!("CREATE DATABASE {name}"));
+    }
+
+    /// Creates a database with what is in another one, which may be in use.
+    pub fn copy_database(&self, source: &str, name: &str) {
+        self.create_database(name);
+        let mut pg_dump = self.programs.command("pg_dump");
+        pg_dump.arg("--dbname").arg(self.database_url(source)).stdout(Stdio::piped());
+        let mut pg_dump = pg_dump.spawn().or_fail("pg_dump cannot be started");
+        let mut psql = self.psql(&self.database_url(name));
+        psql.stdin(pg_dump.stdout.take().or_fail("pg_dump has no output"));
+        let output = psql.output().or_fail("psql cannot be started");
+        let dumped = pg_dump.wait().or_fail("pg_dump is lost");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(dumped.success() && output.status.success(), "{source} was not copied\n{errors}\n{}", self.log());
     }
 
     pub fn port(&self) -> u16 {
@@ -101,13 +124,18 @@ impl TestPostgres {
 
     /// Executes statements by `psql`; returns the rows as lines, their values separated by `|`.
     pub fn sql(&self, statements: &str) -> String {
-        let mut psql = self.programs.command("psql");
-        psql.args(["--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--set=ON_ERROR_STOP=1"]);
-        let output = psql.arg("--dbname").arg(self.url()).arg("--command").arg(statements).output();
+        let output = self.psql(&self.url()).arg("--command").arg(statements).output();
         let output = output.or_fail("psql cannot be started");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{statements}\n{errors}\n{}", self.log());
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    fn psql(&self, url: &str) -> Command {
+        let mut psql = self.programs.command("psql");
+        psql.args(["--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--set=ON_ERROR_STOP=1"]);
+        psql.arg("--dbname").arg(url);
+        psql
     }
 
     /// Kills all processes of the server; its port refuses connections afterwards. Nothing happens if it is not running.
@@ -252,6 +280,16 @@ mod tests {
         assert!(!is_listening(server.port()));
         server.start_again();
         assert_eq!(server.sql("SELECT n, -n FROM kept ORDER BY n"), "1|-1\n2|-2");
+    }
+
+    #[test]
+    fn a_database_is_copied_while_it_is_in_use() {
+        let Some(server) = TestPostgres::start() else { return };
+        server.sql("CREATE TABLE kept (n int); INSERT INTO kept VALUES (1)");
+        server.copy_database("postgres", "copied");
+        server.sql("INSERT INTO kept VALUES (2)");
+        let rows = server.psql(&server.database_url("copied")).args(["--command", "TABLE kept"]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&rows.stdout), "1\n");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::io::Write;
 use quell_engine::engine::RunFollow;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::RunEvent;
-use quell_store::sqlite::test_support::{CountedRows, RefusedWrite};
+use quell_store::test_support::{CountedRows, RefusedWrite};
 
 use crate::prelude::*;
 use crate::test_server::assert_fields;
@@ -40,20 +40,23 @@ impl SmallDisk {
     }
 }
 
+/// Starts an engine beside other tests; `None` if a server that its store needs is switched off.
+async fn start_on_store(kind: StoreKind, change: impl FnOnce(&mut EngineConfig)) -> Option<TestEngine> {
+    let (dir, database) = (TestDir::Temporary(TestDataDir::new()), kind.start_database()?);
+    Some(TestEngine::start_on_database(dir, database, ProcessLock::shared().await, change).await)
+}
+
 /// Starts a second engine on a copy of the data directory: what a daemon that dies now would leave.
 pub(crate) async fn start_on_copy(test: &TestEngine) -> TestEngine {
-    start_on_data(copy_data_dir(test.test_dir.path())).await
+    start_on_changed_copy(test, |_| {}).await
 }
 
 /// As [`start_on_copy`], on a database that was changed before the start.
 async fn start_on_changed_copy(test: &TestEngine, change: impl FnOnce(&OtherProgram)) -> TestEngine {
-    let data = copy_data_dir(test.test_dir.path());
-    change(&OtherProgram::connect(data.path()));
-    start_on_data(data).await
-}
-
-async fn start_on_data(data: TestDataDir) -> TestEngine {
-    TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, keep_partial_text).await
+    let (data, database) = (copy_data_dir(test.test_dir.path()), test.database.copy());
+    change(&database.connect(data.path()));
+    let dir = TestDir::Temporary(data);
+    TestEngine::start_on_database(dir, database, ProcessLock::shared().await, keep_partial_text).await
 }
 
 /// Closes both engines. The first one is not really dead, and its run still goes on.
@@ -77,7 +80,7 @@ async fn read_ended_run(test: &TestEngine, run: &RunId, after: u64) -> Vec<RunEv
 
 /// Waits until the journal of a run has a line of this kind with this text.
 async fn wait_journal_line(test: &TestEngine, run: &RunId, kind: &'static str, text: &'static str) {
-    let (database, run) = (OtherProgram::connect(test.test_dir.path()), run.clone());
+    let (database, run) = (test.connect_to_database(), run.clone());
     leaks::wait_until(WAIT_TIMEOUT, move || {
         let lines: Vec<Value> =
             database.journal_lines(&run).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -87,9 +90,12 @@ async fn wait_journal_line(test: &TestEngine, run: &RunId, kind: &'static str, t
     .await;
 }
 
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn finished_calls_stay_and_interrupted_ones_are_told() {
-    let test = TestEngine::start_shared().await;
+async fn finished_calls_stay_and_interrupted_ones_are_told(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
     let marker = ProcessMarker::new();
     let waits = format!("printf 'printed %s it died\\n' before; {}", commands::setsid_child(&marker));
     let batch = ScriptedStream::new()
@@ -117,9 +123,12 @@ async fn finished_calls_stay_and_interrupted_ones_are_told() {
     close_both(after, test, &run).await;
 }
 
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn text_that_streamed_is_there_for_people_and_by_the_agents_policy_for_the_model() {
-    let test = TestEngine::start_shared().await;
+async fn text_that_streamed_is_there_for_people_and_by_the_agents_policy_for_the_model(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
     test.model.script(ScriptedResponse::silent_mid_stream("The first half of an answer"));
     let run = test.send(submission("s", "tell me")).await;
     wait_journal_line(&test, &run, "text", "first half").await;
@@ -133,14 +142,17 @@ async fn text_that_streamed_is_there_for_people_and_by_the_agents_policy_for_the
 
 /// The daemon dies between the stop and the death of a command that ignores SIGTERM. The verdict still names the
 /// person.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_outlives_the_daemon_that_took_it() {
+async fn a_stop_outlives_the_daemon_that_took_it(#[case] kind: StoreKind) {
     // Only the forced stop kills the command.
     let slow = |config: &mut EngineConfig| {
         config.stop_timeouts.term = WAIT_TIMEOUT * 2;
         config.stop_timeouts.grace = WAIT_TIMEOUT * 2;
     };
-    let test = TestEngine::start_with(ProcessLock::shared().await, slow).await;
+    let Some(test) = start_on_store(kind, slow).await else { return };
     let marker = ProcessMarker::new();
     let deaf = json!({"command": commands::signal_ignoring_setsid_child(&marker)});
     test.model.script(ScriptedResponse::tool_call("c1", "shell", &deaf));
@@ -164,9 +176,12 @@ async fn a_stop_outlives_the_daemon_that_took_it() {
 }
 
 /// The turn is in the database, and the daemon died before it stored the end of the run.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_recorded_turn_says_how_its_run_ended() {
-    let test = TestEngine::start_shared().await;
+async fn a_recorded_turn_says_how_its_run_ended(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
     test.model.script(ScriptedResponse::text("All is well."));
     let run = test.run_message("s", "how is it?").await.run_id;
     // The client had seen more events than one block of reserved sequence numbers.
@@ -185,9 +200,12 @@ async fn a_recorded_turn_says_how_its_run_ended() {
 }
 
 /// A damaged disk or a newer version: the journal is used up to the first unreadable line, and the start continues.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_journal_is_read_as_far_as_it_can_be() {
-    let test = TestEngine::start_shared().await;
+async fn a_journal_is_read_as_far_as_it_can_be(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
     let batch = ScriptedStream::new()
         .text("I look.")
         .tool_call("c1", "shell", &json!({"command": "echo one"}))
@@ -203,9 +221,12 @@ async fn a_journal_is_read_as_far_as_it_can_be() {
 }
 
 /// One damaged row affects one run: the daemon starts, the run is over, and the session continues.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_whose_row_is_damaged_does_not_keep_the_daemon_from_starting() {
-    let test = TestEngine::start_shared().await;
+async fn a_run_whose_row_is_damaged_does_not_keep_the_daemon_from_starting(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
     test.model.script(ScriptedResponse::text("All is well."));
     test.run_message("s", "how is it?").await;
     test.model.script(ScriptedResponse::silent_mid_stream("The first half"));
@@ -221,9 +242,12 @@ async fn a_run_whose_row_is_damaged_does_not_keep_the_daemon_from_starting() {
 }
 
 /// A client that has seen many events reconnects after the crash and gets the end, as one event and once.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_is_told_the_end_whatever_it_had_seen() {
-    let test = TestEngine::start_shared().await;
+async fn a_client_is_told_the_end_whatever_it_had_seen(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
     let stream = (0..2000).fold(ScriptedStream::new(), |stream, n| stream.text(format!("{n} ")));
     test.model.script(stream.wait_for_gate("never"));
     let run = test.send(submission("s", "count")).await;
@@ -243,15 +267,19 @@ async fn a_client_is_told_the_end_whatever_it_had_seen() {
 }
 
 /// The lock file is removed and a second daemon starts: the first one may not write any more, and reports it.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_daemon_that_lost_its_data_starts_no_tool() {
-    let test = TestEngine::start_shared().await;
+async fn a_daemon_that_lost_its_data_starts_no_tool(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
     let call = ScriptedStream::new().wait_for_gate("go").tool_call("c1", "shell", &json!({"command": "touch proof"}));
     test.model.script(call);
     let run = test.send(submission("s", "write")).await;
     test.model.request_at(0).wait_paused().await;
     std::fs::remove_file(test.test_dir.path().join("quell.lock")).unwrap();
-    let second = TestEngine::start_on(test.test_dir.path(), |_| {}).await;
+    let (dir, database) = (TestDir::Borrowed(test.test_dir.path().to_owned()), test.database.clone());
+    let second = TestEngine::start_on_database(dir, database, ProcessLock::shared().await, |_| {}).await;
     let sealed = second.engine.find_run(&run).await.unwrap().unwrap();
     assert_eq!(sealed.state, "ended", "the second daemon must seal the run");
     test.model.open_gate("go");

@@ -57,5 +57,6 @@ mod sweep;
 mod test_daemon;
 mod test_engine;
 mod test_server;
+mod test_store;
 mod tidy;
 mod ws;

@@ -13,7 +13,7 @@ pub(crate) use quell_kernel::registry::StopScope;
 pub(crate) use quell_protocol::api::RunView;
 pub(crate) use quell_protocol::{AgentId, CallEnd, EventKind, ResourceKind, RunId, Rung, StopReason, Verdict};
 pub(crate) use quell_scope::{Point, Release};
-pub(crate) use quell_store::sqlite::test_support::OtherProgram;
+pub(crate) use quell_store::test_support::OtherProgram;
 pub(crate) use quell_testkit::commands::{self, ProcessMarker};
 pub(crate) use quell_testkit::daemon::{DaemonHome, TestApiClient, TestApiResponse, TestDaemon, poll_until};
 pub(crate) use quell_testkit::machine_speed::scaled_limit;
@@ -34,3 +34,4 @@ pub(crate) use crate::test_engine::{
 pub(crate) use crate::test_engine::{background_call, list_files_call, shell_call};
 pub(crate) use crate::test_server::{TestServer, assert_problem, percent_encode};
 pub(crate) use crate::test_server::{assert_fields, gated_response, send_text};
+pub(crate) use crate::test_store::{StoreKind, TestDatabase};

@@ -26,16 +26,20 @@ pub(super) struct StopMatrixDaemon {
     pub(super) model: ScriptedModel,
     pub(super) black_hole: BlackHole,
     pub(super) scripts: ResponsesByMarker,
+    _database: TestDatabase,
 }
 
 impl StopMatrixDaemon {
-    async fn start(more: &str) -> Self {
+    /// `None` if a server that its store needs is switched off for the tests.
+    async fn start(kind: StoreKind, more: &str) -> Option<Self> {
+        let database = kind.start_database()?;
         let (model, hole) = (ScriptedModel::start().await, BlackHole::open().await);
         let scripts = ResponsesByMarker::default();
         scripts.install(&model);
-        let home = DaemonHome::new(&format!("{}{more}", run_states::config_toml(&model, &hole)));
+        let home =
+            DaemonHome::new(&format!("{}{}{more}", database.config_toml(), run_states::config_toml(&model, &hole)));
         let daemon = home.start(quell_exe()).await;
-        Self { home, daemon, model, black_hole: hole, scripts }
+        Some(Self { home, daemon, model, black_hole: hole, scripts, _database: database })
     }
 
     async fn run_events(&self, run: &str) -> TestRunEventStream {
@@ -63,21 +67,28 @@ impl StopMatrixDaemon {
 }
 
 #[rstest]
-#[case::http_run(MatrixStopMethod::HttpRun)]
-#[case::http_session(MatrixStopMethod::HttpSession)]
-#[case::http_all(MatrixStopMethod::HttpAll)]
-#[case::agent_abort(MatrixStopMethod::AgentAbort)]
-#[case::ws_run(MatrixStopMethod::WsRun)]
-#[case::ws_session(MatrixStopMethod::WsSession)]
-#[case::ws_sessions_abort(MatrixStopMethod::WsSessionsAbort)]
-#[case::stop_text(MatrixStopMethod::StopText)]
-#[case::ctrl_c(MatrixStopMethod::CtrlC)]
-#[case::time_out(MatrixStopMethod::TimeOut)]
-#[case::sigterm(MatrixStopMethod::Sigterm)]
-#[case::kill9(MatrixStopMethod::Kill9)]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_works_in_every_state(#[case] method: MatrixStopMethod) {
-    let mut fixture = StopMatrixDaemon::start("").await;
+async fn a_stop_works_in_every_state(
+    #[case] kind: StoreKind,
+    #[values(
+        MatrixStopMethod::HttpRun,
+        MatrixStopMethod::HttpSession,
+        MatrixStopMethod::HttpAll,
+        MatrixStopMethod::AgentAbort,
+        MatrixStopMethod::WsRun,
+        MatrixStopMethod::WsSession,
+        MatrixStopMethod::WsSessionsAbort,
+        MatrixStopMethod::StopText,
+        MatrixStopMethod::CtrlC,
+        MatrixStopMethod::TimeOut,
+        MatrixStopMethod::Sigterm,
+        MatrixStopMethod::Kill9
+    )]
+    method: MatrixStopMethod,
+) {
+    let Some(mut fixture) = StopMatrixDaemon::start(kind, "").await else { return };
     let mut state_runs = Vec::new();
     for state in STOPPABLE_STATES {
         state_runs.push(stop_methods::start_in_state(&fixture, state, method).await);
@@ -112,9 +123,12 @@ async fn a_stop_works_in_every_state(#[case] method: MatrixStopMethod) {
 }
 
 /// Budgets are checked between steps: background work that the run has started ends with it.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_budget_ends_what_its_run_had_started() {
-    let fixture = StopMatrixDaemon::start("[limits]\nmax_steps = 2\n").await;
+async fn a_budget_ends_what_its_run_had_started(#[case] kind: StoreKind) {
+    let Some(fixture) = StopMatrixDaemon::start(kind, "[limits]\nmax_steps = 2\n").await else { return };
     for name in ["background process", "sub-agent"] {
         let state = STOPPABLE_STATES.iter().find(|state| state.name == name).unwrap();
         let state_run = stop_methods::start_background_state(&fixture, state).await;

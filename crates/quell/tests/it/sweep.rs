@@ -35,8 +35,12 @@ use case_run::{CaseRun, CaseStep, CaseStepFuture, ExpectedOutcome, StopMoment, S
 use stop_modes::{SweepStopAnswers, SweepStopMode, poll_tickets_once, stop_run};
 
 #[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::cluster_node(StoreKind::ClusterNode)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_at_any_moment_ends_the_run_for_good(
+    #[case] kind: StoreKind,
     #[values(
         SweepStopMode::Gentle,
         SweepStopMode::Forced,
@@ -45,7 +49,8 @@ async fn a_stop_at_any_moment_ends_the_run_for_good(
     )]
     mode: SweepStopMode,
 ) {
-    let sweep = SweepEngine::start().await;
+    let Some(database) = kind.start_database() else { return };
+    let sweep = SweepEngine::start(database).await;
     for case in cases::all_cases() {
         run_case(&sweep, &case, mode).await;
     }

@@ -29,11 +29,14 @@ use quell_protocol::{AgentId, EventKind, Principal, ResourceKind, RunEvent, RunI
 use quell_protocol::{Receipt, Verdict};
 use quell_scope::clock::Clock;
 use quell_scope::{Point, PointProbe};
+use quell_store::test_support::OtherProgram;
 use quell_testkit::model::ModelRequestHandle;
 use quell_testkit::{ScriptedModel, ScriptedResponse, leaks};
 use quell_tools::{FetchSettings, ToolSettings};
 use serde_json::{Value, json};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
+
+use crate::test_store::TestDatabase;
 
 pub(crate) use data_dir::{TestDataDir, work_dir_beside};
 pub(crate) use observations::{failure_of, without_cache_marks};
@@ -68,6 +71,7 @@ pub(crate) struct TestEngine {
     pub(crate) model: Arc<ScriptedModel>,
     pub(crate) point_hook: PointHook,
     pub(crate) test_dir: TestDir,
+    pub(crate) database: TestDatabase,
     scripts: ResponsesByMarker,
     _process_lock: ProcessLock,
 }
@@ -130,11 +134,22 @@ impl TestEngine {
         process_lock: ProcessLock,
         change: impl FnOnce(&mut EngineConfig),
     ) -> Self {
+        Self::start_on_database(dir, TestDatabase::sqlite(), process_lock, change).await
+    }
+
+    /// Starts in this directory and on this database, which may hold the data of an earlier engine.
+    pub(crate) async fn start_on_database(
+        dir: TestDir,
+        database: TestDatabase,
+        process_lock: ProcessLock,
+        change: impl FnOnce(&mut EngineConfig),
+    ) -> Self {
         // Fails when another test has installed it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let model = Arc::new(ScriptedModel::start().await);
         let point_hook = PointHook::default();
         let mut config = engine_config(dir.path(), &model.base_url(), point_hook.probe());
+        database.configure(&mut config);
         change(&mut config);
         let engine = Engine::start(config).await.unwrap();
         Self {
@@ -142,6 +157,7 @@ impl TestEngine {
             model,
             point_hook,
             test_dir: dir,
+            database,
             scripts: ResponsesByMarker::default(),
             _process_lock: process_lock,
         }
@@ -156,6 +172,11 @@ impl TestEngine {
     /// Sets the answers to requests whose last marker is this, in order.
     pub(crate) fn script_marker(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
         self.scripts.script(marker, answers);
+    }
+
+    /// Connects to its database as another program.
+    pub(crate) fn connect_to_database(&self) -> OtherProgram {
+        self.database.connect(self.test_dir.path())
     }
 
     /// The work directory of the agent `main`.

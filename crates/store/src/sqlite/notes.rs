@@ -77,7 +77,7 @@ pub(super) fn query_all_notes(db: &Connection, scope: &NoteScope) -> rusqlite::R
 }
 
 /// Writes a note as part of a transaction. Replaces the note with the same key.
-pub(super) fn insert_note(db: &Connection, scope: &NoteScope, note: &Note) -> rusqlite::Result<SaveNoteOutcome> {
+pub(crate) fn insert_note(db: &Connection, scope: &NoteScope, note: &Note) -> rusqlite::Result<SaveNoteOutcome> {
     let Some(scope) = find_or_create_scope_id(db, scope)? else { return Ok(SaveNoteOutcome::NoSession) };
     let replaced = delete_note(db, scope, &note.key)?;
     db.prepare_cached("INSERT INTO notes (scope, key, category, text, at) VALUES (?1, ?2, ?3, ?4, ?5)")?

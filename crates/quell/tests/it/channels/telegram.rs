@@ -1,6 +1,6 @@
 //! Telegram: growing drafts, reactions, stops from the chat, recovery after a restart.
 
-use quell_store::sqlite::test_support::{CountedRows, OtherProgram};
+use quell_store::test_support::{CountedRows, OtherProgram};
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::leaks;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};

@@ -15,21 +15,26 @@ const MAX_UPTIME_MS: u64 = 150;
 /// How long a process may outlive its daemon.
 const GONE_LIMIT: Duration = Duration::from_secs(2);
 
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_deaths_leave_no_process_and_every_session_usable() {
-    let (model, scripts) = (Arc::new(ScriptedModel::start().await), ResponsesByMarker::default());
+async fn a_hundred_deaths_leave_no_process_and_every_session_usable(#[case] kind: StoreKind) {
+    let Some(store) = kind.start() else { return };
+    let (model, scripts) = (ScriptedModel::start().await, ResponsesByMarker::default());
     scripts.install(&model);
-    let daemons =
-        (0..DAEMONS).map(|index| tokio::spawn(restart_repeatedly(Arc::clone(&model), scripts.clone(), index)));
+    let daemons = (0..DAEMONS).map(|index| {
+        let home = DaemonHome::new(&format!("{}{}", store.new_database().config_toml(), kill_test_config(&model)));
+        tokio::spawn(restart_repeatedly(home, scripts.clone(), index))
+    });
     for restarted in futures_util::future::join_all(daemons).await {
         restarted.unwrap();
     }
     model.assert_histories_valid();
 }
 
-async fn restart_repeatedly(model: Arc<ScriptedModel>, scripts: ResponsesByMarker, daemon_index: u64) {
+async fn restart_repeatedly(home: DaemonHome, scripts: ResponsesByMarker, daemon_index: u64) {
     let mut random = KillTestRandom(daemon_index);
-    let home = DaemonHome::new(&kill_test_config(&model));
     for _ in 0..RESTARTS {
         let daemon = home.start(quell_exe()).await;
         assert_all_runs_ended(&daemon).await;

@@ -14,13 +14,16 @@ async fn wait_unrecorded_end(test: &TestEngine, run: &RunId) {
 }
 
 /// Another program, such as a backup, holds the write lock for longer than a statement waits, just as a run ends.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_turn_that_the_database_refused_once_is_there_after_a_restart() {
-    let test = TestEngine::start_shared().await;
+async fn a_turn_that_the_database_refused_once_is_there_after_a_restart(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
     test.model.script(ScriptedStream::new().text("All is").wait_for_gate("go").text(" well."));
     let run = test.send(submission("s", "how is it?")).await;
     wait_journal_line(&test, &run, "text", "All is").await;
-    let other = OtherProgram::connect(test.test_dir.path());
+    let other = test.connect_to_database();
     other.lock_writes();
     test.model.open_gate("go");
     wait_unrecorded_end(&test, &run).await;
@@ -34,10 +37,13 @@ async fn a_turn_that_the_database_refused_once_is_there_after_a_restart() {
     test.close().await;
 }
 
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn turns_that_were_refused_stand_before_those_that_came_after_them() {
-    let test = TestEngine::start_shared().await;
-    let other = OtherProgram::connect(test.test_dir.path());
+async fn turns_that_were_refused_stand_before_those_that_came_after_them(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
+    let other = test.connect_to_database();
     other.refuse(RefusedWrite::Turn);
     for (text, answer) in [("one?", "The first."), ("two?", "The second.")] {
         test.model.script(ScriptedResponse::text(answer));
@@ -57,10 +63,16 @@ async fn turns_that_were_refused_stand_before_those_that_came_after_them() {
 }
 
 /// The next start seals all of them from their journals.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order() {
-    let test = TestEngine::start_with_main(|main| main.window_tokens = 1_000_000).await;
-    OtherProgram::connect(test.test_dir.path()).refuse(RefusedWrite::Turn);
+async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order(#[case] kind: StoreKind) {
+    let long_window = |config: &mut EngineConfig| {
+        config.agents.get_mut(&parse_agent_id("main")).unwrap().window_tokens = 1_000_000;
+    };
+    let Some(test) = start_on_store(kind, long_window).await else { return };
+    test.connect_to_database().refuse(RefusedWrite::Turn);
     let answers: Vec<String> = (10..20).map(|n| format!("answer {n}")).collect();
     let mut last = None;
     for answer in &answers {
@@ -82,10 +94,13 @@ async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order() {
 }
 
 /// A forced stop seals in the call that gives the verdict; the daemon dies before the database accepts the turn.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon() {
-    let test = TestEngine::start_shared().await;
-    OtherProgram::connect(test.test_dir.path()).refuse(RefusedWrite::Turn);
+async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
+    test.connect_to_database().refuse(RefusedWrite::Turn);
     test.model.script(ScriptedResponse::silent_mid_stream("Half of it"));
     let run = test.send(submission("s", "tell me")).await;
     test.wait_text(&run).await;
@@ -109,10 +124,13 @@ async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon() {
 }
 
 /// A queued run is withdrawn, and the daemon dies before it stored that. The run never began, so it leaves no turn.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_withdrawn_message_does_not_come_back_as_a_turn() {
-    let test = TestEngine::start_shared().await;
-    OtherProgram::connect(test.test_dir.path()).refuse(RefusedWrite::RunEnd);
+async fn a_withdrawn_message_does_not_come_back_as_a_turn(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
+    test.connect_to_database().refuse(RefusedWrite::RunEnd);
     test.model.script(ScriptedResponse::silent_mid_stream("I think"));
     let first = test.send(submission("s", "think")).await;
     test.wait_text(&first).await;
@@ -129,10 +147,13 @@ async fn a_withdrawn_message_does_not_come_back_as_a_turn() {
 }
 
 /// At every moment the database has a steered message in the queue or in the journal of the run that took it.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_steered_message_is_never_in_neither_of_two_runs() {
-    let test = TestEngine::start_shared().await;
-    let other = OtherProgram::connect(test.test_dir.path());
+async fn a_steered_message_is_never_in_neither_of_two_runs(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
+    let other = test.connect_to_database();
     other.refuse(RefusedWrite::SteerBeforeJournalLine("turn left"));
     let call = ScriptedStream::new().wait_for_gate("go").tool_call("c1", "shell", &json!({"command": "true"}));
     test.model.script(call).script(ScriptedResponse::silent_mid_stream("I turn."));
@@ -150,10 +171,13 @@ async fn a_steered_message_is_never_in_neither_of_two_runs() {
 }
 
 /// The journal of a run shows that it has begun, even when its start could not be stored.
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_whose_start_was_refused_is_no_queued_one_after_a_crash() {
-    let test = TestEngine::start_shared().await;
-    OtherProgram::connect(test.test_dir.path()).refuse(RefusedWrite::RunStart);
+async fn a_run_whose_start_was_refused_is_no_queued_one_after_a_crash(#[case] kind: StoreKind) {
+    let Some(test) = start_on_store(kind, |_| {}).await else { return };
+    test.connect_to_database().refuse(RefusedWrite::RunStart);
     test.model.script(ScriptedResponse::SilentBeforeHeaders);
     let run = test.send(submission("s", "think about it")).await;
     test.model.request_at(0).wait_paused().await;

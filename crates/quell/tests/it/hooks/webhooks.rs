@@ -1,6 +1,6 @@
 //! Webhooks: vetoes, retries, at-least-once delivery in order.
 
-use quell_store::sqlite::test_support::CountedRows;
+use quell_store::test_support::CountedRows;
 use tokio::net::TcpListener;
 
 use super::*;

@@ -1,7 +1,7 @@
 //! Automatic recall and automatic saving of messages.
 
 use quell_protocol::api::OnBusy;
-use quell_store::sqlite::test_support::CountedRows;
+use quell_store::test_support::CountedRows;
 
 use super::*;
 

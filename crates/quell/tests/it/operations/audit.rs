@@ -5,7 +5,7 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_process::{WardenExe, base_environment};
 use quell_protocol::audit::Action;
 use quell_scope::clock::{Clock, SkippedTime};
-use quell_store::sqlite::test_support::RefusedWrite;
+use quell_store::test_support::RefusedWrite;
 
 use crate::prelude::*;
 use crate::ws::WsTestClient;

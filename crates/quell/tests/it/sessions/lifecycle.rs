@@ -1,7 +1,7 @@
 //! Session states, expiry and revival, and what keeps a session alive.
 
 use quell_protocol::approval::Decision;
-use quell_store::sqlite::test_support::RefusedWrite;
+use quell_store::test_support::RefusedWrite;
 use quell_tools::attachment::attachment_folder;
 
 use super::*;

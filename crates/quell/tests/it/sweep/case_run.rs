@@ -1,5 +1,9 @@
 //! A case with its stop mode, and the engine that all cases share.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
+use futures_util::future::join_all;
 use quell_kernel::network_access::{NetworkAccess, NetworkRules};
 
 use super::*;
@@ -15,6 +19,9 @@ pub(super) type CaseStep = for<'a> fn(&'a CaseRun<'a>) -> CaseStepFuture<'a>;
 pub(super) enum StopMoment {
     /// Before the message is sent: the stop names an unknown run id.
     BeforeMessage,
+    /// From outside, once the message is known and while its acceptance waits for the database: on a node of a cluster,
+    /// for the claim of its session.
+    WhileAccepted,
     /// From outside, once this condition holds.
     OnCondition(CaseStep),
     /// On the run's own task, when it reaches the point for the `n`th time, counted from 1.
@@ -78,6 +85,11 @@ impl SweepCase {
         Self { prepare, ..self }
     }
 
+    /// Stops it while its acceptance waits for the database.
+    pub(super) fn while_accepted(self) -> Self {
+        Self { moment: StopMoment::WhileAccepted, ..self }
+    }
+
     /// Stops it from outside, once this step has waited for its condition.
     pub(super) fn when(self, condition: CaseStep) -> Self {
         Self { moment: StopMoment::OnCondition(condition), ..self }
@@ -125,19 +137,20 @@ pub(super) struct SweepEngine {
 }
 
 impl SweepEngine {
-    pub(super) async fn start() -> Self {
-        let sweep = Self::start_in(TestDir::Temporary(TestDataDir::new()), |_| {}).await;
+    pub(super) async fn start(database: TestDatabase) -> Self {
+        let sweep = Self::start_in(TestDir::Temporary(TestDataDir::new()), database, |_| {}).await;
         sweep.write_files();
         sweep.warm_up().await;
+        sweep.connect_readers().await;
         sweep
     }
 
     /// Starts the engine in this directory, without the files for the tools.
-    pub(super) async fn start_in(dir: TestDir, change: impl FnOnce(&mut EngineConfig)) -> Self {
+    pub(super) async fn start_in(dir: TestDir, database: TestDatabase, change: impl FnOnce(&mut EngineConfig)) -> Self {
         let process_lock = ProcessLock::exclusive().await;
         let (black_hole, silent_mcp_server) = (BlackHole::open().await, FakeMcpServer::start().await);
         silent_mcp_server.fault_always("initialize", McpFault::Silent);
-        let test_engine = TestEngine::start_in(dir, process_lock, |config| {
+        let test_engine = TestEngine::start_on_database(dir, database, process_lock, |config| {
             let main =
                 AgentConfig { mcp: Some(vec!["test".to_owned()]), ..config.agents[&parse_agent_id("main")].clone() };
             let with_server = |name: &str| AgentConfig { mcp: Some(vec![name.to_owned()]), ..main.clone() };
@@ -167,7 +180,7 @@ impl SweepEngine {
         .await;
         test_engine.answer_by_marker();
         let silent_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let database = OtherProgram::connect(test_engine.test_dir.path());
+        let database = test_engine.connect_to_database();
         // SQLite opens its files at the first write.
         database.lock_writes();
         database.unlock_writes();
@@ -198,6 +211,15 @@ impl SweepEngine {
             ],
         );
         self.test_engine.run_message("warm-up", "warm up marker:warm-up").await;
+    }
+
+    /// The readers of a store on a server connect at their first read.
+    async fn connect_readers(&self) {
+        let (begun, unknown) = (Instant::now(), parse_run_id("unknown"));
+        while !self.test_engine.database.is_fully_connected() {
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "a reader of the store does not connect");
+            join_all((0..32).map(|_| self.test_engine.engine.find_run(&unknown))).await;
+        }
     }
 
     pub(super) fn script_run(&self, run: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
@@ -286,13 +308,57 @@ impl<'a> CaseRun<'a> {
     /// Sends a message after its stop. With [`SweepStopMode::CallerGone`] the sender does not wait for the answer.
     async fn submit_after_stop(&self, case: &SweepCase, mode: SweepStopMode) {
         let alice = alice();
-        let mut sending = pin!(self.sweep.test_engine.engine.submit(&alice, self.submission(case)));
+        let mut sending = self.sweep.test_engine.engine.submit(&alice, self.submission(case)).boxed();
         if mode == SweepStopMode::CallerGone {
             // The database may have answered by now; the sender has gone in any case.
-            let _was_answered = poll!(sending.as_mut()).is_ready();
+            let _answer = self.poll_until_known(&mut sending).await;
         } else {
             sending.await.unwrap();
         }
+    }
+
+    /// Stops the run while its sender waits for a database that nobody can write. With [`SweepStopMode::CallerGone`] the
+    /// sender has disconnected before it can be written again.
+    async fn stop_while_accepted(&self, case: &SweepCase, mode: SweepStopMode) -> SweepStopAnswers {
+        let (engine, alice) = (&self.sweep.test_engine.engine, alice());
+        self.lock_database();
+        let mut sending = engine.submit(&alice, self.submission(case)).boxed();
+        let answer = self.poll_until_known(&mut sending).await;
+        assert!(answer.is_none(), "{}: {answer:?} before the database was written", case.name);
+        let answers = stop_run(engine, &self.run, mode);
+        let sending = (mode != SweepStopMode::CallerGone).then_some(sending);
+        self.unlock_database();
+        if let Some(sending) = sending {
+            sending.await.unwrap();
+        }
+        answers
+    }
+
+    /// Polls a message that is being sent until its run is in memory, or the sender is answered.
+    async fn poll_until_known<T>(&self, sending: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+        let engine = &self.sweep.test_engine.engine;
+        poll_fn(|context| match sending.poll_unpin(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if engine.live_run(&self.run).is_some() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Waits until the run has come this far.
+    pub(super) async fn wait_progress(&self, progress: RunProgress) {
+        let (engine, run) = (self.sweep.test_engine.engine.clone(), self.run.clone());
+        let found = move || engine.live_run(&run).map(|live_run| live_run.progress());
+        leaks::wait_for_value("the progress of the run", Some(progress), found).await;
+    }
+
+    /// Blocks all writes to the database until [`CaseRun::unlock_database`].
+    pub(super) fn lock_database(&self) {
+        self.sweep.database.lock().unwrap().lock_writes();
+    }
+
+    pub(super) fn unlock_database(&self) {
+        self.sweep.database.lock().unwrap().unlock_writes();
     }
 
     pub(super) async fn stop_at_moment(&self, case: &SweepCase, mode: SweepStopMode) -> SweepStopAnswers {
@@ -303,6 +369,7 @@ impl<'a> CaseRun<'a> {
                 self.submit_after_stop(case, mode).await;
                 answers
             }
+            StopMoment::WhileAccepted => self.stop_while_accepted(case, mode).await,
             StopMoment::OnCondition(moment) => {
                 self.submit_and_wait(case, mode, moment(self)).await;
                 stop_run(engine, &self.run, mode)

@@ -22,9 +22,10 @@ fn before_start_cases() -> Vec<SweepCase> {
     let queued = SweepCase::new("queued")
         .not_started()
         .prepare(|case_run| occupy_session(case_run).boxed())
-        .when(|case_run| wait_queued(case_run).boxed())
+        .when(|case_run| case_run.wait_progress(RunProgress::Durable).boxed())
         .check_after(|case_run| finish_first_run(case_run).boxed());
-    vec![before, queued]
+    let accepting = SweepCase::new("its acceptance waits for the database").not_started().while_accepted();
+    vec![before, accepting, queued]
 }
 
 fn model_cases() -> Vec<SweepCase> {
@@ -126,7 +127,7 @@ fn completion_cases() -> Vec<SweepCase> {
     let writing = |name| {
         SweepCase::new(name)
             .prepare(|case_run| script_model(case_run, [gated_answer(case_run)]))
-            .check_after(|case_run| async { unlock_database(case_run) }.boxed())
+            .check_after(|case_run| async { case_run.unlock_database() }.boxed())
     };
     vec![
         writing("writing history, completed")
@@ -325,12 +326,6 @@ async fn occupy_session(case_run: &CaseRun<'_>) {
     test_engine.model.wait_for_marked_request(first.as_str()).await.wait_paused().await;
 }
 
-async fn wait_queued(case_run: &CaseRun<'_>) {
-    let (engine, run) = (case_run.sweep.test_engine.engine.clone(), case_run.run.clone());
-    let progress = move || engine.live_run(&run).map(|live_run| live_run.progress());
-    leaks::wait_for_value("the progress of the run", Some(RunProgress::Durable), progress).await;
-}
-
 /// The run ahead of it continues undisturbed.
 async fn finish_first_run(case_run: &CaseRun<'_>) {
     case_run.sweep.test_engine.model.open_gate(case_run.run.as_str());
@@ -385,20 +380,11 @@ async fn wait_fetch_disconnected(case_run: &CaseRun<'_>) {
     let _ = read.expect("the socket of fetch_url stays open");
 }
 
-/// Blocks all writes to the database until [`unlock_database`].
-fn lock_database(case_run: &CaseRun<'_>) {
-    case_run.sweep.database.lock().unwrap().lock_writes();
-}
-
-fn unlock_database(case_run: &CaseRun<'_>) {
-    case_run.sweep.database.lock().unwrap().unlock_writes();
-}
-
 /// Waits until the run is completed while its turn cannot be written.
 async fn wait_completed_unwritten(case_run: &CaseRun<'_>) {
     let test_engine = &case_run.sweep.test_engine;
     case_run.wait_request().await.wait_paused().await;
-    lock_database(case_run);
+    case_run.lock_database();
     test_engine.model.open_gate(case_run.run.as_str());
     let Some(live_run) = test_engine.engine.live_run(&case_run.run) else { panic!("run {} is over", case_run.run) };
     live_run.wait_for_progress(RunProgress::Ending).await;
@@ -409,7 +395,7 @@ async fn wait_completed_unwritten(case_run: &CaseRun<'_>) {
 async fn stop_unwritten(case_run: &CaseRun<'_>) {
     let test_engine = &case_run.sweep.test_engine;
     case_run.wait_request().await.wait_paused().await;
-    lock_database(case_run);
+    case_run.lock_database();
     let Some(live_run) = test_engine.engine.live_run(&case_run.run) else { panic!("run {} is over", case_run.run) };
     let first = stop_run(&test_engine.engine, &case_run.run, SweepStopMode::Gentle);
     assert_eq!(first.callers_that_stopped(&case_run.run).len(), 1);

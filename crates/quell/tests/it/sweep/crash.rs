@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 
 use futures_util::future::pending;
-use quell_store::sqlite::test_support::CountedRows;
+use quell_store::test_support::CountedRows;
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
@@ -24,6 +24,7 @@ const CRASH_NOTE: &str = "[The request above was stopped because the service wen
 struct KillOrder {
     case: usize,
     marker: String,
+    database: TestDatabase,
 }
 
 const DATA_DIR: &str = "data";
@@ -40,13 +41,13 @@ async fn dies() {
     let case = &cases::all_cases()[order.case];
     let dir = TestDir::Borrowed(PathBuf::from(DATA_DIR));
     let mark = order.marker.clone();
-    let sweep =
-        SweepEngine::start_in(dir, |config| config.environment.push(("QUELL_TEST_MARKER".into(), mark.into()))).await;
+    let mark_commands = |config: &mut EngineConfig| config.environment.push(("QUELL_TEST_MARKER".into(), mark.into()));
+    let sweep = SweepEngine::start_in(dir, order.database, mark_commands).await;
     sweep.write_files();
     let case_run = CaseRun::new(&sweep, case, "Crash");
     (case.prepare)(&case_run).await;
     match case.moment {
-        StopMoment::BeforeMessage => {}
+        StopMoment::BeforeMessage | StopMoment::WhileAccepted => {}
         StopMoment::OnCondition(moment) => {
             case_run.submit(case).await;
             moment(&case_run).await;
@@ -102,25 +103,52 @@ fn kill_self() {
     kill_process(getpid(), Signal::KILL).unwrap();
 }
 
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::cluster_node(StoreKind::ClusterNode)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_daemon_that_is_killed_anywhere_leaves_no_process_and_no_open_turn() {
+async fn a_daemon_that_is_killed_anywhere_leaves_no_process_and_no_open_turn(#[case] kind: StoreKind) {
+    let Some(store) = kind.start() else { return };
     let mut deaths = 0;
     let cases = cases::all_cases();
-    let dies_within = |(_, case): &(usize, &SweepCase)| !matches!(case.moment, StopMoment::BeforeMessage);
-    for (number, case) in cases.iter().enumerate().filter(dies_within) {
+    // Each case has a session and runs of its own, so they can share what is on a server.
+    let database = store.new_database();
+    let dies_within =
+        |(_, case): &(usize, &SweepCase)| !matches!(case.moment, StopMoment::BeforeMessage | StopMoment::WhileAccepted);
+    for (number, case) in cases.iter().enumerate().filter(dies_within).step_by(step_of(kind)) {
         let home = tempfile::tempdir().unwrap();
         let mark = ProcessMarker::new();
-        run_until_killed(home.path(), &KillOrder { case: number, marker: mark.as_str().to_owned() }).await;
+        let order = KillOrder { case: number, marker: mark.as_str().to_owned(), database: database.clone() };
+        run_until_killed(home.path(), &order).await;
         mark.wait_gone(scaled_limit(GONE_LIMIT)).await;
         wait_wardens_gone(home.path()).await;
-        let sweep = SweepEngine::start_in(TestDir::Borrowed(home.path().join(DATA_DIR)), |_| {}).await;
+        let sweep =
+            SweepEngine::start_in(TestDir::Borrowed(home.path().join(DATA_DIR)), database.clone(), |_| {}).await;
+        if kind == StoreKind::ClusterNode {
+            wait_predecessor_settled(&sweep).await;
+        }
         let case_run = CaseRun::new(&sweep, case, "Crash");
         let recorded = check_runs_sealed(&case_run, case).await;
         check_next_message(&case_run, case, recorded).await;
         sweep.test_engine.close().await;
         deaths += 1;
     }
-    assert!(deaths > 50, "only {deaths} cases");
+    assert!(deaths * step_of(kind) > 50, "only {deaths} cases");
+}
+
+/// On a node of a cluster every fourth case is played, and all cases if `QUELL_FULL_SWEEP` is set. On PostgreSQL without
+/// a cluster, all are played in any case.
+fn step_of(kind: StoreKind) -> usize {
+    let is_full = std::env::var_os("QUELL_FULL_SWEEP").is_some();
+    if kind == StoreKind::ClusterNode && !is_full { 4 } else { 1 }
+}
+
+/// A node begins to work before it has sealed the runs of its predecessor.
+async fn wait_predecessor_settled(sweep: &SweepEngine) {
+    let database = sweep.test_engine.connect_to_database();
+    let count = move || database.count(CountedRows::Memberships);
+    leaks::wait_for_value("the memberships of the cluster", 1, count).await;
 }
 
 /// Plays a case in its own process until that is killed.
@@ -143,7 +171,7 @@ async fn check_runs_sealed(case_run: &CaseRun<'_>, case: &SweepCase) -> bool {
     let test_engine = &case_run.sweep.test_engine;
     assert!(test_engine.engine.active_runs().is_empty(), "{}: {:?}", case.name, test_engine.engine.active_runs());
     assert!(test_engine.model.recorded_requests().is_empty(), "{}: a run came back", case.name);
-    for run in all_runs(test_engine).await {
+    for run in list_runs(test_engine, None).await {
         // A steering message belongs to the run that received it; the next request shows it.
         if run.state != "steered" {
             assert_eq!(run.state, "ended", "{}: {run:#?}", case.name);
@@ -166,9 +194,10 @@ async fn check_runs_sealed(case_run: &CaseRun<'_>, case: &SweepCase) -> bool {
     recorded
 }
 
-async fn all_runs(test_engine: &TestEngine) -> Vec<RunView> {
-    let filter =
-        quell_store::RunListFilter { session: None, principal: None, visible_to: None, limit: 100, cursor: None };
+/// The newest runs of the database, of one session or of all.
+async fn list_runs(test_engine: &TestEngine, session: Option<&str>) -> Vec<RunView> {
+    let session = session.map(parse_session_key);
+    let filter = quell_store::RunListFilter { session, principal: None, visible_to: None, limit: 100, cursor: None };
     test_engine.engine.list_runs(filter).await.unwrap().items
 }
 
@@ -176,7 +205,8 @@ async fn check_next_message(case_run: &CaseRun<'_>, case: &SweepCase, recorded: 
     let seen = send_next_message(case_run, case).await;
     assert!(seen.contains(CRASH_NOTE) || !recorded, "{}: {seen}", case.name);
     assert_eq!(seen.contains(&case_run.text), recorded, "{}: {seen}", case.name);
-    for taken in all_runs(&case_run.sweep.test_engine).await.into_iter().filter(|run| run.state == "steered") {
+    let runs = list_runs(&case_run.sweep.test_engine, Some(&case_run.session)).await;
+    for taken in runs.into_iter().filter(|run| run.state == "steered") {
         assert!(seen.contains(&taken.text), "{}: {:?} is in no turn: {seen}", case.name, taken.text);
     }
 }
