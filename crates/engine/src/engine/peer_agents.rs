@@ -113,7 +113,7 @@ mod tests {
         let (agents, main) = (PeerAgents::default(), AgentId::parse("main").unwrap());
         agents.note(1, &main, activity(ComputeStatus::WaitingLlm, &["a"]));
         agents.note(2, &main, activity(ComputeStatus::Stopping, &["b"]));
-        assert_eq!(agents.retain(|epoch| epoch == 2), [main.clone()]);
+        assert_eq!(agents.retain(|epoch| epoch == 2), std::slice::from_ref(&main));
         assert_eq!(agents.lock()[&main], BTreeMap::from([(2, activity(ComputeStatus::Stopping, &["b"]))]));
         agents.note(2, &main, activity(ComputeStatus::Idle, &[]));
         assert!(agents.lock().is_empty());
