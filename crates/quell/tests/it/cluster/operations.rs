@@ -14,13 +14,6 @@ impl TestCluster {
         let view = views.iter().find(|view| view["node"] == node)?;
         Some(view["state"].as_str().unwrap().to_owned())
     }
-
-    /// Runs a subcommand of the client against a node.
-    async fn quell(&self, node: usize, words: &[&str]) -> std::process::Output {
-        let mut command = tokio::process::Command::from(self.homes[node].command(quell_exe()));
-        let ended = command.args(words).kill_on_drop(true).output();
-        tokio::time::timeout(WAIT_TIMEOUT, ended).await.expect("the subcommand ends").unwrap()
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
