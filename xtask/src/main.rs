@@ -1,7 +1,7 @@
 //! Project commands: fmt, test, tidy, ci, structure, bench, soak.
 //!
 //! They need only cargo. Other tools are installed below `target/`, except for Debian packages: the browser for the
-//! page tests, the IRC server, PostgreSQL, NATS, and Python.
+//! page tests, the IRC server, PostgreSQL, NATS, faketime, iproute2, and Python.
 
 mod packages;
 mod structure;
@@ -25,9 +25,9 @@ usage: cargo xtask COMMAND
   test [FILTER...]        all tests: nextest when it is installed, else plain cargo test; then the doc tests.
                           With a filter, only the packages are built whose sources contain its last name.
                           Installs what is missing for some of them: Chromium for the page, ngircd for IRC,
-                          PostgreSQL 15 or newer for the store and nats-server for the bus (Debian packages, as
-                          root; no daemon is started), Synapse for Matrix and schemathesis for the HTTP API
-                          (from PyPI, below target/)
+                          PostgreSQL 15 or newer for the store, nats-server for the bus, faketime and iproute2 for
+                          nodes with other clocks and networks (Debian packages, as root; no daemon is started),
+                          Synapse for Matrix and schemathesis for the HTTP API (from PyPI, below target/)
   tidy                    the house rules alone (part of test)
   ci [STEP...]            fmt, clippy, docs, deny, test, soak, or only the named ones
   structure [--names]     sizes, names of types, circles between files, dependencies of the crates

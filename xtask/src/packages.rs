@@ -118,6 +118,17 @@ const GROUPS: &[PackageGroup] = &[
         }],
         python_tool: None,
     },
+    PackageGroup {
+        test_subject: "partitions and clocks of nodes",
+        name_filters: &["cluster", "testkit", "network"],
+        // They need its server.
+        skip_variable: Some("QUELL_SKIP_NATS"),
+        packages: &[
+            file_package("faketime", PackageCheck::Program("faketime")),
+            file_package("iproute2", PackageCheck::Program("ip")),
+        ],
+        python_tool: None,
+    },
 ];
 
 /// The major version that the tests need at least.
@@ -305,6 +316,7 @@ mod tests {
     const OPENAPI: &PackageGroup = &GROUPS[3];
     const POSTGRES: &PackageGroup = &GROUPS[4];
     const NATS: &PackageGroup = &GROUPS[5];
+    const NODES: &PackageGroup = &GROUPS[6];
 
     fn package_state<'a>(group: &'static PackageGroup, names: &[&str], filters: &'a [String]) -> PackageState<'a> {
         let missing = group.packages.iter().filter(|package| names.contains(&package.name)).collect();
@@ -327,6 +339,7 @@ mod tests {
             (POSTGRES, &["postgresql"], Install(vec!["postgresql"]), AskToInstall(vec!["postgresql"])),
             (POSTGRES, &[], Nothing, Nothing),
             (NATS, &["nats-server"], Install(vec!["nats-server"]), AskToInstall(vec!["nats-server"])),
+            (NODES, &["faketime"], Install(vec!["faketime"]), AskToInstall(vec!["faketime"])),
         ] {
             for (can_install, plan) in [(true, with_rights), (false, without)] {
                 let state = PackageState { can_install, ..package_state(group, missing, &[]) };
@@ -353,6 +366,8 @@ mod tests {
             (POSTGRES, "postgresql", "store::postgres", Install(vec!["postgresql"])),
             (NATS, "nats-server", "letter::tests", Nothing),
             (NATS, "nats-server", "nats::tests", Install(vec!["nats-server"])),
+            (NODES, "iproute2", "store", Nothing),
+            (NODES, "iproute2", "cluster::cut_off", Install(vec!["iproute2"])),
         ] {
             let filters = [filter.to_owned()];
             let skipped = if plan == Nothing { Nothing } else { SkipTests };

@@ -5,6 +5,7 @@
 //! hide itself. Functions panic with a description when a condition does not come true; that is how a test fails.
 
 pub mod browser;
+pub mod clock_offset;
 pub mod commands;
 pub mod daemon;
 mod external_server;
@@ -18,6 +19,7 @@ pub mod machine_speed;
 pub mod mcp;
 pub mod model;
 pub mod nats;
+pub mod network;
 pub mod networks;
 mod or_fail;
 pub mod postgres;

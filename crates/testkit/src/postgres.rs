@@ -1,12 +1,13 @@
 //! A private PostgreSQL server for one test: its own data directory and port, gone with the test.
 
 mod programs;
+mod small_disk;
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,9 @@ use crate::external_server::free_port;
 use crate::leaks::ObservedProcess;
 use crate::or_fail::OrFail as _;
 use crate::private_server::{is_listening, processes_in, signal_processes, start_guard};
-use crate::skip::{announce_skip, is_switched_off};
+use crate::skip::{announce_skip, is_switched_off, lacks_root};
 use programs::{ServerPrograms, copy_folder};
+use small_disk::SmallDisk;
 
 const START_ATTEMPTS: u32 = 5;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -45,6 +47,8 @@ pub struct TestPostgres {
     folder: TempDir,
     programs: ServerPrograms,
     fsync: &'static str,
+    /// With the tables.
+    small_disk: Option<SmallDisk>,
     port: u16,
     /// `None` when the server is not running.
     postmaster: Option<Child>,
@@ -56,16 +60,26 @@ impl TestPostgres {
     /// because `QUELL_SKIP_POSTGRES` is set or there is no PostgreSQL.
     #[must_use]
     pub fn start() -> Option<Self> {
-        Self::start_with("fsync=off")
+        Self::start_with("fsync=off", |_| None)
     }
 
     /// Like [`Self::start`], and each commit waits for the disk.
     #[must_use]
     pub fn start_durable() -> Option<Self> {
-        Self::start_with("fsync=on")
+        Self::start_with("fsync=on", |_| None)
     }
 
-    fn start_with(fsync: &'static str) -> Option<Self> {
+    /// Like [`Self::start`], with the tables on a small disk of their own. The log of PostgreSQL is elsewhere: without
+    /// space for that, PostgreSQL ends. The test is also skipped without root.
+    #[must_use]
+    pub fn start_on_small_disk() -> Option<Self> {
+        if lacks_root() {
+            return None;
+        }
+        Self::start_with("fsync=off", |data| Some(SmallDisk::mount(data.join("base"))))
+    }
+
+    fn start_with(fsync: &'static str, mount: impl FnOnce(&Path) -> Option<SmallDisk>) -> Option<Self> {
         if is_switched_off("QUELL_SKIP_POSTGRES") {
             return None;
         }
@@ -80,8 +94,9 @@ impl TestPostgres {
         let copied = fs::set_permissions(folder.path(), Permissions::from_mode(0o711))
             .and_then(|()| copy_folder(&template, &folder.path().join("data")));
         copied.or_fail(format_args!("{} cannot be copied", template.display()));
+        let small_disk = mount(&folder.path().join("data"));
         let guard = start_guard(folder.path());
-        let mut server = Self { folder, programs, fsync, port: 0, postmaster: None, guard };
+        let mut server = Self { folder, programs, fsync, small_disk, port: 0, postmaster: None, guard };
         server.launch(free_port);
         Some(server)
     }
@@ -179,6 +194,15 @@ impl TestPostgres {
         self.signal(Signal::CONT);
     }
 
+    /// Leaves no space on the small disk.
+    pub fn fill_disk(&self) {
+        self.small_disk.as_ref().or_fail("no small disk").fill();
+    }
+
+    pub fn free_disk(&self) {
+        self.small_disk.as_ref().or_fail("no small disk").free();
+    }
+
     /// Starts the server, again when its port was taken meanwhile.
     fn launch(&mut self, mut port: impl FnMut() -> u16) {
         for _ in 0..START_ATTEMPTS {
@@ -200,7 +224,10 @@ impl TestPostgres {
             _ => {}
         }
         let log = File::options().create(true).append(true).open(self.folder.path().join("log"))?;
-        let mut command = self.programs.command("postgres");
+        let mut command = match &self.small_disk {
+            Some(disk) => self.programs.command_in_namespace(&disk.namespace(), "postgres"),
+            None => self.programs.command("postgres"),
+        };
         command.arg("-D").arg(&data).arg("-c").arg(format!("port={}", self.port));
         for setting in SETTINGS.iter().chain([&self.fsync]) {
             command.args(["-c", setting]);
@@ -302,6 +329,22 @@ mod tests {
         server.start_again();
         assert_eq!((server.sql("SELECT n FROM kept").as_str(), server.port()), ("7", port));
         assert!(server.log().contains("automatic recovery in progress"), "{}", server.log());
+    }
+
+    #[test]
+    fn a_full_disk_refuses_rows_until_it_is_free_again() {
+        let Some(mut server) = TestPostgres::start_on_small_disk() else { return };
+        server.sql("CREATE TABLE kept (n int); INSERT INTO kept VALUES (1)");
+        server.fill_disk();
+        let insert = "DO $$ BEGIN INSERT INTO kept SELECT generate_series(1, 10000);
+                      EXCEPTION WHEN disk_full THEN NULL; END $$; SELECT count(*) FROM kept";
+        assert_eq!(server.sql(insert), "1");
+        server.free_disk();
+        assert_eq!(server.sql(insert), "10001");
+        server.kill();
+        assert!(server.processes().is_empty());
+        server.start_again();
+        assert_eq!(server.sql("SELECT count(*) FROM kept"), "10001");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
-use super::frame::Frame;
+use super::frame::{Frame, FrameHead};
 use super::peer_link::{OutgoingFrames, OutgoingPeerFrame, PeerLink};
 
 /// Frames that are stored together, at most.
@@ -28,7 +28,8 @@ const STORE_BATCH: usize = 64;
 const MAX_STORED_LETTERS: usize = 4096;
 /// Until the next attempt after the database has refused letters.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
-/// How long letters to a node that NATS did not find go through the database, unless one of it arrives over NATS.
+/// How long letters to a node that NATS did not find, or that has lost it, go through the database, unless one of it
+/// arrives over NATS.
 const AVOID_NATS_TIME: Duration = Duration::from_secs(5);
 
 const LETTERS_METRIC: &str = "quell_cluster_peer_letters_total";
@@ -38,7 +39,7 @@ pub struct LetterExchange {
     cluster: Cluster,
     link: PeerLink,
     secret: ClusterSecret,
-    /// Nodes that NATS did not find, and until when it is not asked again.
+    /// Nodes that NATS does not reach, and until when it is not tried again.
     unreachable: Mutex<HashMap<Epoch, Instant>>,
 }
 
@@ -172,7 +173,9 @@ impl LetterExchange {
         let mut opener = LetterOpener::new(&self.secret, LetterTransport::Database, own);
         loop {
             match self.cluster.store().take_letters().await {
-                Ok(letters) => letters.iter().for_each(|letter| drop(self.receive_letter(&mut opener, letter))),
+                Ok(letters) => letters.iter().for_each(|letter| {
+                    self.receive_letter(&mut opener, LetterTransport::Database, letter);
+                }),
                 Err(error) => {
                     tracing::debug!(%error, "the letters of other nodes could not be read");
                     tokio::time::sleep(RETRY_DELAY).await;
@@ -193,7 +196,7 @@ impl LetterExchange {
         while let Some(event) = events.recv().await {
             match event {
                 NatsEvent::Letter(letter) => {
-                    if let Some(from) = self.receive_letter(&mut opener, &letter) {
+                    if let Some(from) = self.receive_letter(&mut opener, LetterTransport::Nats, &letter) {
                         self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).remove(&from.epoch);
                     }
                 }
@@ -216,7 +219,12 @@ impl LetterExchange {
     }
 
     /// Returns who has sent a valid letter.
-    fn receive_letter(&self, opener: &mut LetterOpener, letter: &[u8]) -> Option<Membership> {
+    fn receive_letter(
+        &self,
+        opener: &mut LetterOpener,
+        transport: LetterTransport,
+        letter: &[u8],
+    ) -> Option<Membership> {
         let opened = match opener.open(letter) {
             Ok(opened) => opened,
             Err(error) => {
@@ -235,7 +243,14 @@ impl LetterExchange {
             self.link.note_gap(&from);
         }
         match Frame::decode(&opened.payload) {
-            Ok(frame) => self.link.receive(&from, frame),
+            Ok(frame) => {
+                if transport == LetterTransport::Database && matches!(frame.head, FrameHead::Interrupt) {
+                    // It may have lost the message bus just now, which its report says with its next renewal only. What
+                    // is asked again until then would be lost again.
+                    self.avoid_nats(&from);
+                }
+                self.link.receive(&from, frame);
+            }
             Err(error) => tracing::warn!(node = %from.node, %error, "a letter was dropped"),
         }
         Some(from)

@@ -1,5 +1,8 @@
 //! Several nodes of the built program on one PostgreSQL database.
 
+mod clocks;
+mod cut_off;
+mod database_failures;
 mod dead_nodes;
 mod nodes;
 mod operations;
@@ -23,14 +26,16 @@ struct TestCluster {
     nats: Option<TestNats>,
     model: ScriptedModel,
     more: &'static str,
+    lease_ms: u64,
     homes: Vec<NodeHome>,
     nodes: Vec<TestDaemon>,
 }
 
-/// The directories of a node, and its name.
+/// The directories of a node, its name, and the program that it executes.
 struct NodeHome {
     node: String,
     home: DaemonHome,
+    program: PathBuf,
 }
 
 impl std::ops::Deref for NodeHome {
@@ -39,6 +44,18 @@ impl std::ops::Deref for NodeHome {
     fn deref(&self) -> &DaemonHome {
         &self.home
     }
+}
+
+impl Drop for TestCluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.homes.iter().for_each(|home| eprintln!("{}:\n{}", home.node, log_of(home)));
+        }
+    }
+}
+
+fn log_of(home: &DaemonHome) -> String {
+    std::fs::read_to_string(home.log_file()).unwrap_or_default()
 }
 
 /// How the letters of the nodes travel.
@@ -67,21 +84,9 @@ impl TestCluster {
         sections: &str,
         variables: &[(&str, &str)],
     ) -> Option<Self> {
-        let server = TestPostgres::start()?;
-        let nats = match bus {
-            Bus::Nats => Some(TestNats::start()?),
-            Bus::Database => None,
-        };
-        let model = ScriptedModel::start().await;
-        let mut cluster = Self { server, nats, model, more, homes: Vec::new(), nodes: Vec::new() };
-        for number in 0..count {
-            let home = DaemonHome::new(&format!("{}{sections}", cluster.node_config(number)));
-            let home = variables.iter().fold(home, |home, (name, value)| home.with_env(name, value));
-            let secret = "a secret of this cluster, which is for tests only\n";
-            std::fs::write(home.root_dir().join("secret"), secret).unwrap();
-            std::fs::write(home.root_dir().join("nats"), TestNats::PASSWORD).unwrap();
-            cluster.nodes.push(home.start(quell_exe()).await);
-            cluster.homes.push(NodeHome { node: format!("node-{number}"), home });
+        let mut cluster = Self::without_nodes(TestPostgres::start()?, bus, more).await?;
+        for _ in 0..count {
+            cluster.start_node(sections, variables).await;
         }
         if bus == Bus::Nats {
             cluster.wait_for_bus().await;
@@ -89,13 +94,52 @@ impl TestCluster {
         Some(cluster)
     }
 
+    async fn without_nodes(server: TestPostgres, bus: Bus, more: &'static str) -> Option<Self> {
+        let nats = match bus {
+            Bus::Nats => Some(TestNats::start()?),
+            Bus::Database => None,
+        };
+        let model = ScriptedModel::start().await;
+        Some(Self { server, nats, model, more, lease_ms: LEASE_MS, homes: Vec::new(), nodes: Vec::new() })
+    }
+
+    async fn start_node(&mut self, sections: &str, variables: &[(&str, &str)]) {
+        let home = self.new_home(sections, variables);
+        self.nodes.push(home.start(quell_exe()).await);
+        self.add_home(home, quell_exe().to_owned());
+    }
+
+    /// Starts a node by a script, which executes `"$@"` at its end.
+    async fn start_node_by(&mut self, script: &str, address: &str) {
+        let home = self.new_home("", &[]);
+        let script = format!("set -- '{}' \"$@\"\n{script}", quell_exe().display());
+        let program = write_shell_program(home.root_dir().join("start"), &script);
+        self.nodes.push(home.start_on(&program, address).await);
+        self.add_home(home, program);
+    }
+
+    /// The directories of the next node.
+    fn new_home(&self, sections: &str, variables: &[(&str, &str)]) -> DaemonHome {
+        let home = DaemonHome::new(&format!("{}{sections}", self.node_config(self.homes.len())));
+        let home = variables.iter().fold(home, |home, (name, value)| home.with_env(name, value));
+        let secret = "a secret of this cluster, which is for tests only\n";
+        std::fs::write(home.root_dir().join("secret"), secret).unwrap();
+        std::fs::write(home.root_dir().join("nats"), TestNats::PASSWORD).unwrap();
+        home
+    }
+
+    fn add_home(&mut self, home: DaemonHome, program: PathBuf) {
+        self.homes.push(NodeHome { node: format!("node-{}", self.homes.len()), home, program });
+    }
+
     fn node_config(&self, number: usize) -> String {
         let nats = self.nats.as_ref().map(|nats| {
             let (url, user) = (nats.url(), TestNats::USER);
             format!("nats_urls = [\"{url}\"]\nnats_user = \"{user}\"\nnats_password_file = \"nats\"\n")
         });
+        let lease_ms = self.lease_ms;
         format!(
-            "[store]\nurl = \"{}\"\n[cluster]\nnode = \"node-{number}\"\nlease_ms = {LEASE_MS}\nsecret_file = \"secret\"\n{}{}",
+            "[store]\nurl = \"{}\"\n[cluster]\nnode = \"node-{number}\"\nlease_ms = {lease_ms}\nsecret_file = \"secret\"\n{}{}",
             self.server.url(),
             nats.unwrap_or_default(),
             config_toml(&self.model, self.more)
@@ -133,6 +177,13 @@ impl TestCluster {
         let run = self.api(node).send_message(session, "a question").await;
         assert_eq!(self.api(node).run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
         run
+    }
+
+    /// Runs a subcommand of the client against a node.
+    async fn quell(&self, node: usize, words: &[&str]) -> std::process::Output {
+        let mut command = tokio::process::Command::from(self.homes[node].command(&self.homes[node].program));
+        let ended = command.args(words).kill_on_drop(true).output();
+        tokio::time::timeout(WAIT_TIMEOUT, ended).await.expect("the subcommand ends").unwrap()
     }
 
     /// The node that the database names as the owner of a session.

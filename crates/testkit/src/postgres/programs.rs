@@ -51,10 +51,21 @@ impl ServerPrograms {
     pub(super) fn command(&self, name: &str) -> Command {
         #[expect(clippy::disallowed_methods, reason = "the test starts an external program")]
         let mut command = Command::new(self.dir.join(name));
-        command.env_clear().envs([("LC_ALL", "C"), ("TZ", "UTC")]).current_dir("/").stdin(Stdio::null());
+        set_surroundings(&mut command);
         if geteuid().is_root() {
             command.uid(USER_FOR_ROOT).gid(USER_FOR_ROOT);
         }
+        command
+    }
+
+    /// Like [`Self::command`], for root, in the mount namespace at this path.
+    pub(super) fn command_in_namespace(&self, namespace: &Path, name: &str) -> Command {
+        #[expect(clippy::disallowed_methods, reason = "the test starts an external program")]
+        let mut command = Command::new("nsenter");
+        set_surroundings(&mut command);
+        let user = USER_FOR_ROOT.to_string();
+        command.arg(format!("--mount={}", namespace.display())).args(["--setuid", &user, "--setgid", &user, "--"]);
+        command.arg(self.dir.join(name));
         command
     }
 
@@ -95,6 +106,10 @@ impl ServerPrograms {
         }
         fs::rename(unfinished, template)
     }
+}
+
+fn set_surroundings(command: &mut Command) {
+    command.env_clear().envs([("LC_ALL", "C"), ("TZ", "UTC")]).current_dir("/").stdin(Stdio::null());
 }
 
 /// Parses the first line of `postgres --version`, such as `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`.

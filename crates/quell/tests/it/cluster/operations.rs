@@ -14,19 +14,16 @@ impl TestCluster {
         let view = views.iter().find(|view| view["node"] == node)?;
         Some(view["state"].as_str().unwrap().to_owned())
     }
-
-    /// Runs a subcommand of the client against a node.
-    async fn quell(&self, node: usize, words: &[&str]) -> std::process::Output {
-        let mut command = tokio::process::Command::from(self.homes[node].command(quell_exe()));
-        let ended = command.args(words).kill_on_drop(true).output();
-        tokio::time::timeout(WAIT_TIMEOUT, ended).await.expect("the subcommand ends").unwrap()
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn status_shows_all_nodes_and_forgets_a_dead_one() {
     let Some(mut cluster) = TestCluster::start(3, Bus::Database).await else { return };
     cluster.complete_run(0, "s").await;
+    poll_until("the end of the run is reported with a renewal", async || {
+        (cluster.node_views(1).await[0]["activeRuns"] == 0).then_some(())
+    })
+    .await;
     let view = cluster.api(1).get("/api/cluster").await.expect_status(200);
     assert_fields(&view, &json!({"node": "node-1", "leaseMs": LEASE_MS}));
     assert!(view["lagMs"].is_u64() && view["databaseClockSkewMs"].is_i64(), "{view:#}");
