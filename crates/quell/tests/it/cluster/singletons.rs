@@ -3,7 +3,10 @@
 
 use std::time::Instant;
 
+use quell_testkit::daemon::TestApiResponse;
 use quell_testkit::networks::telegram::{FakeTelegram, FakeTelegramState, TOKEN, TelegramTestUser};
+use quell_testkit::networks::webhook::{self, FakeWebhookReceiver};
+use reqwest::Method;
 
 use super::*;
 
@@ -143,6 +146,42 @@ async fn a_listener_gets_the_session_that_another_node_has_and_stops_what_runs_t
     wait_for_answer(&telegram, "second answer").await;
     assert_eq!(cluster.owner(SESSION), cluster.homes[listener].node);
     cluster.model.assert_histories_valid();
+}
+
+/// Posts a body with the signature of another one.
+async fn post_signed(api: &TestApiClient, body: &str, signed: &str) -> TestApiResponse {
+    let anybody = api.with_token("");
+    let request = anybody.request(Method::POST, "/api/channels/shop/messages").body(body.to_owned());
+    let headers = FakeWebhookReceiver::signed_headers(signed, jiff::Timestamp::now().as_second());
+    let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
+    anybody.send(request).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_posted_to_another_node_is_answered_once_by_the_listener() {
+    let receiver = FakeWebhookReceiver::start().await;
+    let channel = format!(
+        "[channels.shop]\nkind = \"webhook\"\ntoken_env = \"TOKEN\"\nreply_url = \"{}\"\nallow = [\"*\"]\ndrafts = false\n",
+        receiver.reply_url()
+    );
+    let variables = [("TOKEN", webhook::TOKEN)];
+    let Some(cluster) = TestCluster::start_in(2, Bus::Nats, "", &channel, &variables).await else { return };
+    let holder = cluster.duty_holder("channel/shop").await;
+    cluster.model.script(ScriptedResponse::text("It left today."));
+    let body = json!({"id": "m1", "sender": "c4", "target": "o17", "text": "Where is it?"}).to_string();
+    for node in [1 - holder, holder, 1 - holder] {
+        let answer = post_signed(&cluster.api(node), &body, &body).await;
+        assert_eq!((answer.status, &answer.body), (202, &json!({"id": "m1"})), "{node}");
+    }
+    receiver.wait_for("the answer", |it| it.texts("o17") == ["It left today."]).await;
+    let forged = body.replace("Where", "There");
+    let refused = post_signed(&cluster.api(1 - holder), &forged, &body).await;
+    assert_eq!(refused.problem_code(), Some("bad_signature"));
+    cluster.model.script(ScriptedResponse::text("You are welcome."));
+    let thanks = json!({"id": "m2", "sender": "c4", "target": "o17", "text": "Thanks."}).to_string();
+    assert_eq!(post_signed(&cluster.api(1 - holder), &thanks, &thanks).await.status, 202);
+    receiver.wait_for("the next", |it| it.texts("o17") == ["It left today.", "You are welcome."]).await;
+    assert_eq!(cluster.model.request_count(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
