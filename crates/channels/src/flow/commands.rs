@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quell_engine::engine::{Caller, OpenSessionError, SessionError};
+use quell_engine::engine::{Caller, OpenSessionError, SessionError, SessionTransferError};
 use quell_kernel::StopLevel;
 use quell_kernel::channel::commands::{self, ChannelCommand, HELP_TEXT};
 use quell_kernel::channel::inbox::InboxMessage;
@@ -151,6 +151,9 @@ impl CommandRun<'_> {
             acquired = self.channels.engine().acquire_session(key) => acquired,
             () = self.queued.extra.stop_token.cancelled() => return Err(CommandStopped::NoEffect),
         };
+        if matches!(acquired, Err(SessionTransferError::Stopped)) {
+            return Err(CommandStopped::NoEffect);
+        }
         Ok(acquired.err().map(|error| {
             tracing::warn!(session = %key, %error, "a command was refused");
             texts::rejection_text(ErrorCode::Busy).to_owned()

@@ -144,7 +144,7 @@ async fn submit_in_own_session(
     loop {
         match channels.wait_for_session(run, &submission.session).await {
             SessionWaitOutcome::Ready => {}
-            SessionWaitOutcome::Stopped => return Ok(None),
+            SessionWaitOutcome::Stopped | SessionWaitOutcome::Failed(SessionTransferError::Stopped) => return Ok(None),
             SessionWaitOutcome::Failed(SessionTransferError::InUse { .. }) => {
                 return Err(SubmitError::Refused(AdmissionError::Busy));
             }

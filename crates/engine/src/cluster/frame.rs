@@ -23,8 +23,9 @@ pub(super) enum FrameHead {
     End { call: u64, number: u32, error: Option<String> },
     /// The sender does not want the rest of the answer to its request `call`.
     Cancel { call: u64 },
-    /// The sender has given up all calls between the two nodes: something was lost.
-    Interrupt,
+    /// The sender has given up all calls between the two nodes, its own with numbers below this one: something was lost,
+    /// events perhaps as well.
+    Interrupt { before: u64 },
     /// Events of the sender could not be sent.
     EventsLost,
     /// Events of the sender, for the clients of the receiver.

@@ -4,7 +4,7 @@
 //! A letter can be lost on either way. The receiver notices the gap, and both sides give up what they had open with each
 //! other; nothing waits for an answer that does not come.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
 use super::frame::{Frame, FrameHead};
-use super::peer_link::{OutgoingFrames, OutgoingPeerFrame, PeerLink};
+use super::peer_link::{FrameSender, OutgoingFrames, OutgoingPeerFrame, PeerLink, frame_queue};
 
 /// Frames that are stored together, at most.
 const STORE_BATCH: usize = 64;
@@ -73,7 +73,7 @@ impl LetterExchange {
             let Some((events, driver)) = receiving else { return std::future::pending().await };
             tokio::join!(driver, self.receive_nats_events(events));
         };
-        let (to_store, stored) = mpsc::channel(MAX_STORED_LETTERS);
+        let (to_store, stored) = frame_queue(MAX_STORED_LETTERS);
         tokio::select! {
             () = closing.cancelled() => {}
             () = self.send_frames(frames, transport.as_ref(), to_store) => {}
@@ -99,12 +99,7 @@ impl LetterExchange {
     }
 
     /// Never waits for the database: a stop over NATS must not queue behind it.
-    async fn send_frames(
-        &self,
-        mut frames: OutgoingFrames,
-        nats: Option<&NatsTransport>,
-        to_store: mpsc::Sender<OutgoingPeerFrame>,
-    ) {
+    async fn send_frames(&self, mut frames: OutgoingFrames, nats: Option<&NatsTransport>, to_store: FrameSender) {
         let own = address(self.cluster.membership());
         let mut sealer = LetterSealer::new(&self.secret, LetterTransport::Nats, own);
         loop {
@@ -112,12 +107,12 @@ impl LetterExchange {
             if let Some(nats) = nats {
                 nats.wait_for_room().await;
             }
-            let Some(OutgoingPeerFrame { to, frame }) = frames.next().await else { return };
+            let Some(outgoing) = frames.next().await else { return };
             if self.cluster.lost().is_cancelled() {
                 return;
             }
             metrics::counter!(LETTERS_METRIC, "direction" => "sent").increment(1);
-            let content = frame.encode();
+            let (to, content) = (outgoing.to.clone(), outgoing.frame.encode());
             // A letter that is sealed and not sent is a gap for its receiver, so it is checked before.
             let fits = |nats: &&NatsTransport| {
                 nats.max_letter_bytes().is_some_and(|max| content.len() + MAX_LETTER_OVERHEAD <= max)
@@ -127,10 +122,9 @@ impl LetterExchange {
                 let letter = sealer.seal(&address(&to), &content);
                 letter.is_ok_and(|letter| nats.send(&address(&to), letter).is_ok())
             });
-            let receiver = to.clone();
-            if !sent && to_store.try_send(OutgoingPeerFrame { to, frame }).is_err() {
-                tracing::warn!(node = %receiver.node, "a letter was dropped: too many wait for the database");
-                self.link.interrupt(&receiver);
+            if !sent && !to_store.try_send(outgoing) {
+                tracing::warn!(node = %to.node, "a letter was dropped: too many wait for the database");
+                self.link.interrupt(&to);
             }
         }
     }
@@ -147,20 +141,23 @@ impl LetterExchange {
     }
 
     /// Sends letters through the database.
-    async fn store_letters(&self, mut frames: mpsc::Receiver<OutgoingPeerFrame>) {
+    async fn store_letters(&self, mut frames: OutgoingFrames) {
         let own = address(self.cluster.membership());
         let mut sealer = LetterSealer::new(&self.secret, LetterTransport::Database, own);
-        let mut batch = Vec::new();
-        while frames.recv_many(&mut batch, STORE_BATCH).await > 0 {
+        loop {
+            let batch = frames.next_batch(STORE_BATCH).await;
+            if batch.is_empty() {
+                return;
+            }
             let receivers: Vec<Membership> = batch.iter().map(|outgoing| outgoing.to.clone()).collect();
-            let letters = batch.drain(..).filter_map(|OutgoingPeerFrame { to, frame }| {
+            let letters = batch.into_iter().filter_map(|OutgoingPeerFrame { to, frame, .. }| {
                 let letter = sealer.seal(&address(&to), &frame.encode()).ok()?;
                 Some(StoredLetter { to: to.node, letter })
             });
             // waits: in a task of the engine, which ends when the engine closes.
             if let Err(error) = self.cluster.store().send_letters(letters.collect()).await {
                 tracing::warn!(%error, "letters to other nodes could not be stored");
-                receivers.iter().for_each(|receiver| self.link.interrupt(receiver));
+                receivers.into_iter().collect::<HashSet<_>>().iter().for_each(|receiver| self.link.interrupt(receiver));
                 tokio::time::sleep(RETRY_DELAY).await;
             }
         }
@@ -244,7 +241,7 @@ impl LetterExchange {
         }
         match Frame::decode(&opened.payload) {
             Ok(frame) => {
-                if transport == LetterTransport::Database && matches!(frame.head, FrameHead::Interrupt) {
+                if transport == LetterTransport::Database && matches!(frame.head, FrameHead::Interrupt { .. }) {
                     // It may have lost the message bus just now, which its report says with its next renewal only. What
                     // is asked again until then would be lost again.
                     self.avoid_nats(&from);

@@ -5,7 +5,6 @@
 //! lease.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use quell_kernel::lease::Epoch;
@@ -41,24 +40,48 @@ pub enum PeerCallError {
 /// A frame on its way to another node.
 #[derive(Debug)]
 pub(super) struct OutgoingPeerFrame {
-    pub to: Membership,
+    pub(super) to: Membership,
     pub(super) frame: Frame,
+    priority: FramePriority,
 }
 
-/// The frames that a link wants to send.
-#[derive(Debug)]
-pub struct OutgoingFrames {
-    urgent: mpsc::Receiver<OutgoingPeerFrame>,
-    others: mpsc::Receiver<OutgoingPeerFrame>,
-}
-
-/// The order in which frames are sent.
+/// The order in which frames are sent. All frames of a call have the same, but for the reason of an early end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FramePriority {
     /// Requests, which may be stops, and answers to stops.
     Urgent,
     /// Events, and answers that may be long.
     Other,
+}
+
+/// Frames that wait to be sent.
+#[derive(Debug)]
+pub struct OutgoingFrames {
+    urgent: mpsc::Receiver<OutgoingPeerFrame>,
+    others: mpsc::Receiver<OutgoingPeerFrame>,
+}
+
+#[derive(Debug)]
+pub(super) struct FrameSender {
+    urgent: mpsc::Sender<OutgoingPeerFrame>,
+    others: mpsc::Sender<OutgoingPeerFrame>,
+}
+
+/// A queue that holds this many frames of each priority.
+pub(super) fn frame_queue(capacity: usize) -> (FrameSender, OutgoingFrames) {
+    let ((urgent, urgent_frames), (others, other_frames)) = (mpsc::channel(capacity), mpsc::channel(capacity));
+    (FrameSender { urgent, others }, OutgoingFrames { urgent: urgent_frames, others: other_frames })
+}
+
+impl FrameSender {
+    /// False if too many frames wait.
+    pub(super) fn try_send(&self, outgoing: OutgoingPeerFrame) -> bool {
+        let queue = match outgoing.priority {
+            FramePriority::Urgent => &self.urgent,
+            FramePriority::Other => &self.others,
+        };
+        queue.try_send(outgoing).is_ok()
+    }
 }
 
 impl OutgoingFrames {
@@ -73,6 +96,21 @@ impl OutgoingFrames {
             Some(frame) = self.others.recv() => Some(frame),
             else => None,
         }
+    }
+
+    /// The next frames to send, without waiting for more than the first; none when the link is gone.
+    ///
+    /// # Cancel safety
+    /// Safe: no frame is lost.
+    pub(super) async fn next_batch(&mut self, limit: usize) -> Vec<OutgoingPeerFrame> {
+        let mut batch: Vec<OutgoingPeerFrame> = self.next().await.into_iter().collect();
+        while !batch.is_empty()
+            && batch.len() < limit
+            && let Ok(frame) = self.urgent.try_recv().or_else(|_| self.others.try_recv())
+        {
+            batch.push(frame);
+        }
+        batch
     }
 }
 
@@ -92,20 +130,22 @@ pub trait PeerHandler: Send + Sync {
 pub struct PeerLink(Arc<PeerLinkInner>);
 
 struct PeerLinkInner {
-    urgent: mpsc::Sender<OutgoingPeerFrame>,
-    others: mpsc::Sender<OutgoingPeerFrame>,
-    next_call: AtomicU64,
+    outgoing: FrameSender,
     state: Mutex<LinkState>,
     handler: OnceLock<Box<dyn PeerHandler>>,
 }
 
 #[derive(Default)]
 struct LinkState {
+    /// The number of the next call.
+    next_call: u64,
     calls: HashMap<u64, PendingPeerCall>,
     /// Requests of which parts are missing.
     requests: HashMap<(Epoch, u64), PartialRequest>,
     /// Requests of others that are being answered.
     answering: HashMap<(Epoch, u64), CancellationToken>,
+    /// Requests with lower numbers were given up by the node that has sent them. They can still arrive, on another way.
+    given_up_before: HashMap<Epoch, u64>,
 }
 
 struct PendingPeerCall {
@@ -123,11 +163,9 @@ struct PartialRequest {
 impl PeerLink {
     /// A link, and the frames that it wants to send.
     pub fn new() -> (Self, OutgoingFrames) {
-        let (urgent, urgent_frames) = mpsc::channel(MAX_WAITING_FRAMES);
-        let (others, other_frames) = mpsc::channel(MAX_WAITING_FRAMES);
-        let (next_call, state, handler) = (AtomicU64::new(1), Mutex::default(), OnceLock::new());
-        let inner = PeerLinkInner { urgent, others, next_call, state, handler };
-        (Self(Arc::new(inner)), OutgoingFrames { urgent: urgent_frames, others: other_frames })
+        let (outgoing, frames) = frame_queue(MAX_WAITING_FRAMES);
+        let inner = PeerLinkInner { outgoing, state: Mutex::default(), handler: OnceLock::new() };
+        (Self(Arc::new(inner)), frames)
     }
 
     /// Sets who answers requests. Frames that arrive earlier are dropped.
@@ -137,10 +175,17 @@ impl PeerLink {
 
     /// Sends a request. Not async: when it returns, the request is on its way.
     pub fn call(&self, peer: &Membership, head: &[u8], body: &[u8]) -> PeerCall {
-        let call = self.0.next_call.fetch_add(1, Ordering::Relaxed);
-        let (sender, parts) = mpsc::channel(MAX_WAITING_PARTS);
+        // One place is kept for the reason of an early end.
+        let (sender, parts) = mpsc::channel(MAX_WAITING_PARTS + 1);
         let open = PendingPeerCall { peer: peer.clone(), next_number: 0, parts: sender };
-        self.lock().calls.insert(call, open);
+        let call = {
+            // Numbered and open at the same moment, for `give_up`.
+            let mut state = self.lock();
+            state.next_call += 1;
+            let call = state.next_call - 1;
+            state.calls.insert(call, open);
+            call
+        };
         let request = join_parts(head, body);
         let count = request.chunks(MAX_PART_BYTES).count();
         let frames = (0..).zip(request.chunks(MAX_PART_BYTES)).map(|(number, part)| {
@@ -150,6 +195,7 @@ impl PeerLink {
         for frame in frames {
             if !self.send(peer, frame, FramePriority::Urgent) {
                 self.end_call(call, PeerCallError::NotDelivered);
+                self.send(peer, Frame::new(FrameHead::Cancel { call }, Vec::new()), FramePriority::Urgent);
                 break;
             }
         }
@@ -163,11 +209,7 @@ impl PeerLink {
 
     /// False if too many frames wait.
     fn send(&self, peer: &Membership, frame: Frame, priority: FramePriority) -> bool {
-        let queue = match priority {
-            FramePriority::Urgent => &self.0.urgent,
-            FramePriority::Other => &self.0.others,
-        };
-        queue.try_send(OutgoingPeerFrame { to: peer.clone(), frame }).is_ok()
+        self.0.outgoing.try_send(OutgoingPeerFrame { to: peer.clone(), frame, priority })
     }
 
     /// Processes a frame of another node.
@@ -193,8 +235,10 @@ impl PeerLink {
                     cancelled.cancel();
                 }
             }
-            FrameHead::Interrupt => {
+            FrameHead::Interrupt { before } => {
                 self.give_up(from);
+                self.lock().given_up_before.insert(from.epoch, before);
+                self.with_handler(|handler| handler.note_lost_events(from));
             }
             FrameHead::EventsLost => self.with_handler(|handler| handler.note_lost_events(from)),
             FrameHead::Events => self.with_handler(|handler| handler.receive_events(from, &part)),
@@ -210,6 +254,9 @@ impl PeerLink {
     fn receive_request(&self, from: &Membership, call: u64, (number, last): (u32, bool), part: Vec<u8>) {
         let key = (from.epoch, call);
         let mut state = self.lock();
+        if state.given_up_before.get(&from.epoch).is_some_and(|before| call < *before) {
+            return;
+        }
         let request = state.requests.entry(key).or_default();
         if request.next_number != number || request.bytes.len() + part.len() > MAX_REQUEST_BYTES {
             state.requests.remove(&key);
@@ -245,7 +292,8 @@ impl PeerLink {
         let Some(open) = state.calls.get_mut(&call).filter(|open| open.peer == *from) else { return };
         let problem = if open.next_number == number {
             open.next_number += 1;
-            open.parts.try_send(Ok(part)).err().map(|_| PeerCallError::TooSlow)
+            let has_room = open.parts.capacity() > 1;
+            if has_room && open.parts.try_send(Ok(part)).is_ok() { None } else { Some(PeerCallError::TooSlow) }
         } else {
             Some(PeerCallError::Lost)
         };
@@ -258,20 +306,23 @@ impl PeerLink {
 
     fn end_call(&self, call: u64, error: PeerCallError) {
         if let Some(open) = self.lock().calls.remove(&call) {
-            // A reader with a full queue finds its end instead.
             let _ = open.parts.try_send(Err(error));
         }
     }
 
     /// Ends the calls to nodes that are not at work any more, and what is being answered for them.
     pub fn drop_calls_of_gone_nodes(&self, nodes: &[NodeRow]) {
+        // A node that has joined after this list was read has a higher epoch.
+        let highest = nodes.iter().map(|row| row.membership.epoch).max();
         let is_at_work = |epoch: Epoch| {
-            nodes.iter().any(|row| row.membership.epoch == epoch && !row.fenced && !row.expires_in.is_zero())
+            Some(epoch) > highest
+                || nodes.iter().any(|row| row.membership.epoch == epoch && !row.fenced && !row.expires_in.is_zero())
         };
         let mut state = self.lock();
         let gone: Vec<u64> =
             state.calls.iter().filter(|(_, open)| !is_at_work(open.peer.epoch)).map(|(call, _)| *call).collect();
         state.requests.retain(|(epoch, _), _| is_at_work(*epoch));
+        state.given_up_before.retain(|epoch, _| is_at_work(*epoch));
         state.answering.retain(|(epoch, _), cancelled| {
             if !is_at_work(*epoch) {
                 cancelled.cancel();
@@ -282,18 +333,16 @@ impl PeerLink {
         gone.into_iter().for_each(|call| self.end_call(call, PeerCallError::Gone));
     }
 
-    /// Gives up what is open with another node, because something was lost, and tells it so.
+    /// Gives up what is open with another node, because something was lost, and tells it so: what was lost may be the
+    /// end of an answer, of which nothing is known here any more.
     pub(super) fn interrupt(&self, peer: &Membership) {
-        if self.give_up(peer) {
-            self.send(peer, Frame::new(FrameHead::Interrupt, Vec::new()), FramePriority::Urgent);
-        }
+        let before = self.give_up(peer);
+        self.send(peer, Frame::new(FrameHead::Interrupt { before }, Vec::new()), FramePriority::Urgent);
     }
 
     /// As [`PeerLink::interrupt`], and events of the other node are among what was lost.
     pub(super) fn note_gap(&self, peer: &Membership) {
-        self.give_up(peer);
-        // In any case: what was lost may be a request, of which nothing is known here.
-        self.send(peer, Frame::new(FrameHead::Interrupt, Vec::new()), FramePriority::Urgent);
+        self.interrupt(peer);
         self.with_handler(|handler| handler.note_lost_events(peer));
     }
 
@@ -302,16 +351,15 @@ impl PeerLink {
         self.send(peer, Frame::new(FrameHead::EventsLost, Vec::new()), FramePriority::Other)
     }
 
-    /// Returns whether anything was open.
-    fn give_up(&self, peer: &Membership) -> bool {
+    /// Returns the number of the first call that was not given up.
+    fn give_up(&self, peer: &Membership) -> u64 {
         let mut state = self.lock();
+        let before = state.next_call;
         let of_peer = state.calls.iter().filter(|(_, open)| open.peer == *peer);
         let calls: Vec<(u64, u32)> = of_peer.map(|(call, open)| (*call, open.next_number)).collect();
-        let mut was_open = !calls.is_empty();
         state.requests.retain(|(epoch, _), _| *epoch != peer.epoch);
         state.answering.retain(|(epoch, _), cancelled| {
             if *epoch == peer.epoch {
-                was_open = true;
                 cancelled.cancel();
             }
             *epoch != peer.epoch
@@ -321,7 +369,7 @@ impl PeerLink {
             let error = if next_number == 0 { PeerCallError::NotDelivered } else { PeerCallError::Lost };
             self.end_call(call, error);
         }
-        was_open
+        before
     }
 
     fn lock(&self) -> MutexGuard<'_, LinkState> {
@@ -442,6 +490,10 @@ impl PeerAnswer {
             return;
         }
         self.is_ended = true;
+        if error.is_some() {
+            // It may have failed because too many frames wait.
+            self.priority = FramePriority::Urgent;
+        }
         self.send_frame(FrameHead::End { call: self.call, number: self.next_number, error }, Vec::new());
         if let Some(link) = self.link.upgrade() {
             PeerLink(link).lock().answering.remove(&(self.to.epoch, self.call));
@@ -456,5 +508,109 @@ impl PeerAnswer {
 impl Drop for PeerAnswer {
     fn drop(&mut self) {
         self.send_end(Some("the node has given up the request".to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use quell_protocol::NodeName;
+
+    use super::*;
+
+    /// Keeps what it is asked.
+    struct KeepingHandler(mpsc::Sender<(Vec<u8>, PeerAnswer)>);
+
+    impl PeerHandler for KeepingHandler {
+        fn answer_request(&self, _: &Membership, head: &[u8], _: Vec<u8>, answer: PeerAnswer) {
+            self.0.send((head.to_vec(), answer)).unwrap();
+        }
+
+        fn receive_events(&self, _: &Membership, _: &[u8]) {}
+
+        fn note_lost_events(&self, _: &Membership) {}
+    }
+
+    struct TestNode {
+        membership: Membership,
+        link: PeerLink,
+        frames: OutgoingFrames,
+        asked: mpsc::Receiver<(Vec<u8>, PeerAnswer)>,
+    }
+
+    impl TestNode {
+        fn new(name: &str, epoch: Epoch) -> Self {
+            let (link, frames) = PeerLink::new();
+            let (requests, asked) = mpsc::channel();
+            link.set_handler(Box::new(KeepingHandler(requests)));
+            Self { membership: Membership { node: NodeName::parse(name).unwrap(), epoch }, link, frames, asked }
+        }
+
+        /// Takes the frames that wait to be sent.
+        async fn take_frames(&mut self) -> Vec<Frame> {
+            self.frames.next_batch(usize::MAX).await.into_iter().map(|outgoing| outgoing.frame).collect()
+        }
+    }
+
+    fn deliver(frames: Vec<Frame>, from: &Membership, to: &PeerLink) {
+        frames.into_iter().for_each(|frame| to.receive(from, frame));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_read_too_slowly_does_not_look_complete() {
+        let (mut a, mut b) = (TestNode::new("a", 1), TestNode::new("b", 2));
+        let mut call = a.link.call(&b.membership, b"question", b"");
+        deliver(a.take_frames().await, &a.membership, &b.link);
+        let (question, mut answer) = b.asked.recv().unwrap();
+        assert_eq!(question, b"question");
+        for _ in 0..MAX_WAITING_PARTS + 2 {
+            assert!(answer.send(b"part"));
+        }
+        answer.end();
+        deliver(b.take_frames().await, &b.membership, &a.link);
+        for _ in 0..MAX_WAITING_PARTS {
+            assert_eq!(call.next().await, Some(Ok(b"part".to_vec())));
+        }
+        assert_eq!(call.next().await, Some(Err(PeerCallError::TooSlow)));
+        assert_eq!(call.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_was_given_up_is_not_carried_out_when_it_arrives_later() {
+        let (mut a, b) = (TestNode::new("a", 1), TestNode::new("b", 2));
+        let mut call = a.link.call(&b.membership, b"late", b"");
+        let late = a.take_frames().await;
+        a.link.interrupt(&b.membership);
+        assert_eq!(call.next().await, Some(Err(PeerCallError::NotDelivered)));
+        let _next = a.link.call(&b.membership, b"next", b"");
+        deliver(a.take_frames().await, &a.membership, &b.link);
+        deliver(late, &a.membership, &b.link);
+        let asked: Vec<Vec<u8>> = b.asked.try_iter().map(|(head, _)| head).collect();
+        assert_eq!(asked, [b"next"]);
+    }
+
+    #[tokio::test]
+    async fn requests_are_sent_before_events_and_answers_that_are_not_urgent() {
+        let (mut a, mut b) = (TestNode::new("a", 1), TestNode::new("b", 2));
+        let _calls = [a.link.call(&b.membership, b"list", b""), a.link.call(&b.membership, b"stop", b"")];
+        deliver(a.take_frames().await, &a.membership, &b.link);
+        b.link.send_events(&a.membership, b"[]".to_vec());
+        for (head, answer) in b.asked.try_iter() {
+            let mut answer = if head == b"stop" { answer.urgent() } else { answer };
+            answer.send(&head);
+            answer.end();
+        }
+        let _call = b.link.call(&a.membership, b"question", b"");
+        let heads: Vec<FrameHead> = b.take_frames().await.into_iter().map(|frame| frame.head).collect();
+        let expected = [
+            FrameHead::Answer { call: 1, number: 0 },
+            FrameHead::End { call: 1, number: 1, error: None },
+            FrameHead::Request { call: 0, number: 0, last: true },
+            FrameHead::Events,
+            FrameHead::Answer { call: 0, number: 0 },
+            FrameHead::End { call: 0, number: 1, error: None },
+        ];
+        assert_eq!(heads, expected);
     }
 }

@@ -59,6 +59,8 @@ struct AskedPeers {
     /// What the calls ask for. It can be asked for again: a node carries out a stop once, and answers each time.
     request: Vec<u8>,
     calls: Vec<PeerCall>,
+    /// The nodes that the calls ask.
+    asked: Vec<Membership>,
     /// Memberships that have ended and that nobody has settled yet.
     unsettled: Vec<Membership>,
     stored: Option<oneshot::Receiver<StoredStop>>,
@@ -79,7 +81,8 @@ impl PeerStops {
         stored: oneshot::Receiver<StoredStop>,
         has_one_owner: bool,
     ) -> Self {
-        let calls = cluster.live_peers().iter().map(|row| link.call(&row.membership, &request, &[])).collect();
+        let asked: Vec<Membership> = cluster.live_peers().into_iter().map(|row| row.membership).collect();
+        let calls = asked.iter().map(|peer| link.call(peer, &request, &[])).collect();
         let (answers, answered, unreached) = (Vec::new(), Vec::new(), Vec::new());
         let unsettled = cluster.unsettled_memberships();
         let stored = Some(stored);
@@ -88,6 +91,7 @@ impl PeerStops {
             link,
             request,
             calls,
+            asked,
             unsettled,
             stored,
             has_one_owner,
@@ -154,43 +158,58 @@ impl AskedPeers {
                 }
             }
         }
-        {
-            let calls = std::mem::take(&mut self.calls);
-            let asked = &*self;
-            let ask = |mut call: PeerCall| async move {
-                let answer = asked.wait_for_answer(&mut call, wait, deadline).await;
-                (call, answer)
-            };
-            let (mut answers, mut answered) = (Vec::new(), Vec::new());
-            let mut pending: FuturesUnordered<_> = calls.into_iter().map(ask).collect();
-            while let Some((call, answer)) = pending.next().await {
-                match answer {
-                    PeerOutcome::Answered(answer) => {
-                        let is_done = self.has_one_owner && answer.covered;
-                        answers.push(answer);
-                        if wait == StopWait::CarriedOut {
-                            answered.push((call, asked.answers.len() + answers.len() - 1));
-                        }
-                        if is_done {
-                            silent.clear();
-                            break;
-                        }
-                    }
-                    PeerOutcome::Settled => {}
-                    PeerOutcome::Silent => silent.push(call.peer().clone()),
-                }
-            }
-            drop(pending);
-            self.answers.extend(answers);
-            self.answered.extend(answered);
-        }
+        let calls = std::mem::take(&mut self.calls);
+        self.collect_answers(calls, wait, deadline, &mut silent).await;
         let Some(stored) = self.stored.take() else { return };
-        if silent.is_empty() {
+        if silent.is_empty() && self.has_one_owner {
             return;
         }
         let stored = timeout_at(deadline.max(Instant::now() + ANSWER_TIMEOUT), stored).await;
         let stored = stored.ok().and_then(Result::ok);
+        if !self.has_one_owner {
+            // Nodes that have joined since this one has read the list.
+            let requested = stored.iter().filter_map(|stored| stored.requested.as_ref().ok()).flatten();
+            let missed = requested.map(|requested| &requested.membership).filter(|peer| !self.asked.contains(peer));
+            let calls = missed.map(|peer| self.link.call(peer, &self.request, &[])).collect();
+            self.collect_answers(calls, wait, deadline, &mut silent).await;
+        }
         self.unreached = silent.into_iter().filter_map(|peer| self.unreached_node(peer, stored.as_ref())).collect();
+    }
+
+    async fn collect_answers(
+        &mut self,
+        calls: Vec<PeerCall>,
+        wait: StopWait,
+        deadline: Instant,
+        silent: &mut Vec<Membership>,
+    ) {
+        let asked = &*self;
+        let ask = |mut call: PeerCall| async move {
+            let answer = asked.wait_for_answer(&mut call, wait, deadline).await;
+            (call, answer)
+        };
+        let (mut answers, mut answered) = (Vec::new(), Vec::new());
+        let mut pending: FuturesUnordered<_> = calls.into_iter().map(ask).collect();
+        while let Some((call, answer)) = pending.next().await {
+            match answer {
+                PeerOutcome::Answered(answer) => {
+                    let is_done = self.has_one_owner && answer.covered;
+                    answers.push(answer);
+                    if wait == StopWait::CarriedOut {
+                        answered.push((call, asked.answers.len() + answers.len() - 1));
+                    }
+                    if is_done {
+                        silent.clear();
+                        break;
+                    }
+                }
+                PeerOutcome::Settled => {}
+                PeerOutcome::Silent => silent.push(call.peer().clone()),
+            }
+        }
+        drop(pending);
+        self.answers.extend(answers);
+        self.answered.extend(answered);
     }
 
     /// `None` for a node that holds nothing that the stop covers.

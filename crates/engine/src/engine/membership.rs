@@ -25,6 +25,7 @@ use super::event_bridge::{
 use super::peer_agents::PeerAgents;
 use super::peers::{CarriedOutStops, EnginePeerHandler, PeerService, PeerStop};
 use super::recovery::Recovery;
+use super::session_transfer::SessionWaits;
 use super::{Engine, NodeSettings, StartError};
 use crate::cluster::{Cluster, ExchangeTasks, LetterExchange, NodeReport, PeerLink, RenewalFacts};
 
@@ -52,6 +53,7 @@ pub(super) struct Node {
     pub(super) confirmed_interest: ConfirmedInterest,
     pub(super) foreign_events: mpsc::Sender<PeerEvents>,
     pub(super) peer_agents: PeerAgents,
+    pub(super) session_waits: SessionWaits,
     recovery: Recovery,
     /// Memberships that a task of this node settles.
     settling: Mutex<HashSet<Epoch>>,
@@ -93,6 +95,7 @@ impl Node {
             confirmed_interest: ConfirmedInterest::default(),
             foreign_events,
             peer_agents: PeerAgents::default(),
+            session_waits: SessionWaits::default(),
             recovery,
             settling: Mutex::default(),
             changes: Mutex::default(),
@@ -223,9 +226,14 @@ impl Engine {
         }
         node.link.drop_calls_of_gone_nodes(&answer.nodes);
         let is_member = |epoch| answer.nodes.iter().any(|row| row.membership.epoch == epoch);
-        node.interested_peers.retain(is_member);
+        self.retain_interested_peers(is_member);
         self.forget_peer_activity(is_member);
-        node.cluster.set_nodes(answer.nodes);
+        let known = node.cluster.nodes();
+        if known.iter().any(|row| !is_member(row.membership.epoch)) {
+            // The ends of its runs may not have been told.
+            self.inner().hub.overrun_readers();
+        }
+        node.cluster.set_nodes(answer.nodes.clone());
         carried_out
     }
 

@@ -71,32 +71,29 @@ impl Engine {
         activity
     }
 
-    /// Notes what an agent does on another node. Returns the notice of what it does on this one.
-    pub(super) fn note_peer_activity(&self, peer: Epoch, agent: &AgentId, activity: AgentActivity) -> EngineNotice {
+    /// Notes what an agent does on another node, and tells the clients of this one.
+    pub(super) fn note_peer_activity(&self, peer: Epoch, agent: &AgentId, activity: AgentActivity) {
         if let Some(node) = &self.inner().node {
             node.peer_agents.note(peer, agent, activity);
+            self.inner().runs.publish_agent_again(agent);
         }
-        self.agent_notice(agent)
     }
 
     /// Tells the clients of this node about agents that may have had runs on nodes which are gone.
     pub(super) fn forget_peer_activity(&self, is_member: impl Fn(Epoch) -> bool) {
         let Some(node) = &self.inner().node else { return };
         for agent in node.peer_agents.retain(is_member) {
-            self.inner().hub.publish_foreign(&self.agent_notice(&agent));
+            self.inner().runs.publish_agent_again(&agent);
         }
     }
 
-    /// Notices of all agents that have runs on this node.
-    pub(super) fn busy_agent_notices(&self) -> Vec<EngineNotice> {
-        let agents = self.inner().services.agents.snapshot();
-        let notices = agents.keys().map(|agent| self.agent_notice(agent));
-        notices.filter(|notice| !matches!(notice, EngineNotice::Agent { status: ComputeStatus::Idle, .. })).collect()
-    }
-
-    fn agent_notice(&self, agent: &AgentId) -> EngineNotice {
-        let (status, active) = self.inner().runs.agent_state(agent);
-        EngineNotice::Agent { agent: agent.clone(), status, active }
+    /// What all agents do on this node, also those that do nothing: what another node knows of them may be old.
+    pub(super) fn agent_notices(&self) -> Vec<EngineNotice> {
+        let notice = |agent: &AgentId| {
+            let (status, active) = self.inner().runs.agent_state(agent);
+            EngineNotice::Agent { agent: agent.clone(), status, active }
+        };
+        self.inner().services.agents.snapshot().keys().map(notice).collect()
     }
 }
 

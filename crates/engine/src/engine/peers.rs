@@ -54,6 +54,7 @@ pub(super) enum PeerRequest {
     /// Whether clients of the node that asks want the events of the other one. The answer is empty.
     SendEvents {
         wanted: bool,
+        number: u64,
     },
     FollowRun {
         run: RunId,
@@ -173,6 +174,7 @@ impl Engine {
                 self.hold_now();
             }
             let stop_result = self.inner().runs.stop(&stop.scope, &stop.requester, &stop.request);
+            self.stop_session_waits(&stop.scope, &stop.requester);
             tracing::info!(
                 principal = %stop.requester.principal, surface = ?stop.request.surface, scope = ?stop.scope, stop_level = ?stop.request.level,
                 stopped = stop_result.aborted.len(), processes = stop_result.background.newly_ended, "stop of another node carried out"
@@ -194,8 +196,8 @@ impl Engine {
                 let stopped = self.carry_out_peer_stop(&stop);
                 self.inner().runs.spawn(answer_stop(stopped, wait, answer.urgent()));
             }
-            PeerRequest::SendEvents { wanted } => {
-                self.note_interest(from, wanted);
+            PeerRequest::SendEvents { wanted, number } => {
+                self.note_interest(from, wanted, number);
                 if wanted {
                     self.send_agent_activity(from);
                 }
@@ -286,6 +288,9 @@ async fn store_stop(store: &dyn ClusterStore, own: &Membership, mut epochs: Vec<
     };
     if let Some(owner) = &owner {
         epochs = owner.iter().map(|owner| owner.epoch).collect();
+    } else if let Ok(nodes) = store.list_nodes().await {
+        // Some may have joined since the last renewal.
+        epochs = nodes.iter().map(|row| row.membership.epoch).collect();
     }
     epochs.retain(|epoch| *epoch != own.epoch);
     if epochs.is_empty() {
@@ -404,8 +409,9 @@ impl PeerHandler for EnginePeerHandler {
         }
     }
 
-    fn note_lost_events(&self, _from: &Membership) {
+    fn note_lost_events(&self, from: &Membership) {
         if let Some(engine) = self.engine() {
+            engine.forget_peer_activity(|epoch| epoch != from.epoch);
             engine.inner().hub.overrun_readers();
         }
     }

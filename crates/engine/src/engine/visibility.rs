@@ -20,7 +20,6 @@ impl Engine {
         self.inner().sessions.owners().find(key)
     }
 
-    /// True if the caller may read the session. Also true if there is none: then there is nothing to read.
     /// Reads the owner of a session again, unless it belongs to this node: another one may have created, shared or deleted
     /// it. Does nothing without a cluster.
     ///
@@ -38,6 +37,7 @@ impl Engine {
         }
     }
 
+    /// True if the caller may read the session. Also true if there is none: then there is nothing to read.
     pub fn may_read_session(&self, caller: &Caller, key: &SessionKey) -> bool {
         self.session_ownership(key).is_none_or(|session| caller.viewer().may_read_session(&session))
     }

@@ -51,7 +51,7 @@ pub enum EngineNotice {
     },
     Session {
         key: SessionKey,
-        /// `create`, `message`, `abort`, `reset`, `delete`.
+        /// `create`, `message`, `reset`, `delete`, `share`, `import`, `process`.
         reason: Cow<'static, str>,
         /// Its runs that are not over, if it is on another node.
         active_elsewhere: Option<Vec<RunId>>,

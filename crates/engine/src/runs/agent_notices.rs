@@ -59,6 +59,16 @@ impl RunTable {
     }
 }
 
+impl RunTable {
+    /// Tells the clients of this node about an agent whose work on another node has changed.
+    pub(crate) fn publish_agent_again(&self, agent: &AgentId) {
+        // Locked, so that no older state follows a newer one.
+        let state = self.lock();
+        let (status, active) = agent_state(&state.registry, agent);
+        self.0.hub.publish_foreign(&EngineNotice::Agent { agent: agent.clone(), status, active });
+    }
+}
+
 pub(super) fn agent_state(registry: &RunRegistry, agent: &AgentId) -> (ComputeStatus, Vec<RunId>) {
     (registry.compute_status(agent), registry.runs_of_agent(agent).cloned().collect())
 }

@@ -89,8 +89,10 @@ const FORWARDED_HEADERS: [HeaderName; 3] =
 pub(super) async fn forward_to_owner(State(server): State<ServerState>, request: Request, next: Next) -> Response {
     let is_alone = server.engine().cluster().is_none() || request.extensions().get::<Forwarded>().is_some();
     let route = if is_alone { ClusterRoute::Here } else { ClusterRoute::of(request.method(), request.uri().path()) };
-    // Who may read a session that another node has created or shared is in the database.
+    // Who may read a session that another node has created or shared is in the database. A message may be a stop, which
+    // does not wait for the database.
     if server.engine().cluster().is_some()
+        && !matches!(route, ClusterRoute::Message(_))
         && let Some(key) = session_of_path(request.uri().path())
         && let Err(error) = server.engine().refresh_owner(&key).await
     {
@@ -136,6 +138,7 @@ async fn message(
     if body.as_ref().is_some_and(is_stop) {
         return Ok(next.run(request).await);
     }
+    server.engine().refresh_owner(&key).await?;
     at_owner_of(server, request, next, key, Placement::Place).await
 }
 
@@ -185,7 +188,7 @@ async fn at_owner_of(
     }
     let (mut parts, body) = request.into_parts();
     let call = ApiCall::from_request_parts(&mut parts, server).await?;
-    let Some(owner) = engine.find_node_for(&key, placement).await? else {
+    let Some(mut owner) = engine.find_node_for(&key, placement).await? else {
         return Ok(next.run(authenticated(parts, &call, body)).await);
     };
     let body = read_body(server, body).await?;
@@ -196,9 +199,10 @@ async fn at_owner_of(
         }
         // The request or its answer was lost. The session may have moved meanwhile.
         match engine.find_node_for(&key, placement).await? {
-            Some(owner) => forwarded = forward(engine, &owner, &parts, &call, &body).await,
+            Some(next_owner) => owner = next_owner,
             None => return Ok(next.run(authenticated(parts, &call, Body::from(body))).await),
         }
+        forwarded = forward(engine, &owner, &parts, &call, &body).await;
     }
     forwarded.map_err(|problem| {
         let detail = format!(
@@ -213,7 +217,8 @@ async fn at_owner_of(
 /// True for a request that has the same effect when it is carried out twice.
 fn is_repeatable(method: &Method, body: &[u8]) -> bool {
     let has_key = || serde_json::from_slice::<SendRequest>(body).is_ok_and(|message| message.idempotency_key.is_some());
-    *method != Method::POST || has_key()
+    // A deletion that is repeated could tell that there is nothing to delete, or delete what was created since.
+    *method != Method::DELETE && (*method != Method::POST || has_key())
 }
 
 /// A request whose caller is known, so that it is not counted again.

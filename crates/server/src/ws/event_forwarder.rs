@@ -283,8 +283,13 @@ impl ChatStream {
     /// Fetches the text from the run itself after events were lost.
     fn catch_up(&mut self, engine: &Engine, run: &RunId) {
         let Some(live_run) = engine.live_run(run) else {
-            // The run has ended; its last event is on its way and carries the whole text.
-            self.covered_seq = u64::MAX;
+            if engine.cluster().is_some() {
+                // It may be on another node: the text goes on from here.
+                self.replace = true;
+            } else {
+                // The run has ended; its last event is on its way and carries the whole text.
+                self.covered_seq = u64::MAX;
+            }
             return;
         };
         let (covered, text) = live_run.streaming_snapshot();
