@@ -90,10 +90,8 @@ impl Engine {
     /// Safe: it only reads.
     pub async fn follow_run(&self, id: &RunId, after: u64) -> Result<Option<RunFollow>, StoreError> {
         let is_elsewhere = match self.cluster() {
-            Some(cluster) if self.live_run(id).is_none() => {
-                let owner = cluster.store().open_run_node(id.clone()).await?;
-                owner.is_some_and(|owner| owner != *cluster.membership())
-            }
+            // Also one of this node that is in memory no more, and whose end is still to be stored.
+            Some(cluster) if self.live_run(id).is_none() => cluster.store().open_run_node(id.clone()).await?.is_some(),
             _ => false,
         };
         if is_elsewhere {
