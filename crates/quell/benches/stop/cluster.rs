@@ -51,8 +51,8 @@ async fn measure_setup(report: &BenchReport, setup: Setup, samples: usize) {
     let (owner, asked) = (daemons[0].api(), daemons.last().map(TestDaemon::api).unwrap());
     let (mut bare, mut socket, mut accepted, mut answered) = <(Times, Times, Times, Times)>::default();
     for sample in 0..samples {
-        bare.add(baseline::time_disconnect(&model, &format!("bare-{name}-{sample}")).await);
         let marker = format!("{}-{sample}", name.replace([' ', ','], "-"));
+        bare.add(baseline::time_disconnect(&model, &format!("bare-{marker}")).await);
         let begun = Instant::now();
         let run = owner.start_run(&marker, &json!({"text": format!("marker:{marker}")})).await;
         accepted.add(begun.elapsed());
