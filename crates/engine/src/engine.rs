@@ -226,7 +226,7 @@ impl Engine {
     #[must_use]
     pub fn stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest) -> StopResult {
         let mut stop_result = self.0.runs.stop(scope, &caller.who(), request);
-        self.stop_session_waits(scope, &caller.who());
+        self.stop_pending_sessions(scope, &caller.who());
         stop_result.peers = self.ask_peers_to_stop(scope, caller.who(), request);
         self.log_stop(caller, scope, request, &stop_result);
         stop_result

@@ -14,10 +14,10 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A second connection to the database of a daemon, without the daemon's rules. Every operation blocks the thread and
 /// panics on an error.
-pub struct OtherProgram(Connection);
+pub struct OtherProgram(ProgramConnection);
 
 /// Both understand `$1` for the first value of a statement.
-enum Connection {
+enum ProgramConnection {
     Sqlite(rusqlite::Connection),
     Postgres(ConnectionThread),
 }
@@ -59,17 +59,17 @@ impl OtherProgram {
             StoreLocation::Sqlite { file } => {
                 let connection = check(rusqlite::Connection::open(data_dir.join(file)));
                 check(connection.busy_timeout(BUSY_TIMEOUT));
-                Connection::Sqlite(connection)
+                ProgramConnection::Sqlite(connection)
             }
-            StoreLocation::Postgres(settings) => Connection::Postgres(check(ConnectionThread::start(settings))),
+            StoreLocation::Postgres(settings) => ProgramConnection::Postgres(check(ConnectionThread::start(settings))),
         })
     }
 
     /// Keeps daemons from writing. It is also released when this is dropped.
     pub fn lock_writes(&self) {
         match &self.0 {
-            Connection::Sqlite(_) => self.run("BEGIN IMMEDIATE"),
-            Connection::Postgres(database) => check(database.lock_writes()),
+            ProgramConnection::Sqlite(_) => self.run("BEGIN IMMEDIATE"),
+            ProgramConnection::Postgres(database) => check(database.lock_writes()),
         }
     }
 
@@ -94,10 +94,10 @@ impl OtherProgram {
             _ => "true".to_owned(),
         };
         self.run(&match &self.0 {
-            Connection::Sqlite(_) => format!(
+            ProgramConnection::Sqlite(_) => format!(
                 "CREATE TRIGGER refuse BEFORE {event} BEGIN SELECT RAISE(ABORT, 'not now') WHERE {condition}; END"
             ),
-            Connection::Postgres(_) => format!(
+            ProgramConnection::Postgres(_) => format!(
                 "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
                  BEGIN IF {condition} THEN RAISE 'not now'; END IF; RETURN new; END $$;
                  CREATE TRIGGER refuse BEFORE {event} EXECUTE FUNCTION refuse()"
@@ -107,8 +107,8 @@ impl OtherProgram {
 
     pub fn accept_again(&self) {
         self.run(match &self.0 {
-            Connection::Sqlite(_) => "DROP TRIGGER refuse",
-            Connection::Postgres(_) => "DROP FUNCTION refuse CASCADE",
+            ProgramConnection::Sqlite(_) => "DROP TRIGGER refuse",
+            ProgramConnection::Postgres(_) => "DROP FUNCTION refuse CASCADE",
         });
     }
 
@@ -133,8 +133,8 @@ impl OtherProgram {
     #[must_use]
     pub fn total_spend(&self) -> u64 {
         let table = match &self.0 {
-            Connection::Sqlite(_) => "spend",
-            Connection::Postgres(_) => "total_spend",
+            ProgramConnection::Sqlite(_) => "spend",
+            ProgramConnection::Postgres(_) => "total_spend",
         };
         self.number("coalesce(sum(input + output), 0)", table, &[])
     }
@@ -152,8 +152,8 @@ impl OtherProgram {
     /// Writes a note without the daemon.
     pub fn save_note(&self, scope: &NoteScope, note: &Note) {
         match &self.0 {
-            Connection::Sqlite(database) => drop(check(sqlite::insert_note(database, scope, note))),
-            Connection::Postgres(database) => drop(check(database.save_note(scope.clone(), note.clone()))),
+            ProgramConnection::Sqlite(database) => drop(check(sqlite::insert_note(database, scope, note))),
+            ProgramConnection::Postgres(database) => drop(check(database.save_note(scope.clone(), note.clone()))),
         }
     }
 
@@ -185,26 +185,26 @@ impl OtherProgram {
 
     pub fn drop_note_index(&self) {
         self.run(match &self.0 {
-            Connection::Sqlite(_) => "DROP TABLE note_words",
-            Connection::Postgres(_) => "ALTER TABLE notes DROP COLUMN words",
+            ProgramConnection::Sqlite(_) => "DROP TABLE note_words",
+            ProgramConnection::Postgres(_) => "ALTER TABLE notes DROP COLUMN words",
         });
     }
 
     fn run(&self, statements: &str) {
         match &self.0 {
-            Connection::Sqlite(database) => check(database.execute_batch(statements)),
-            Connection::Postgres(database) => check(database.run(statements.to_owned())),
+            ProgramConnection::Sqlite(database) => check(database.execute_batch(statements)),
+            ProgramConnection::Postgres(database) => check(database.run(statements.to_owned())),
         }
     }
 
     /// Executes a statement; returns the texts in the first column of its rows.
     fn texts(&self, sql: &str, values: &[&str]) -> Vec<String> {
         match &self.0 {
-            Connection::Sqlite(database) => {
+            ProgramConnection::Sqlite(database) => {
                 let mut statement = check(database.prepare_cached(sql));
                 check(statement.query_map(params_from_iter(values), |row| row.get(0))).map(check).collect()
             }
-            Connection::Postgres(database) => {
+            ProgramConnection::Postgres(database) => {
                 check(database.query_texts(sql.to_owned(), values.iter().map(|&value| value.to_owned()).collect()))
             }
         }

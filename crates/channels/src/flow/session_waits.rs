@@ -57,7 +57,6 @@ impl Channels {
             () = cancelled.cancelled() => SessionWaitOutcome::Stopped,
             acquired = self.engine().acquire_session(session) => match acquired {
                 Ok(()) => SessionWaitOutcome::Ready,
-                Err(SessionTransferError::Stopped) => SessionWaitOutcome::Stopped,
                 Err(error) => SessionWaitOutcome::Failed(error),
             },
         }

@@ -25,7 +25,7 @@ use super::event_bridge::{
 use super::peer_agents::PeerAgents;
 use super::peers::{CarriedOutStops, EnginePeerHandler, PeerService, PeerStop};
 use super::recovery::Recovery;
-use super::session_transfer::SessionWaits;
+use super::session_transfer::PendingSessions;
 use super::{Engine, NodeSettings, StartError};
 use crate::cluster::{Cluster, ExchangeTasks, LetterExchange, NodeReport, PeerLink, RenewalFacts};
 
@@ -53,7 +53,7 @@ pub(super) struct Node {
     pub(super) confirmed_interest: ConfirmedInterest,
     pub(super) foreign_events: mpsc::Sender<PeerEvents>,
     pub(super) peer_agents: PeerAgents,
-    pub(super) session_waits: SessionWaits,
+    pub(super) pending_sessions: PendingSessions,
     recovery: Recovery,
     /// Memberships that a task of this node settles.
     settling: Mutex<HashSet<Epoch>>,
@@ -95,7 +95,7 @@ impl Node {
             confirmed_interest: ConfirmedInterest::default(),
             foreign_events,
             peer_agents: PeerAgents::default(),
-            session_waits: SessionWaits::default(),
+            pending_sessions: PendingSessions::default(),
             recovery,
             settling: Mutex::default(),
             changes: Mutex::default(),
@@ -233,7 +233,7 @@ impl Engine {
             // The ends of its runs may not have been told.
             self.inner().hub.overrun_readers();
         }
-        node.cluster.set_nodes(answer.nodes.clone());
+        node.cluster.set_nodes(answer.nodes);
         carried_out
     }
 

@@ -36,9 +36,9 @@ pub enum SessionTransferError {
 
 /// What waits for sessions of other nodes. A stop ends the waits that it covers.
 #[derive(Default)]
-pub(super) struct SessionWaits(Mutex<HashMap<SessionKey, Vec<CancellationToken>>>);
+pub(super) struct PendingSessions(Mutex<HashMap<SessionKey, Vec<CancellationToken>>>);
 
-impl SessionWaits {
+impl PendingSessions {
     fn begin(&self, key: &SessionKey) -> CancellationToken {
         let wait = CancellationToken::new();
         self.lock().entry(key.clone()).or_default().push(wait.clone());
@@ -87,13 +87,13 @@ impl SessionWaits {
 }
 
 /// Removes a wait when it ends, however it does.
-struct SessionWait<'a> {
-    waits: &'a SessionWaits,
+struct PendingSession<'a> {
+    waits: &'a PendingSessions,
     key: &'a SessionKey,
     stopped: CancellationToken,
 }
 
-impl Drop for SessionWait<'_> {
+impl Drop for PendingSession<'_> {
     fn drop(&mut self) {
         self.waits.end(self.key, &self.stopped);
     }
@@ -110,7 +110,7 @@ impl Engine {
     /// Safe: at most the session is one of this node.
     pub async fn acquire_session(&self, key: &SessionKey) -> Result<(), SessionTransferError> {
         let Some(node) = &self.inner().node else { return Ok(()) };
-        let wait = SessionWait { waits: &node.session_waits, key, stopped: node.session_waits.begin(key) };
+        let wait = PendingSession { waits: &node.pending_sessions, key, stopped: node.pending_sessions.begin(key) };
         tokio::select! {
             acquired = self.acquire_unless_stopped(node.cluster(), key) => acquired,
             () = wait.stopped.cancelled() => Err(SessionTransferError::Stopped),
@@ -118,9 +118,9 @@ impl Engine {
     }
 
     /// Withdraws what waits here for a session of another node, as far as a stop covers it.
-    pub(super) fn stop_session_waits(&self, scope: &StopScope, requester: &StopRequester) {
+    pub(super) fn stop_pending_sessions(&self, scope: &StopScope, requester: &StopRequester) {
         if let Some(node) = &self.inner().node {
-            node.session_waits.stop(scope, requester);
+            node.pending_sessions.stop(scope, requester);
         }
     }
 
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_stop_withdraws_what_waits_for_its_session_and_for_no_other() {
-        let (waits, key) = (SessionWaits::default(), SessionKey::parse("s").unwrap());
+        let (waits, key) = (PendingSessions::default(), SessionKey::parse("s").unwrap());
         let admin = StopRequester { principal: Principal::parse("admin").unwrap(), admin: true };
         let ann = StopRequester { principal: Principal::parse("ann").unwrap(), admin: false };
         let session = |key: &str, queued| StopScope::Session {

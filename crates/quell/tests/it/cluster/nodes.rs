@@ -198,12 +198,20 @@ async fn a_node_that_starts_again_at_once_has_its_sessions_back() {
     assert_eq!(cluster.owner("s"), "node-0", "its workdir is there");
 }
 
+impl TestCluster {
+    /// Starts a run on the first node whose answer goes on when the gate `go` is opened.
+    async fn start_gated_run(&self) -> String {
+        self.model.script(gated_response("go"));
+        let run = self.api(0).send_message("s", "wait").await;
+        self.api(0).run_events(&run, 0).await.wait_for("text.delta").await;
+        run
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_hears_of_the_agents_and_sessions_of_all_nodes() {
     let Some(cluster) = TestCluster::start(2, Bus::Nats).await else { return };
-    cluster.model.script(gated_response("go"));
-    let run = cluster.api(0).send_message("s", "wait").await;
-    cluster.api(0).run_events(&run, 0).await.wait_for("text.delta").await;
+    let run = cluster.start_gated_run().await;
     let mut client = GatewayTestClient::connect(&cluster.nodes[1]).await;
     client.call("sessions.subscribe", json!({})).await;
     // The agent has a run on this node, too, which ends. It is at work on the other one all the time.
@@ -231,9 +239,7 @@ async fn a_client_hears_of_the_agents_and_sessions_of_all_nodes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_a_run_of_another_node_takes_in_is_final_for_its_client() {
     let Some(cluster) = TestCluster::start(2, Bus::Nats).await else { return };
-    cluster.model.script(gated_response("go"));
-    let run = cluster.api(0).send_message("s", "wait").await;
-    cluster.api(0).run_events(&run, 0).await.wait_for("text.delta").await;
+    let run = cluster.start_gated_run().await;
     let mut client = GatewayTestClient::connect(&cluster.nodes[1]).await;
     let message = json!({"sessionKey": "s", "message": "more", "idempotencyKey": "k", "queueMode": "steer"});
     let request = client.send_request("chat.send", message).await;
