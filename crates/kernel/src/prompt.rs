@@ -1,6 +1,6 @@
 //! Builds the messages of a model request from turns, independent of the provider.
 //!
-//! This file decides content, order and ids; a dialect only renders the lines that [`build_lines`] returns. The two
+//! This file decides content, order and ids; a dialect only renders the lines that [`build_lines`] returns. The
 //! dialects below it are tested here with random histories. Each also has a `check` that shares no code with its
 //! renderer. A renderer of another dialect may stand elsewhere.
 //!
@@ -16,8 +16,10 @@
 pub mod anthropic;
 mod call_ids;
 mod channel_context;
+pub mod gemini;
 mod images;
 pub mod openai;
+pub mod responses;
 #[cfg(test)]
 mod tests;
 
@@ -248,8 +250,9 @@ impl<'a> PromptBuilder<'a> {
                 return;
             }
         };
-        if let (Some(MessageBlock::Text { text: last }), Some(MessageBlock::Text { text: next })) =
-            (before.blocks.last_mut(), blocks.first())
+        if !ends_with_signed_text(&before.blocks)
+            && let (Some(MessageBlock::Text { text: last }), Some(MessageBlock::Text { text: next })) =
+                (before.blocks.last_mut(), blocks.first())
         {
             append_paragraph(last, next);
             blocks.remove(0);
@@ -258,21 +261,42 @@ impl<'a> PromptBuilder<'a> {
     }
 }
 
-/// Normalises blocks for every provider: merges adjacent texts, and removes blank texts and trailing reasoning.
+/// Normalises blocks for every provider: merges adjacent texts, and removes blank texts, trailing reasoning, and
+/// signatures whose block is gone. A text with a signature of its own keeps its bytes.
 fn normalise_blocks<'a>(
     blocks: impl Iterator<Item = MessageBlock<PromptCall<'a>>>,
 ) -> Vec<MessageBlock<PromptCall<'a>>> {
     let mut merged: Vec<MessageBlock<PromptCall<'a>>> = Vec::new();
+    let mut signature = None;
     for block in blocks {
-        match (merged.last_mut(), block) {
-            (Some(MessageBlock::Text { text: before }), MessageBlock::Text { text }) => before.push_str(&text),
-            (_, block) => merged.push(block),
+        match block {
+            MessageBlock::Thinking(block @ Thinking::BlockSignature { .. }) => signature = Some(block),
+            // The signature belongs to this text, so it goes with it.
+            MessageBlock::Text { text } if signature.is_some() && is_blank(&text) => signature = None,
+            MessageBlock::Thinking(thinking) => {
+                signature = None;
+                merged.push(MessageBlock::Thinking(thinking));
+            }
+            MessageBlock::Text { text } if signature.is_none() && !ends_with_signed_text(&merged) => {
+                match merged.last_mut() {
+                    Some(MessageBlock::Text { text: before }) => before.push_str(&text),
+                    _ => merged.push(MessageBlock::Text { text }),
+                }
+            }
+            block => {
+                merged.extend(signature.take().map(MessageBlock::Thinking));
+                merged.push(block);
+            }
         }
     }
     merged.retain(|block| !matches!(block, MessageBlock::Text { text } if is_blank(text)));
     let end = merged.iter().rposition(|block| !matches!(block, MessageBlock::Thinking(_))).map_or(0, |last| last + 1);
     merged.truncate(end);
     merged
+}
+
+fn ends_with_signed_text(blocks: &[MessageBlock<PromptCall<'_>>]) -> bool {
+    matches!(blocks, [.., MessageBlock::Thinking(Thinking::BlockSignature { .. }), MessageBlock::Text { .. }])
 }
 
 fn append_paragraph(before: &mut String, text: &str) {

@@ -198,6 +198,9 @@ fn thinking() -> impl Strategy<Value = Thinking> {
         4 => (text(), signature).prop_map(|(text, signature)| Thinking::Shown { text, signature }),
         2 => text().prop_map(|text| Thinking::Open { text }),
         1 => "[a-zA-Z0-9+/]{0,8}".prop_map(|data| Thinking::Redacted { data }),
+        2 => ("(rs_[0-9])?", proptest::collection::vec(text(), 0..3), "[a-zA-Z0-9+/]{0,8}")
+            .prop_map(|(id, summary, encrypted)| Thinking::Item { id, summary, encrypted }),
+        2 => "[a-zA-Z0-9+/]{0,8}".prop_map(|signature| Thinking::BlockSignature { signature }),
     ]
 }
 
