@@ -93,9 +93,8 @@ fn thinking_and_text_between_calls_keep_their_place() {
         message_delta("tool_use", Value::Null),
     ]);
     let block_text = |block: &MessageBlock<RawCall>| match block {
-        MessageBlock::Thinking(Thinking::Shown { text, .. } | Thinking::Open { text })
-        | MessageBlock::Text { text } => text.clone(),
-        MessageBlock::Thinking(Thinking::Redacted { data }) => data.clone(),
+        MessageBlock::Thinking(thinking) => thinking.readable_text().into_owned(),
+        MessageBlock::Text { text } => text.clone(),
         MessageBlock::Call(call) => call.arguments.clone(),
     };
     let texts: Vec<String> = answer.message.blocks.iter().map(block_text).collect();
