@@ -80,6 +80,9 @@ pub enum EventKind {
         /// The result as the model reads it. Of a long text only beginning and end are sent, with a line between them
         /// that says how much is left out; the history of the session has all of it.
         output: String,
+        /// Unified diffs of the files that the call changed, shortened as the output is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        diff: Option<String>,
         /// The duration of the call in milliseconds.
         ms: f64,
     },
@@ -249,4 +252,6 @@ pub struct SnapshotCall {
     pub ms: Option<f64>,
     /// The result as the model reads it, shortened as in `tool.ended`; absent while the call runs.
     pub output: Option<String>,
+    /// Unified diffs of the files that the call changed, shortened as the output is.
+    pub diff: Option<String>,
 }

@@ -20,7 +20,7 @@ impl Tool for McpTool<'_> {
             let mut call_context = McpCallContext { scope, output_limit, sink: &mut *context.sink };
             // waits: the MCP client races with the scope and cancels the call within its grace.
             let ToolAnswer { result, images } = self.0.call(arguments, &mut call_context).await?;
-            Ok(ToolOutput { end: result.end, code: result.code, text: result.output, images })
+            Ok(ToolOutput { end: result.end, code: result.code, text: result.output, images, diff: None })
         })
     }
 }
