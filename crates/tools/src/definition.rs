@@ -171,6 +171,7 @@ fn check_type(property: &Value, value: &Value) -> Result<(), &'static str> {
     match property.get("type").and_then(Value::as_str) {
         Some("string") if !value.is_string() => Err("a text"),
         Some("boolean") if !value.is_boolean() => Err("true or false"),
+        Some("array") if !value.is_array() => Err("a list"),
         Some("integer") if !value.is_u64() => Err("a whole number, not negative"),
         _ => Ok(()),
     }
