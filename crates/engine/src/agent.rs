@@ -7,6 +7,7 @@ mod approval;
 mod compaction;
 mod config;
 mod escalation;
+mod file_backup;
 mod image_cache;
 mod model_answer;
 mod permissions;
@@ -33,8 +34,8 @@ use quell_mcp::{Mcp, McpClient, McpClientOptions, SessionEndpoint};
 use quell_process::{CommandNetwork, SandboxSpec, Wardens};
 use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Usage};
 use quell_scope::{Cancelled, Interrupted, Point, Scope};
-use quell_tools::Toolbox;
 use quell_tools::background::BackgroundWork;
+use quell_tools::{BackupFuture, ChangedFile, Toolbox};
 use tokio::time::Instant;
 
 use crate::approvals::Approvals;
@@ -142,6 +143,8 @@ pub trait RunControl: Send + Sync {
     fn usage_today(&self) -> Usage;
     /// Aborts the run, because a budget is used up.
     fn abort_over_budget(&self, reason: StopReason);
+    /// Stores files as they are before a call changes them. The error is a text for the model.
+    fn keep_files(&self, files: Vec<ChangedFile>) -> BackupFuture<'_>;
     /// Starts a sub-run. Once it is accepted, a stop of this run covers it, even if the future is dropped. The error is
     /// a text for the model.
     fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<Arc<LiveRun>, String>>;

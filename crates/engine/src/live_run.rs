@@ -5,6 +5,7 @@
 
 mod events;
 mod hub;
+mod kept_files;
 mod receipt;
 mod request;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use crate::journal::{JournalWriteError, RunJournal};
 pub use events::Follower;
 use events::RunEventRing;
 pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};
+use kept_files::KeptFiles;
 pub use request::{RunDefaults, RunRequest};
 pub use usage::BillingInfo;
 pub use writer::{RunWriter, TurnSealed};
@@ -76,6 +78,10 @@ pub struct LiveRun {
     pub channel_origin: Option<ChannelOrigin>,
     /// Upper bound of its permissions, if another run started it.
     pub max_permissions: Option<RunPermissions>,
+    /// What its file tools keep for an undo.
+    pub kept_files: KeptFiles,
+    /// The runs above a sub-run, the root first.
+    pub ancestors: OnceLock<Vec<RunId>>,
     journal: RunJournal,
     state: Mutex<LiveRunState>,
     progress: watch::Sender<RunProgress>,
@@ -196,11 +202,20 @@ impl LiveRun {
             billing_info: OnceLock::new(),
             channel_origin: request.channel_origin,
             max_permissions: request.max_permissions,
+            kept_files: KeptFiles::default(),
+            ancestors: OnceLock::new(),
             state: Mutex::new(state),
             progress: watch::Sender::new(RunProgress::Accepted),
             acceptance: watch::Sender::new(Acceptance::Pending),
             seq: watch::Sender::new(0),
         }
+    }
+
+    /// The runs from the root of its tree to this one.
+    pub fn lineage(&self) -> Vec<RunId> {
+        let mut lineage = self.ancestors.get().cloned().unwrap_or_default();
+        lineage.push(self.run.id.clone());
+        lineage
     }
 
     /// Waits until the run has reached `goal`.

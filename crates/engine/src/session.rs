@@ -278,6 +278,12 @@ impl Sessions {
         self.0.runs.services().mcp.close_session(key);
     }
 
+    /// The files with project instructions in the prompts of a live session, each with its size.
+    pub fn instruction_files(&self, key: &SessionKey) -> Vec<String> {
+        let state = self.lock_state();
+        state.table.resources(key).map(|resources| resources.skill_cache.instruction_files()).unwrap_or_default()
+    }
+
     /// Counts a background run of this session that will send news.
     fn expect_news(&self, key: &SessionKey) {
         if let Some(actor) = self.lock_state().actors.get_mut(key) {
@@ -439,7 +445,8 @@ impl Sessions {
             }
         };
         // waits: raced against the run's scope.
-        let agent = resources.skill_cache.add_skills(live_run, &base, agent).await?;
+        let toolbox = &self.0.runs.services().toolbox;
+        let agent = resources.skill_cache.add_prompt_files(live_run, &base, agent, toolbox).await?;
         let history = live_run.scope.race(Point::LoadHistory, self.load_history(&run.session)).await?;
         let history = history
             .map_err(|error| Interrupted::Failed(RunSetupError { code: "store", message: error.to_string() }))?;

@@ -116,6 +116,9 @@ pub struct SessionView {
     pub config: Option<SessionConfig>,
     /// The reason why the next run would fail.
     pub config_problem: Option<String>,
+    /// The files with project instructions (`AGENTS.md`) that are in its system prompt, each with its size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instructions: Vec<String>,
 }
 
 /// The configuration in force: from the session itself, else from its agent, else the default. API keys are shown as

@@ -76,6 +76,9 @@ pub struct AgentConfig {
     /// A folder below the workdir, with a folder for each skill. The names and descriptions of the skills are in its
     /// prompt. No skills if absent.
     pub skills: Option<String>,
+    /// Whether the `AGENTS.md` of its workdir is in its prompt, and of the repository around it if its tools may leave
+    /// the workdir. If absent: only if `workdir` is set.
+    pub agents_md: Option<bool>,
     /// What happens to text that a stop cuts off: `discard` (people see it, the model does not) or `keep`.
     #[schemars(with = "String")]
     pub partial: PartialPolicy,
@@ -170,6 +173,11 @@ impl AgentConfig {
         SKILL_READING_TOOLS
             .into_iter()
             .find(|tool| self.has_tool(tool) && self.approval_policy(tool) != ApprovalPolicy::Deny)
+    }
+
+    /// Whether it reads project instructions: only with a tool that could read them, too.
+    pub fn reads_instructions(&self) -> bool {
+        self.agents_md.unwrap_or(self.workdir.is_some()) && self.skill_reading_tool().is_some()
     }
 
     /// What is wrong with the folder of its skills.
@@ -277,6 +285,7 @@ impl Default for AgentConfig {
             language: None,
             workdir: None,
             skills: None,
+            agents_md: None,
             partial: PartialPolicy::Discard,
             approvals: BTreeMap::new(),
             approval_quorum: default_quorum(),

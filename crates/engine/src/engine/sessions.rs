@@ -238,7 +238,8 @@ impl Engine {
             Ok(config) => (Some(config), None),
             Err(why) => (None, Some(why.to_string())),
         };
-        Ok(Some(SessionView { row: self.build_session_row(stored), config, config_problem }))
+        let instructions = self.inner().sessions.instruction_files(key);
+        Ok(Some(SessionView { row: self.build_session_row(stored), config, config_problem, instructions }))
     }
 
     /// Stops the session's runs, then resets its history; the old turns stay before a boundary. False if there is no

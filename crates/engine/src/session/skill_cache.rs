@@ -1,58 +1,80 @@
-//! Cache of the skill prompt per session and agent, so that every message of the session begins with the same bytes.
+//! Cache of the files in the prompt per session and agent, so that every message of the session begins with the same
+//! bytes: the skills, and the project instructions.
 //!
-//! Skills are read when they are first needed. They are read again by a new session, after a reset, and for an agent
+//! They are read when they are first needed. They are read again by a new session, after a reset, and for an agent
 //! whose configuration changed. A session that is created again after its expiry or a restart counts as new.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use quell_kernel::project_instructions::ProjectInstructions;
 use quell_kernel::skill::SkillCatalogue;
+use quell_protocol::sandbox::SandboxMode;
 use quell_scope::{Cancelled, Point};
-use quell_tools::read_skills;
+use quell_tools::{InstructionsReach, Toolbox, read_instructions, read_skills};
 
 use crate::agent::Agent;
 use crate::live_run::LiveRun;
 
-/// The skills of a session's agents, as they were read.
+/// The files in the prompts of a session's agents, as they were read.
 #[derive(Debug, Default)]
 pub(super) struct SkillCache(Mutex<SkillCacheState>);
 
+/// What the prompt of an agent has from files.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct PromptFiles {
+    skills: Option<SkillCatalogue>,
+    instructions: ProjectInstructions,
+}
+
 #[derive(Debug, Default)]
 struct SkillCacheState {
-    /// Rises when the cache is cleared: skills that were read before are not cached.
+    /// Rises when the cache is cleared: files that were read before are not cached.
     generation: u64,
-    entries: Vec<(Arc<Agent>, Arc<SkillCatalogue>)>,
+    entries: Vec<(Arc<Agent>, Arc<PromptFiles>)>,
 }
 
 impl SkillCache {
-    /// Returns the agent, built from `base`, with the skills in its system prompt.
-    pub(super) async fn add_skills(
+    /// Returns the agent, built from `base`, with skills and project instructions in its system prompt.
+    pub(super) async fn add_prompt_files(
         &self,
         live_run: &LiveRun,
         base: &Arc<Agent>,
         agent: Arc<Agent>,
+        toolbox: &Toolbox,
     ) -> Result<Arc<Agent>, Cancelled> {
-        let (Some(folder), Some(tool)) = (&base.config.skills, agent.config.skill_reading_tool()) else {
+        let folder = base.config.skills.clone().filter(|_| agent.config.skill_reading_tool().is_some());
+        if folder.is_none() && !base.config.reads_instructions() {
             return Ok(agent);
-        };
+        }
         let (cached, generation) = self.get(base);
-        let skills = match cached {
+        let files = match cached {
             Some(known) => known,
             None => {
-                let (workdir, folder) = (base.workdir.clone(), folder.clone());
-                let reading = move |stop: &_| read_skills(&workdir, &folder, stop);
-                let loaded = live_run.scope.blocking(Point::Skills, "skills", reading).await?.ok_or(Cancelled)?;
-                for problem in loaded.problems {
-                    tracing::warn!(agent = %base.id, problem, "a skill is left out");
-                }
-                self.insert(base, Arc::new(loaded.skills), generation)
+                let read = read_prompt_files(base, folder, toolbox);
+                let files = live_run.scope.blocking(Point::Skills, "skills", read).await?.ok_or(Cancelled)?;
+                self.insert(base, Arc::new(files), generation)
             }
         };
-        let system = skills.append_to_prompt(&agent.system_prompt, tool);
+        let mut system = files.instructions.append_to_prompt(&agent.system_prompt);
+        if let (Some(skills), Some(tool)) = (&files.skills, agent.config.skill_reading_tool()) {
+            system = skills.append_to_prompt(&system, tool);
+        }
         Ok(if system == agent.system_prompt {
             agent
         } else {
             Arc::new(Agent { system_prompt: system, ..Agent::clone(&agent) })
         })
+    }
+
+    /// The files with project instructions that are in the prompts, each with its size.
+    pub(super) fn instruction_files(&self) -> Vec<String> {
+        let state = self.lock_state();
+        let files = state.entries.iter().flat_map(|(_, files)| files.instructions.files());
+        let shown = |file: &quell_kernel::project_instructions::InstructionsFile| {
+            let cut = if file.is_cut { ", cut" } else { "" };
+            format!("{} ({} bytes{cut})", file.path, file.bytes)
+        };
+        files.map(shown).collect()
     }
 
     /// Clears the cache: the next message reads the skills again.
@@ -62,8 +84,8 @@ impl SkillCache {
         state.generation += 1;
     }
 
-    /// The cached skills of an agent, and the generation of the cache.
-    fn get(&self, base: &Arc<Agent>) -> (Option<Arc<SkillCatalogue>>, u64) {
+    /// The cached files of an agent, and the generation of the cache.
+    fn get(&self, base: &Arc<Agent>) -> (Option<Arc<PromptFiles>>, u64) {
         let mut state = self.lock_state();
         let is_it = |known: &Agent| known.id == base.id && known.config == base.config;
         let known = state.entries.iter_mut().find(|(known, _)| Arc::ptr_eq(known, base) || is_it(known));
@@ -75,8 +97,8 @@ impl SkillCache {
         (skills, state.generation)
     }
 
-    /// Caches the skills of an agent, unless the cache was cleared meanwhile.
-    fn insert(&self, base: &Arc<Agent>, skills: Arc<SkillCatalogue>, generation: u64) -> Arc<SkillCatalogue> {
+    /// Caches the files of an agent, unless the cache was cleared meanwhile.
+    fn insert(&self, base: &Arc<Agent>, skills: Arc<PromptFiles>, generation: u64) -> Arc<PromptFiles> {
         let mut state = self.lock_state();
         if state.generation == generation {
             // Drop the skills of older configurations of this agent.
@@ -88,6 +110,38 @@ impl SkillCache {
 
     fn lock_state(&self) -> MutexGuard<'_, SkillCacheState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The work of a thread: reads the files of an agent. `None` after a stop.
+fn read_prompt_files(
+    base: &Arc<Agent>,
+    folder: Option<String>,
+    toolbox: &Toolbox,
+) -> impl FnOnce(&std::sync::atomic::AtomicBool) -> Option<PromptFiles> + Send + 'static {
+    let may_leave = base.sandbox.user.is_none() && (toolbox.is_unconfined() || base.sandbox.mode == SandboxMode::Off);
+    let reach = if may_leave { InstructionsReach::Repository } else { InstructionsReach::Workdir };
+    let (agent, protected) = (Arc::clone(base), toolbox.protected_paths().clone());
+    move |stop| {
+        let mut files = PromptFiles::default();
+        if agent.config.reads_instructions() {
+            let loaded = read_instructions(&agent.workdir, reach, &protected, stop)?;
+            for problem in loaded.problems {
+                tracing::warn!(agent = %agent.id, problem, "project instructions are left out");
+            }
+            for file in loaded.instructions.files() {
+                tracing::info!(agent = %agent.id, file = file.path, bytes = file.bytes, "project instructions are in the prompt");
+            }
+            files.instructions = loaded.instructions;
+        }
+        if let Some(folder) = folder {
+            let loaded = read_skills(&agent.workdir, &folder, stop)?;
+            for problem in loaded.problems {
+                tracing::warn!(agent = %agent.id, problem, "a skill is left out");
+            }
+            files.skills = Some(loaded.skills);
+        }
+        Some(files)
     }
 }
 
@@ -123,8 +177,8 @@ mod tests {
         factory.build(&AgentId::parse(id).unwrap(), config).unwrap()
     }
 
-    fn skills(folder: &str) -> Arc<SkillCatalogue> {
-        Arc::new(SkillCatalogue::new(folder.to_owned()))
+    fn skills(folder: &str) -> Arc<PromptFiles> {
+        Arc::new(PromptFiles { skills: Some(SkillCatalogue::new(folder.to_owned())), ..PromptFiles::default() })
     }
 
     #[test]

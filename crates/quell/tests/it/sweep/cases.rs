@@ -76,6 +76,11 @@ fn tool_cases() -> Vec<SweepCase> {
             .prepare(script_long_search)
             .when(|case_run| wait_held(case_run, ResourceKind::Task).boxed())
             .shows(&["Stopped while it ran"]),
+        // The thread that plans the write, the one that writes, and both while they are at work.
+        SweepCase::new("before a write is planned").prepare(script_write).at(Point::Blocking, 1),
+        SweepCase::new("a write is planned").prepare(script_write).at(Point::Blocking, 2),
+        SweepCase::new("before a file is written").prepare(script_write).at(Point::Blocking, 3),
+        SweepCase::new("a file is written").prepare(script_write).at(Point::Blocking, 4),
         SweepCase::new("fetch_url running")
             .prepare(script_silent_fetch)
             .when(|case_run| wait_fetch_arrived(case_run).boxed())
@@ -168,6 +173,7 @@ fn point_cases() -> Vec<SweepCase> {
             Point::Skills => case.agent("skilled").prepare(script_short_answer),
             Point::Attachments | Point::Delivery => case.sent_by_channel().prepare(script_short_answer),
             Point::ProcessWait => case.prepare(script_process_wait),
+            Point::WorkdirLock | Point::FileBackup => case.prepare(script_write),
             Point::Approval => case.agent("asking").prepare(script_setsid_child),
             _ => case.prepare(script_everything),
         }
@@ -207,6 +213,10 @@ fn script_everything<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
 
 pub(super) fn script_call<'a>(case_run: &'a CaseRun<'a>, tool: &str, arguments: &Value) -> CaseStepFuture<'a> {
     script_model(case_run, [ScriptedResponse::tool_call("c1", tool, arguments)])
+}
+
+fn script_write<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    script_call(case_run, "write_file", &json!({"path": "written.txt", "content": "new"}))
 }
 
 fn script_printing_shell<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
