@@ -71,6 +71,8 @@ pub(crate) struct ChatToolCall {
     pub(crate) end: Option<CallEnd>,
     pub(crate) ms: Option<f64>,
     pub(crate) output: String,
+    /// Unified diffs of the files that the call changed.
+    pub(crate) diff: String,
     /// Id of the approval that the call waits for.
     pub(crate) pending_approval: Option<String>,
     /// The tool has started, so side effects are possible.
@@ -152,7 +154,10 @@ impl ChatTurn {
             EventKind::ToolOutput { call_id, text, .. } => {
                 self.call_mut(call_id).into_iter().for_each(|call| call.append_output(text));
             }
-            EventKind::ToolEnded { call_id, end, output, ms, .. } => self.end_call(call_id, *end, output, Some(*ms)),
+            EventKind::ToolEnded { call_id, end, output, diff, ms, .. } => {
+                self.end_call(call_id, *end, output, Some(*ms));
+                self.set_diff(call_id, diff.as_deref());
+            }
             EventKind::ApprovalRequested { id, call_id, tool, arguments, .. } => {
                 self.request_approval(id, call_id, tool, arguments, now);
             }
@@ -275,6 +280,17 @@ impl ChatTurn {
         }
     }
 
+    fn set_diff(&mut self, id: &CallId, diff: Option<&str>) {
+        if let (Some(call), Some(diff)) = (self.call_mut(id), diff) {
+            diff.clone_into(&mut call.diff);
+        }
+    }
+
+    /// True if the run changed files.
+    pub(crate) fn has_diffs(&self) -> bool {
+        self.blocks.iter().any(|block| matches!(block, TurnBlock::Call(call) if !call.diff.is_empty()))
+    }
+
     fn current_activity(&self) -> ChatRunActivity {
         let open = self.blocks.iter().find_map(|block| match block {
             TurnBlock::Call(call) if call.end.is_none() => Some(call),
@@ -304,6 +320,9 @@ impl ChatTurn {
                     call.ms = seen.ms;
                     call.output.clear();
                     call.append_output(output);
+                }
+                if let Some(diff) = &seen.diff {
+                    diff.clone_into(&mut call.diff);
                 }
             }
         }
@@ -418,6 +437,7 @@ impl ChatTurn {
                 let id = message.call_id.as_deref().and_then(|id| CallId::parse(id).ok());
                 if let Some(call) = id.and_then(|id| self.call_mut(&id)) {
                     call.append_output(&message.text);
+                    call.diff = message.diff.clone().unwrap_or_default();
                     call.end = message.end.or(call.end);
                     call.ms = message.ms.or(call.ms);
                 }
@@ -441,8 +461,24 @@ pub(crate) fn completeness_of(message: &HistoryMessage) -> TextCompleteness {
 
 impl ChatToolCall {
     fn new(tool: String, label: String, since: Option<UnixMillis>) -> Self {
-        let (output, pending_approval, tool_started) = (String::new(), None, false);
-        Self { tool, label, since, end: None, ms: None, output, pending_approval, tool_started }
+        let (output, diff, pending_approval, tool_started) = (String::new(), String::new(), None, false);
+        Self { tool, label, since, end: None, ms: None, output, diff, pending_approval, tool_started }
+    }
+
+    /// True for a to-do list.
+    pub(crate) fn is_plan(&self) -> bool {
+        self.tool == "todo" && self.end == Some(CallEnd::Ok)
+    }
+
+    /// How many lines of files were added and removed; `None` if no file was changed.
+    pub(crate) fn changed_lines(&self) -> Option<String> {
+        if self.diff.is_empty() {
+            return None;
+        }
+        let count = |mark: char, head: &str| {
+            self.diff.lines().filter(|line| line.starts_with(mark) && !line.starts_with(head)).count()
+        };
+        Some(format!("+{} -{}", count('+', "+++ "), count('-', "--- ")))
     }
 
     fn append_output(&mut self, text: &str) {
