@@ -13,6 +13,7 @@ import * as store from "./store.js";
 import { escapeInvisible, millis, oneLine, t, timeElement } from "./texts.js";
 import { throttleToFrame } from "./throttle.js";
 import { createTimelineView } from "./timeline-view.js";
+import { changesFiles, createUndo } from "./undo-button.js";
 
 export function mountInspector(root) {
   let unmount = () => {};
@@ -100,7 +101,9 @@ function createElements(root, runId, redraw) {
     heading: h("h2", { id: "timeline-title" }),
     timeline: createTimelineView(redraw),
     processes: h("div", {}),
+    undo: createUndo(runId),
   };
+  parts.undo.hidden = true;
   parts.processesSection = h(
     "section",
     { class: "part" },
@@ -114,6 +117,7 @@ function createElements(root, runId, redraw) {
     parts.receipt,
     parts.leftovers,
     parts.amendments,
+    parts.undo,
     parts.facts,
     h(
       "section",
@@ -144,6 +148,7 @@ function render(parts, { view, children, problem }) {
   renderStopButton(parts.stop, view);
   setText(parts.message, escapeInvisible(view.text));
   renderReceipt(parts, view.receipt);
+  parts.undo.hidden = !changesFiles(view);
   renderFacts(parts.facts, factsOf(view));
   setText(parts.heading, t(view.receipt ? "inspector.timeline" : "inspector.timeline.live"));
   parts.timeline.render(view, children);

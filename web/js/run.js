@@ -12,7 +12,7 @@
 // A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, incomplete,
 //         retry: null | {attempt, attempts, delayMs, reason}}; from the history also userText, principal, modelNote
 // A step: {number, text, thinking, calls: [call], partial: null | "cut" | "not-seen" | "kept", steered: [text]}
-// A call: {id, tool, arguments, output, dropped, result, started, end, ms, approval: id | null, over}
+// A call: {id, tool, arguments, output, dropped, result, diff, started, end, ms, approval: id | null, over}
 
 /** Characters of live output that are kept for each call, from its end. */
 export const MAX_OUTPUT = 65_536;
@@ -100,6 +100,7 @@ const REDUCERS = {
     call.result = event.output;
     // The result contains the output: keep one copy.
     call.output = "";
+    call.diff = event.diff ?? null;
     call.ms = event.ms;
     call.approval = null;
   },
@@ -196,6 +197,7 @@ function findOrAddCall(run, id) {
       output: "",
       dropped: 0,
       result: null,
+      diff: null,
       started: false,
       end: null,
       ms: null,
@@ -241,6 +243,7 @@ function applySnapshot(run, event, gap) {
     if (row.output !== undefined && call.result === null) {
       call.result = row.output;
       call.output = "";
+      call.diff = row.diff ?? null;
       call.ms = row.ms ?? call.ms;
     }
   }
@@ -316,6 +319,7 @@ function addMessage(run, message) {
   } else if (message.role === "tool") {
     const call = findOrAddCall(run, message.callId);
     call.result = message.text;
+    call.diff = message.diff ?? null;
     call.end = message.end ?? call.end;
     call.ms = message.ms ?? call.ms;
     call.over = true;
