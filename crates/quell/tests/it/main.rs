@@ -34,6 +34,7 @@ mod openapi;
 mod openclaw;
 mod operations;
 mod page;
+mod parallel_calls;
 mod permissions;
 mod pictures;
 mod postgres;
