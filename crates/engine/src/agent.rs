@@ -186,6 +186,7 @@ impl AgentLoop<'_> {
                 ModelStepOutcome::Finished => return Ok(WorkOutcome::Completed),
                 ModelStepOutcome::Failed { code, message } => return Ok(WorkOutcome::Failed { code, message }),
             };
+            // waits: each call is raced in `execute_call`.
             if let Some(outcome) = self.execute_calls(&calls).await? {
                 return Ok(outcome);
             }

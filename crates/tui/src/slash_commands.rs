@@ -41,7 +41,7 @@ pub(crate) const COMMANDS: [SlashCommandSpec; 12] = [
     slash_command_spec(SlashCommand::Agents, "/agents", "", "term.command.agents"),
     slash_command_spec(SlashCommand::Sessions, "/sessions", "", "term.command.sessions"),
     slash_command_spec(SlashCommand::Runs, "/runs", "", "term.command.runs"),
-    slash_command_spec(SlashCommand::Approve, "/approve", "session|pattern P", "term.command.approve"),
+    slash_command_spec(SlashCommand::Approve, "/approve", "SCOPE", "term.command.approve"),
     slash_command_spec(SlashCommand::Deny, "/deny", "REASON", "term.command.deny"),
     slash_command_spec(SlashCommand::Hold, "/hold", "on|off", "term.command.hold"),
     slash_command_spec(SlashCommand::Queue, "/queue", "POLICY", "term.command.queue"),

@@ -80,7 +80,10 @@ impl Node {
     ) -> Result<(Self, NodeTasks), StartError> {
         let secret = settings.secret.clone().ok_or(StartError::NoClusterSecret)?;
         let keys = KeyFingerprints::of(&secret);
-        if let Some(stranger) = cluster.live_peers().iter().find(|row| !keys.agree_with(&NodeReport::of(row).keys)) {
+        let peers = cluster.store().list_nodes().await?;
+        let is_at_work = |row: &&NodeRow| !row.fenced && !row.expires_in.is_zero();
+        let mut peers = peers.iter().filter(is_at_work);
+        if let Some(stranger) = peers.find(|row| !keys.agree_with(&NodeReport::of(row).keys)) {
             return Err(StartError::OtherClusterSecret(stranger.membership.node.clone()));
         }
         let own = NodeAddress { node: cluster.node().clone(), epoch: cluster.membership().epoch };

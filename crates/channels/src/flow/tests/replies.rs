@@ -183,7 +183,8 @@ async fn an_answer_has_no_more_rounds_than_its_messages_say() {
         fixture.model.script(ScriptedResponse::tool_call(call, "recall", &serde_json::json!({"query": "boats"})));
     }
     let message_id = fixture.network.receive_text("ann", "look again and again");
-    fixture.network.wait_for("its sign", |state| state.reactions_on(&message_id) == ["⚠️"]).await;
+    fixture.network.wait_for("its sign", |state| state.reactions_on(&message_id) == ["⏹"]).await;
+    fixture.network.wait_for_text("the steps of this request are used up").await;
     assert_eq!(fixture.model.recorded_requests().len(), 3);
     fixture.model.assert_histories_valid();
     fixture.shut_down().await;

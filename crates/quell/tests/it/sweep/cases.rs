@@ -101,12 +101,12 @@ fn tool_cases() -> Vec<SweepCase> {
         SweepCase::new("pending approval")
             .agent("asking")
             .prepare(script_setsid_child)
-            .when(|case_run| wait_held(case_run, ResourceKind::Approval).boxed())
+            .when(|case_run| wait_pending_approval(case_run).boxed())
             .check_after(|case_run| check_late_approval(case_run).boxed())
             .shows(&["Not started"]),
         SweepCase::new("pending request to leave the sandbox")
             .prepare(script_escalation)
-            .when(|case_run| wait_held(case_run, ResourceKind::Approval).boxed())
+            .when(|case_run| wait_pending_approval(case_run).boxed())
             .check_after(|case_run| check_late_approval(case_run).boxed())
             .shows(&["Not started"]),
         SweepCase::new("background process")
@@ -297,6 +297,15 @@ async fn check_background_gone(case_run: &CaseRun<'_>) {
     let row = rows.iter().rfind(|row| row.kind == ResourceKind::Process).unwrap();
     assert_ne!(row.process.as_ref().unwrap().pid, 0, "{row:#?}");
     assert!(matches!(row.how.as_str(), "term" | "kill"), "{row:#?}");
+}
+
+async fn wait_pending_approval(case_run: &CaseRun<'_>) {
+    let (engine, run) = (case_run.sweep.test_engine.engine.clone(), case_run.run.clone());
+    leaks::wait_until(WAIT_TIMEOUT, move || match engine.pending_approvals().iter().any(|row| row.run_id == run) {
+        true => Ok(()),
+        false => Err(format!("no call of {run} waits for a person")),
+    })
+    .await;
 }
 
 async fn check_late_approval(case_run: &CaseRun<'_>) {
