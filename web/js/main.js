@@ -4,6 +4,8 @@
 import { mountAgentTree } from "./agent-tree-view.js";
 import { mountAgentsView } from "./agents-view.js";
 import * as api from "./api.js";
+import { mountApprovalNotices } from "./approval-notices.js";
+import { mountApprovalRules } from "./approval-rules.js";
 import { emptyApprovals, mountApprovals } from "./approvals.js";
 import { mountChat } from "./chat.js";
 import { byId, listen } from "./dom.js";
@@ -16,8 +18,8 @@ import { mountSessionList } from "./session-list.js";
 import { mountSessionSharing } from "./session-sharing.js";
 import { mountSignIn, showError, signInByLink } from "./sign-in.js";
 import * as store from "./store.js";
-import { loadTexts, onLanguage, refreshTimes, translate } from "./texts.js";
-import { dismissUnanswered } from "./toasts.js";
+import { loadTexts, onLanguage, oneLine, refreshTimes, t, translate } from "./texts.js";
+import * as toasts from "./toasts.js";
 import * as websocket from "./websocket.js";
 
 const REFRESH_TIMES_MS = 10_000;
@@ -38,6 +40,7 @@ async function start() {
     }
   });
   api.onSignedOut(onSignedOut);
+  api.onUnreachedNodes(showUnreachedNodes);
   // A 401 answer shows the sign-in form.
   websocket.onConnectFailed(() => api.get("/api/me").catch(() => {}));
   listen(window, "hashchange", route);
@@ -82,6 +85,11 @@ function onSignedOut() {
   showSignIn(null);
 }
 
+function showUnreachedNodes(nodes) {
+  const seconds = Math.ceil(Math.max(...nodes.map((node) => node.leaseEndsInMs)) / 1000);
+  toasts.error(t("stop.unreached", { nodes: nodes.map(({ node }) => oneLine(node, 60)).join(", "), seconds }));
+}
+
 function showSignIn(problem) {
   document.body.dataset.view = "sign-in";
   unmountSignIn ??= mountSignIn(byId("sign-in"), loadUser);
@@ -100,10 +108,12 @@ function mountShell() {
     mountRunsView(byId("everything")),
     mountAgentsView(byId("agents-view")),
     mountApprovals(byId("approvals"), { createEmpty: emptyApprovals }),
+    mountApprovalRules(byId("approval-rules")),
+    mountApprovalNotices(byId("approval-notices")),
     mountInspector(byId("inspector")),
     mountDrawers(),
     ...["connection", "staleSlices"].map((slice) => store.subscribe(slice, updateStale)),
-    store.subscribe("connection", (state) => state === "live" && dismissUnanswered()),
+    store.subscribe("connection", (state) => state === "live" && toasts.dismissUnanswered()),
   ];
 }
 

@@ -12,7 +12,8 @@
 // A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, incomplete,
 //         retry: null | {attempt, attempts, delayMs, reason}}; from the history also userText, principal, modelNote
 // A step: {number, text, thinking, calls: [call], partial: null | "cut" | "not-seen" | "kept", steered: [text]}
-// A call: {id, tool, arguments, output, dropped, result, diff, started, end, ms, approval: id | null, over}
+// A call: {id, tool, arguments, output, dropped, result, diff, waiting, started, end, ms,
+//         approval: id | null, over}
 
 /** Characters of live output that are kept for each call, from its end. */
 export const MAX_OUTPUT = 65_536;
@@ -86,8 +87,15 @@ const REDUCERS = {
   "thinking.delta": (run, event) => {
     currentStep(run).thinking += event.text;
   },
+  "tool.waiting": (run, event) => {
+    const call = findOrAddCall(run, event.callId);
+    call.tool = event.tool;
+    call.arguments = event.arguments;
+    call.waiting = !call.started;
+  },
   "tool.started": (run, event) => {
     const call = findOrAddCall(run, event.callId);
+    call.waiting = false;
     call.tool = event.tool;
     call.arguments = event.arguments;
     call.approval = null;
@@ -103,12 +111,14 @@ const REDUCERS = {
     call.diff = event.diff ?? null;
     call.ms = event.ms;
     call.approval = null;
+    call.waiting = false;
   },
   "approval.requested": (run, event) => {
     const call = findOrAddCall(run, event.callId);
     call.tool = event.tool;
     call.arguments = event.arguments;
     call.approval = event.id;
+    call.waiting = false;
   },
   "approval.resolved": (run, event) => {
     for (const call of run.calls.values()) {
@@ -198,6 +208,7 @@ function findOrAddCall(run, id) {
       dropped: 0,
       result: null,
       diff: null,
+      waiting: false,
       started: false,
       end: null,
       ms: null,
@@ -238,7 +249,8 @@ function applySnapshot(run, event, gap) {
   for (const row of event.calls) {
     const call = findOrAddCall(run, row.callId);
     call.tool = row.tool;
-    call.started ||= call.approval === null;
+    call.waiting = row.waiting === true;
+    call.started ||= call.approval === null && !call.waiting;
     call.end = row.end ?? call.end;
     if (row.output !== undefined && call.result === null) {
       call.result = row.output;

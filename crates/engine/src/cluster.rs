@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use letter_exchange::{ExchangeTasks, LetterExchange};
 pub use peer_link::{OutgoingFrames, PeerAnswer, PeerCall, PeerCallError, PeerHandler, PeerLink};
 pub use peer_stops::{PeerStopAnswer, PeerStops, StopWait, StoredStop};
+use quell_bus::KeyFingerprints;
 use quell_kernel::Moment;
 use quell_kernel::lease::{Epoch, HeldLease, LeaseDuty, LeaseTiming};
 use quell_protocol::{AgentId, NodeName, SessionKey, Usage};
@@ -57,6 +58,8 @@ pub struct NodeReport {
     pub draining: bool,
     /// Its `lease_ms`; 0 if it does not tell.
     pub lease_ms: u64,
+    /// The keys of its secret.
+    pub keys: KeyFingerprints,
     /// It is connected to the message bus.
     pub on_bus: bool,
     /// The day of `spending`, in UTC.

@@ -14,7 +14,7 @@ mod usage;
 mod view;
 mod writer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quell_kernel::journal::{JournalLine, SeqReservation};
@@ -101,6 +101,8 @@ struct LiveRunState {
     phase: RunPhase,
     steps: u32,
     running_calls: BTreeMap<CallId, Moment>,
+    /// Announced calls that have not started.
+    waiting_calls: BTreeSet<CallId>,
     usage: Usage,
     /// Estimate for the current model call, until its usage is counted.
     step_usage: Usage,
@@ -184,6 +186,7 @@ impl LiveRun {
             phase: RunPhase::Processing,
             steps: 0,
             running_calls: BTreeMap::new(),
+            waiting_calls: BTreeSet::new(),
             usage: Usage::default(),
             step_usage: Usage::default(),
             is_recorded: false,
@@ -455,9 +458,10 @@ impl LiveRun {
         &self.run.id
     }
 
-    /// Emits the end of calls that were cut off, with their results from the sealed turn.
+    /// Emits the end of calls that were cut off or never started, with their results from the sealed turn.
     fn end_cut_off_calls(&self, state: &mut LiveRunState, turn: &Turn) {
-        for call in std::mem::take(&mut state.running_calls).into_keys() {
+        let (running, waiting) = (std::mem::take(&mut state.running_calls), std::mem::take(&mut state.waiting_calls));
+        for call in running.into_keys().chain(waiting) {
             if let Some(result) = turn.result_of(&call) {
                 self.emit_event(state, events::tool_ended_event(call, result));
             }

@@ -67,6 +67,8 @@ pub(super) struct OfferedTool {
     pub(super) spec: ToolSpec,
     /// The server's own name of the tool.
     pub(super) own_name: String,
+    /// Whether the server says that a call changes nothing.
+    pub(super) is_read_only: bool,
 }
 
 impl McpServer {
@@ -136,7 +138,8 @@ impl McpServer {
         parameters.entry("properties").or_insert_with(|| serde_json::json!({}));
         let name = tool_names::offered_tool_name(&self.name, &tool.name);
         let spec = ToolSpec { name, description, parameters: Arc::new(parameters.into()) };
-        OfferedTool { spec, own_name: tool.name.into_owned() }
+        let is_read_only = tool.annotations.as_ref().and_then(|hints| hints.read_only_hint).unwrap_or(false);
+        OfferedTool { spec, own_name: tool.name.into_owned(), is_read_only }
     }
 
     fn lock_state(&self) -> MutexGuard<'_, McpServerState> {

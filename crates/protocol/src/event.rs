@@ -50,6 +50,17 @@ pub enum EventKind {
     /// Reasoning was added.
     #[serde(rename = "thinking.delta")]
     ThinkingDelta { text: String },
+    /// A call of a message with several is about to start, or waits for others. Sent for all of them, in order, before
+    /// the first one starts. `tool.started` or `tool.ended` follows.
+    #[serde(rename = "tool.waiting")]
+    #[serde(rename_all = "camelCase")]
+    ToolWaiting {
+        call_id: CallId,
+        tool: String,
+        /// The arguments as the model gave them.
+        #[schema(value_type = Object)]
+        arguments: serde_json::Value,
+    },
     #[serde(rename = "tool.started")]
     #[serde(rename_all = "camelCase")]
     ToolStarted {
@@ -193,6 +204,7 @@ impl EventKind {
             Self::StepStarted { .. } => "step.started",
             Self::TextDelta { .. } => "text.delta",
             Self::ThinkingDelta { .. } => "thinking.delta",
+            Self::ToolWaiting { .. } => "tool.waiting",
             Self::ToolStarted { .. } => "tool.started",
             Self::ToolOutput { .. } => "tool.output",
             Self::ToolEnded { .. } => "tool.ended",
@@ -244,7 +256,10 @@ pub enum CallEnd {
 pub struct SnapshotCall {
     pub call_id: CallId,
     pub tool: String,
-    /// How the call ended; absent while it runs.
+    /// True for a call of a message with several that has not started.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting: bool,
+    /// How the call ended; absent while it waits or runs.
     pub end: Option<CallEnd>,
     /// The exit code, if the call was a command that exited.
     pub code: Option<i32>,

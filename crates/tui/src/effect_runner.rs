@@ -71,8 +71,8 @@ impl EffectRunner {
                     client.stop_run(&run, &request, StopWait::UntilRequested).await.map_err(DaemonFailure::from);
                 DaemonResponse::RunStopped { run, result }
             }),
-            ChatEffect::AnswerApproval { id, decision } => Box::pin(async move {
-                let result = client.answer_approval(&id, &decision.into()).await.map_err(DaemonFailure::from);
+            ChatEffect::AnswerApproval { id, answer } => Box::pin(async move {
+                let result = client.answer_approval(&id, &answer).await.map_err(DaemonFailure::from);
                 DaemonResponse::ApprovalAnswered { id, result }
             }),
             ChatEffect::SetHold(held) => Box::pin(async move {

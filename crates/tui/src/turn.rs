@@ -75,6 +75,8 @@ pub(crate) struct ChatToolCall {
     pub(crate) diff: String,
     /// Id of the approval that the call waits for.
     pub(crate) pending_approval: Option<String>,
+    /// The call has not started, because it waits for others of the same message.
+    pub(crate) waits_for_calls: bool,
     /// The tool has started, so side effects are possible.
     tool_started: bool,
 }
@@ -150,6 +152,7 @@ impl ChatTurn {
             }
             EventKind::TextDelta { text } => self.append_text(text),
             EventKind::ThinkingDelta { text } => self.append_thinking(text),
+            EventKind::ToolWaiting { call_id, tool, arguments } => self.add_waiting_call(call_id, tool, arguments),
             EventKind::ToolStarted { call_id, tool, arguments } => self.start_call(call_id, tool, arguments, now),
             EventKind::ToolOutput { call_id, text, .. } => {
                 self.call_mut(call_id).into_iter().for_each(|call| call.append_output(text));
@@ -219,12 +222,21 @@ impl ChatTurn {
         if let Some(call) = self.call_mut(id) {
             call.pending_approval = None;
             call.tool_started = true;
+            call.waits_for_calls = false;
             call.label = tool_call_label(arguments, MAX_LABEL_CHARS);
             call.since = Some(now);
             return;
         }
         let call = ChatToolCall::new(tool, tool_call_label(arguments, MAX_LABEL_CHARS), Some(now));
         self.add_call(id, ChatToolCall { tool_started: true, ..call });
+    }
+
+    /// Adds a call that waits for others of the same message.
+    fn add_waiting_call(&mut self, id: &CallId, tool: &str, arguments: &Value) {
+        if self.call_mut(id).is_none() {
+            let (tool, label) = (one_line(tool, MAX_NAME_CHARS), tool_call_label(arguments, MAX_LABEL_CHARS));
+            self.add_call(id, ChatToolCall { waits_for_calls: true, ..ChatToolCall::new(tool, label, None) });
+        }
     }
 
     fn add_call(&mut self, id: &CallId, call: ChatToolCall) {
@@ -239,6 +251,8 @@ impl ChatTurn {
         }
         if let Some(call) = self.call_mut(id) {
             call.pending_approval = Some(approval.to_owned());
+            call.waits_for_calls = false;
+            call.since = call.since.or(Some(now));
         }
         self.activity = ChatRunActivity::Approval(one_line(tool, MAX_NAME_CHARS));
     }
@@ -269,6 +283,7 @@ impl ChatTurn {
     fn end_call(&mut self, id: &CallId, end: CallEnd, output: &str, ms: Option<f64>) {
         if let Some(call) = self.call_mut(id) {
             call.end = Some(end);
+            call.waits_for_calls = false;
             call.ms = ms;
             call.pending_approval = None;
             // The output that the model reads replaces what was streamed.
@@ -293,7 +308,7 @@ impl ChatTurn {
 
     fn current_activity(&self) -> ChatRunActivity {
         let open = self.blocks.iter().find_map(|block| match block {
-            TurnBlock::Call(call) if call.end.is_none() => Some(call),
+            TurnBlock::Call(call) if call.end.is_none() && !call.waits_for_calls => Some(call),
             _ => None,
         });
         match open {
@@ -312,10 +327,11 @@ impl ChatTurn {
         for seen in calls {
             if self.call_mut(&seen.call_id).is_none() {
                 let call = ChatToolCall::new(one_line(&seen.tool, MAX_NAME_CHARS), String::new(), Some(now));
-                self.add_call(&seen.call_id, ChatToolCall { tool_started: true, ..call });
+                self.add_call(&seen.call_id, ChatToolCall { tool_started: !seen.waiting, ..call });
             }
             if let Some(call) = self.call_mut(&seen.call_id).filter(|call| call.end.is_none()) {
                 call.end = seen.end;
+                call.waits_for_calls = seen.waiting;
                 if let Some(output) = &seen.output {
                     call.ms = seen.ms;
                     call.output.clear();
@@ -376,6 +392,7 @@ impl ChatTurn {
         for call in self.calls_mut() {
             call.pending_approval = None;
             call.since = None;
+            call.waits_for_calls = false;
             if cut_off && call.end.is_none() {
                 call.end = Some(if call.tool_started { CallEnd::Stopped } else { CallEnd::NotStarted });
             }
@@ -461,8 +478,18 @@ pub(crate) fn completeness_of(message: &HistoryMessage) -> TextCompleteness {
 
 impl ChatToolCall {
     fn new(tool: String, label: String, since: Option<UnixMillis>) -> Self {
-        let (output, diff, pending_approval, tool_started) = (String::new(), String::new(), None, false);
-        Self { tool, label, since, end: None, ms: None, output, diff, pending_approval, tool_started }
+        Self {
+            tool,
+            label,
+            since,
+            end: None,
+            ms: None,
+            output: String::new(),
+            diff: String::new(),
+            pending_approval: None,
+            waits_for_calls: false,
+            tool_started: false,
+        }
     }
 
     /// True for a to-do list.

@@ -327,6 +327,8 @@ pub struct Limits {
     pub sub_run_depth: usize,
     /// Sub-runs of one run that may be active at the same time.
     pub sub_runs_per_run: usize,
+    /// Tool calls of one message that may run at the same time.
+    pub parallel_calls: usize,
     /// Background commands of one session that may run at the same time.
     pub background_per_session: usize,
     /// Seconds after which an unanswered approval counts as denied.
@@ -360,6 +362,7 @@ impl Default for Limits {
             queued_per_session: run_limits.max_queued,
             sub_run_depth: run_limits.max_depth,
             sub_runs_per_run: run_limits.max_children,
+            parallel_calls: 8,
             background_per_session: 16,
             approval_timeout_s: 900,
             run_timeout_s: 3600,

@@ -118,7 +118,7 @@ fn event_bytes(event: &RunEvent) -> usize {
             text.len()
         }
         EventKind::ToolEnded { output, diff, .. } => output.len() + diff.as_ref().map_or(0, String::len),
-        EventKind::ToolStarted { tool, .. } => tool.len() + 256,
+        EventKind::ToolStarted { tool, .. } | EventKind::ToolWaiting { tool, .. } => tool.len() + 256,
         EventKind::ModelRetry { reason, .. } => reason.len(),
         EventKind::Snapshot { text, thinking, .. } => text.len() + thinking.len(),
         EventKind::Ended { receipt, text, .. } => {
@@ -199,6 +199,8 @@ impl Follower {
             (None, Some(turn)) => snapshot_calls(turn.results().map(|(id, tool, result)| (id, tool, Some(result)))),
             (None, None) => Vec::new(),
         };
+        let is_waiting = |id: &CallId| state.waiting_calls.contains(id);
+        let calls = calls.into_iter().map(|call| SnapshotCall { waiting: is_waiting(&call.call_id), ..call }).collect();
         // The draft holds the newest text, which the kept deltas would repeat: skip to the last kept delta.
         let last_delta =
             state.events.ring.iter().rev().find(|event| event.kind.is_delta()).map_or(0, |event| event.seq);
@@ -219,6 +221,7 @@ fn snapshot_calls<'a>(calls: impl Iterator<Item = (&'a CallId, &'a str, Option<&
     let call = |(id, tool, result): (&CallId, &str, Option<&CallResult>)| SnapshotCall {
         call_id: id.clone(),
         tool: tool.to_owned(),
+        waiting: false,
         end: result.map(|result| result.end),
         code: result.and_then(|result| result.code),
         ms: result.and_then(CallResult::duration_ms),

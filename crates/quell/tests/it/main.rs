@@ -35,6 +35,7 @@ mod openapi;
 mod openclaw;
 mod operations;
 mod page;
+mod parallel_calls;
 mod permissions;
 mod pictures;
 mod postgres;

@@ -136,6 +136,7 @@ fn thinking_rows(text: &str, turn: &ChatTurn, at: usize, options: RenderOptions)
 fn call_rows(call: &ChatToolCall, options: RenderOptions) -> Vec<Line<'static>> {
     let (sign, style) = match call.end {
         None if call.pending_approval.is_some() => ("◔", WAITING_STYLE),
+        None if call.waits_for_calls => ("○", QUIET_STYLE),
         // Older histories do not store how a call ended.
         None if call.since.is_none() => ("·", QUIET_STYLE),
         None => ("●", PLAIN_STYLE),
@@ -217,6 +218,7 @@ fn call_end_text(call: &ChatToolCall, texts: Texts) -> Option<String> {
     let code = exit_code(&call.output);
     Some(match call.end {
         None if call.pending_approval.is_some() => texts.get("term.call.asking").to_owned(),
+        None if call.waits_for_calls => texts.get("term.call.waiting").to_owned(),
         None if call.since.is_some() => return None,
         None => return code.map(|code| format!("exit {code}")),
         Some(CallEnd::Ok | CallEnd::Error) if code.is_some() => format!("exit {}", code.unwrap_or_default()),

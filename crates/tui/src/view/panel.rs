@@ -111,7 +111,7 @@ fn help_rows(chat: &ChatState, max_width: usize) -> Vec<Line<'static>> {
         ("Up, Down", "term.help.history"),
         ("PgUp, PgDn, End", "term.help.scroll"),
         ("Ctrl-O", "term.help.output"),
-        ("y, n", "term.help.approve"),
+        ("y, s, n", "term.help.approve"),
         ("Ctrl-L", "term.help.redraw"),
         ("Ctrl-D", "term.help.quit"),
     ];
@@ -209,5 +209,7 @@ fn approval_rows(chat: &ChatState, asked: &ChatApproval, max_width: usize) -> Ve
     for line in tool_call_lines(&asked.row.arguments).into_iter().chain(escalation) {
         rows.extend(wrap_block(&line, PLAIN_STYLE, "  ", "    ", max_width));
     }
+    let keys = if asked.row.quorum > 1 { "term.approval.keys_once" } else { "term.approval.keys" };
+    rows.push(Line::styled(single_line(&format!("  {}", chat.texts.get(keys)), max_width), QUIET_STYLE));
     rows
 }

@@ -72,6 +72,12 @@ fn tool_cases() -> Vec<SweepCase> {
             .at(Point::BeforeTool, 2)
             .shows(&["first of the batch", "Not started"])
             .hides(&["second of the batch\\n"]),
+        SweepCase::new("several calls at the same time, and one that waits for them")
+            .prepare(script_parallel_calls)
+            .when(|case_run| wait_parallel_calls(case_run).boxed())
+            .check_after(|case_run| check_parallel_calls_gone(case_run).boxed())
+            .shows(&["Stopped while it ran", "Not started"])
+            .hides(&["after all others\\n"]),
         SweepCase::new("blocking file tool running")
             .prepare(script_long_search)
             .when(|case_run| wait_held(case_run, ResourceKind::Task).boxed())
@@ -100,12 +106,12 @@ fn tool_cases() -> Vec<SweepCase> {
         SweepCase::new("pending approval")
             .agent("asking")
             .prepare(script_setsid_child)
-            .when(|case_run| wait_held(case_run, ResourceKind::Approval).boxed())
+            .when(|case_run| wait_pending_approval(case_run).boxed())
             .check_after(|case_run| check_late_approval(case_run).boxed())
             .shows(&["Not started"]),
         SweepCase::new("pending request to leave the sandbox")
             .prepare(script_escalation)
-            .when(|case_run| wait_held(case_run, ResourceKind::Approval).boxed())
+            .when(|case_run| wait_pending_approval(case_run).boxed())
             .check_after(|case_run| check_late_approval(case_run).boxed())
             .shows(&["Not started"]),
         SweepCase::new("background process")
@@ -241,6 +247,19 @@ fn script_silent_fetch<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     script_call(case_run, "fetch_url", &json!({"url": url}))
 }
 
+/// A page, a search and a sub-run at the same time; a command waits for them.
+fn script_parallel_calls<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let child = format!("of-{}", case_run.run);
+    case_run.sweep.script_run(&child, [shell_call(commands::setsid_child(&case_run.mark))]);
+    let url = format!("http://{}/never", case_run.sweep.silent_listener.local_addr().unwrap());
+    let calls = ScriptedStream::new()
+        .tool_call("c1", "fetch_url", &json!({"url": url}))
+        .tool_call("c2", "search_files", &json!({"pattern": "[a-z]+[0-9]+[A-Z]+Q$", "path": "long.txt"}))
+        .tool_call("c3", "spawn_agent", &json!({"agent": "main", "prompt": format!("help marker:{child}")}))
+        .tool_call("c4", "shell", &json!({"command": "printf 'after all %s\\n' others"}));
+    script_model(case_run, [calls.into()])
+}
+
 fn script_proxied_request<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     let server = case_run.sweep.silent_listener.local_addr().unwrap();
     let request = format!("GET http://{server}/never HTTP/1.1\\r\\nHost: {server}\\r\\n\\r\\n");
@@ -290,6 +309,15 @@ async fn check_background_gone(case_run: &CaseRun<'_>) {
     assert!(matches!(row.how.as_str(), "term" | "kill"), "{row:#?}");
 }
 
+async fn wait_pending_approval(case_run: &CaseRun<'_>) {
+    let (engine, run) = (case_run.sweep.test_engine.engine.clone(), case_run.run.clone());
+    leaks::wait_until(WAIT_TIMEOUT, move || match engine.pending_approvals().iter().any(|row| row.run_id == run) {
+        true => Ok(()),
+        false => Err(format!("no call of {run} waits for a person")),
+    })
+    .await;
+}
+
 async fn check_late_approval(case_run: &CaseRun<'_>) {
     let engine = &case_run.sweep.test_engine.engine;
     assert!(engine.pending_approvals().is_empty(), "{:?}", engine.pending_approvals());
@@ -304,6 +332,16 @@ async fn check_late_approval(case_run: &CaseRun<'_>) {
 async fn wait_child_running(case_run: &CaseRun<'_>) {
     case_run.mark.wait_for_count(2).await;
     wait_held(case_run, ResourceKind::Run).await;
+}
+
+async fn wait_parallel_calls(case_run: &CaseRun<'_>) {
+    wait_fetch_arrived(case_run).await;
+    wait_child_running(case_run).await;
+}
+
+async fn check_parallel_calls_gone(case_run: &CaseRun<'_>) {
+    wait_fetch_disconnected(case_run).await;
+    check_child_gone(case_run).await;
 }
 
 async fn check_child_gone(case_run: &CaseRun<'_>) {
