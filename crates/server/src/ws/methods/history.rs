@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
 use super::super::payloads::{self, TranscriptPosition};
-use super::sessions::{check_session_agent, latest_run};
+use super::sessions::{add_settings, check_session_agent, latest_run};
 use super::{RpcResult, WsClient, check_session_id, parse_params};
 
 /// Default and maximum number of rows of a page, as in OpenClaw's gateway.
@@ -55,6 +55,10 @@ pub(super) async fn history(client: Arc<WsClient>, value: Value) -> RpcResult {
         Some(run) => Some(run.clone()),
         None => latest_run(&client, key).await?,
     };
+    let mut session_info = session.as_ref().map(|row| payloads::session_row(row, last.as_ref()));
+    if let Some(row_payload) = &mut session_info {
+        add_settings(&client, row_payload, key).await?;
+    }
     let queued: Vec<Value> = active
         .iter()
         .filter(|run| run.state == "queued")
@@ -70,8 +74,8 @@ pub(super) async fn history(client: Arc<WsClient>, value: Value) -> RpcResult {
         "messages": rows,
         "pendingInputs": {"items": queued, "total": queued.len()},
         "defaults": payloads::model_defaults(model),
-        "sessionInfo": session.as_ref().map(|row| payloads::session_row(row, last.as_ref())),
-        "thinkingLevel": "off",
+        "thinkingLevel": session_info.as_ref().map_or(Value::Null, |row| row["thinkingLevel"].clone()),
+        "sessionInfo": session_info,
         "fastMode": false,
         "verboseLevel": "off",
         "inFlightRun": in_flight,

@@ -43,7 +43,7 @@ pub(super) fn agents_payload(client: &WsClient) -> Value {
         .iter()
         .map(|agent| {
             json!({
-                "id": agent.id, "name": agent.id, "model": agent.model, "parent": agent.parent, "children": agent.children,
+                "id": agent.id, "name": agent.id, "model": payloads::primary_model(&agent.model), "parent": agent.parent, "children": agent.children,
                 "role": agent.role, "computeStatus": agent.compute_status, "activeRuns": agent.active_runs,
             })
         })
@@ -81,6 +81,20 @@ pub(super) fn agent_not_found(id: &AgentId) -> RpcError {
 pub(super) fn subscribe_sessions(client: &WsClient) -> Value {
     client.subscriptions.subscribe_sessions();
     json!({"subscribed": true})
+}
+
+#[derive(Debug, Deserialize)]
+struct MessagesParams {
+    key: SessionKey,
+}
+
+/// `sessions.messages.subscribe` and `.unsubscribe`.
+pub(super) fn subscribe_messages(client: &WsClient, value: Value, wanted: bool) -> RpcResult {
+    let MessagesParams { key } = parse_params(value)?;
+    if !client.subscriptions.set_message_subscription(key.clone(), wanted) {
+        return Err(RpcError::unavailable("this connection has subscribed to too many sessions; unsubscribe from one"));
+    }
+    Ok(json!({"subscribed": wanted, "key": key}))
 }
 
 #[derive(Debug, Default, Deserialize)]
