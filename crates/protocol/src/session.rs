@@ -47,6 +47,16 @@ word_enum! {
 }
 
 impl ThinkingLevel {
+    /// The level that is nearest to a budget of tokens.
+    #[must_use]
+    pub fn nearest(tokens: u32) -> Self {
+        match tokens {
+            ..=4096 => Self::Low,
+            4097..=12_288 => Self::Medium,
+            _ => Self::High,
+        }
+    }
+
     /// The budget of a level that has one.
     #[must_use]
     pub fn tokens(self) -> Option<u32> {
@@ -171,8 +181,8 @@ pub struct SessionConfig {
     pub temperature: Option<Setting<f64>>,
     /// Maximum number of tokens in one model answer. If absent, the provider's default applies.
     pub max_tokens: Option<Setting<u32>>,
-    /// How much the model thinks, if the session sets that itself.
-    pub thinking: Option<ThinkingLevel>,
+    /// How much the model thinks. An agent's own number of tokens counts as the nearest level.
+    pub thinking: Setting<ThinkingLevel>,
     /// Language of answers and notices. If absent, the model chooses it.
     pub language: Option<Setting<String>>,
     /// The system prompt.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::mem::take;
 
-use quell_llm::ProviderOverride;
+use quell_llm::{ProviderOverride, ThinkingMode};
 use quell_net::AddressPolicy;
 use quell_protocol::session::{Secret, SessionConfig, SessionRequest, Setting, SettingSource, ThinkingLevel};
 use quell_protocol::{AgentId, Principal, SessionKey};
@@ -362,7 +362,15 @@ pub(super) fn build_session_config(
             let by_session = request.is_some_and(|own| own.max_tokens.is_some());
             setting(value, source(by_session, base.max_tokens.is_some()))
         }),
-        thinking: request.and_then(|own| own.thinking).filter(|level| *level != ThinkingLevel::Default),
+        thinking: {
+            let own = request.and_then(|own| own.thinking).filter(|level| *level != ThinkingLevel::Default);
+            let level = match config.thinking_mode() {
+                None => ThinkingLevel::Off,
+                Some(ThinkingMode::Adaptive) => ThinkingLevel::Adaptive,
+                Some(ThinkingMode::Tokens(tokens)) => ThinkingLevel::nearest(tokens),
+            };
+            setting(level, source(own.is_some(), base.thinking_mode().is_some()))
+        },
         language: config.language.clone().map(|value| {
             let by_session = request.is_some_and(|own| own.language.is_some());
             setting(value, source(by_session, base.language.is_some()))

@@ -352,7 +352,7 @@ impl WsClient {
             "runs.unfollow" => return follow::unfollow(params),
             "commands.list" => commands::list(self, params)?,
             "health" => queries::health(self),
-            "status" => queries::status(self),
+            "status" => return Ok(pending(queries::status(client))),
             "agents.list" => queries::agents_payload(self),
             "models.list" => queries::models_payload(self, params)?,
             // Quell has no questions, so the list is always empty.

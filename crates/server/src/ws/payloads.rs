@@ -143,6 +143,21 @@ fn row_id(run: &RunId, position: TranscriptPosition) -> Value {
     json!({"id": format!("{run}:{}", position.index), "seq": position.seq(), "runId": run})
 }
 
+/// The id of the row with the prompt of a run.
+pub(super) fn first_row_id(run: &RunId) -> String {
+    format!("{run}:0")
+}
+
+/// A message that waits in the queue of its session.
+pub(super) fn pending_input(run: &RunView) -> Value {
+    let mut message = live_message_row(&run.run_id, "user", &run.text, &run.accepted_at);
+    message["__openclaw"]["id"] = json!(first_row_id(&run.run_id));
+    json!({
+        "id": run.run_id, "runId": run.run_id, "state": "queued", "text": run.text, "message": message,
+        "acceptedAt": rfc3339_to_ms(&run.accepted_at),
+    })
+}
+
 /// By this key a client recognises the row of a message that it has sent, or whose end it has seen.
 fn message_key(run: &RunId, role: &str) -> String {
     format!("{run}:{role}")

@@ -67,14 +67,14 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     // `agentId` is accepted and ignored: a key identifies one session whatever its agent is, and an agent's name must
     // never widen a stop. `preserveSideRuns` has no effect, because Quell has no side runs.
     method(Stop, "chat.abort", "sessionKey runId agentId preserveSideRuns force reason stopReason"),
-    method(Read, "chat.history", "sessionKey sessionId agentId limit offset cursor"),
+    method(Read, "chat.history", "sessionKey sessionId agentId limit offset cursor maxBytes inputRunIds"),
     method(Token, "chat.metadata", "agentId sessionKey"),
     method(
         Use,
         "chat.send",
         "sessionKey sessionId message idempotencyKey agentId queueMode timeoutMs suppressCommandInterpretation",
     ),
-    method(Read, "chat.startup", "sessionKey sessionId agentId limit offset cursor"),
+    method(Read, "chat.startup", "sessionKey sessionId agentId limit offset cursor maxBytes inputRunIds"),
     method(Token, "commands.list", "scope includeArgs agentId sessionKey"),
     method(Token, "config.get", ""),
     open(Public, "connect", ""),
@@ -83,7 +83,8 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     open(Public, "health", "probe"),
     method(Token, "hold.get", ""),
     method(Admin, "hold.set", "held reason"),
-    method(Token, "models.list", "agentId view"),
+    // The models of an agent are the same in all its sessions.
+    method(Token, "models.list", "agentId view sessionKey"),
     open(List, "node.event", "event payload payloadJSON"),
     open(List, "plugin.approval.list", ""),
     open(Approve, "plugin.approval.resolve", "id decision scope pattern reason"),
@@ -161,10 +162,9 @@ fn is_default_value(method: &str, name: &str, value: &Value) -> bool {
         ("chat.send", "attachments" | "mentions" | "toolBindings") => is_empty(),
         ("chat.send" | "agent", "deliver" | "fastMode" | "bestEffortDeliver") => is(false),
         ("models.list", "refresh" | "preparedOnly" | "includeProviderCapabilities") => is(false),
-        (
-            "sessions.list",
-            "requireLastInteraction" | "configuredAgentsOnly" | "ownerFirst" | "involvingMe" | "includePeople",
-        ) => is(false),
+        ("sessions.list", "requireLastInteraction" | "ownerFirst" | "involvingMe" | "includePeople") => is(false),
+        // Every session has an agent that is configured, or was.
+        ("sessions.list", "configuredAgentsOnly") => value.is_boolean(),
         ("sessions.delete", "deleteTranscript" | "emitLifecycleHooks") => is(true),
         ("sessions.delete", "archivedOnly") => is(false),
         _ => false,

@@ -133,7 +133,7 @@ pub(super) async fn patch(client: Arc<WsClient>, value: Value) -> RpcResult {
         return Err(RpcError::invalid(format!("verboseLevel is {level:?}; it may be off, on or full")));
     }
     // A session that gets its agent anew gets the agent's model.
-    let agent = if params.create || (takes_model_back && params.model.is_none()) {
+    let agent = if found.is_none() || params.create || (takes_model_back && params.model.is_none()) {
         let own = found.as_ref().and_then(|row| row.agent.clone()).or_else(|| agent_of_key(key));
         Some(client.resolve_agent(own.as_ref())?)
     } else {
@@ -191,7 +191,7 @@ async fn patch_answer(client: &WsClient, key: &SessionKey) -> RpcResult {
 /// The settings of a session that gateway clients show.
 pub(super) fn settings_payload(config: &SessionConfig) -> Value {
     let mut settings = payloads::model_defaults(&config.model.value);
-    settings["thinkingLevel"] = json!(config.thinking.unwrap_or(ThinkingLevel::Default));
+    settings["thinkingLevel"] = json!(config.thinking.value);
     settings["thinkingLevels"] =
         ThinkingLevel::ALL.map(|level| json!({"id": level.as_str(), "label": level.as_str()})).into();
     settings
