@@ -74,7 +74,7 @@ impl ControlUi {
     async fn click_button(&self, text: &str) {
         let text = quell_testkit::browser::js_string_literal(text);
         let find = format!(
-            "[...document.querySelectorAll('button')].find(button => button.offsetParent !== null && !button.disabled && \
+            "[...document.querySelectorAll('button')].find(button => button.getClientRects().length > 0 && !button.disabled && \
              `${{button.ariaLabel ?? ''}} ${{button.innerText}}`.includes({text}))"
         );
         self.browser.wait_for(&format!("{find} !== undefined")).await;

@@ -1,5 +1,7 @@
 //! `openclaw tui`, unmodified, on a pseudo-terminal.
 
+use quell_testkit::pty::Pty;
+
 use super::clients::{OpenClawFixture, assert_stopped_cleanly, enter_line};
 use crate::prelude::*;
 
@@ -7,14 +9,14 @@ const ESC: &str = "\x1b";
 const ENTER: &str = "\r";
 const UP: &str = "\x1b[A";
 
-/// An answer that comes when the client has shown the message: the terminal client hangs on answers that come at once.
-async fn ask(openclaw: &OpenClawFixture, terminal: &mut quell_testkit::pty::Pty, text: &str, answer: &str) {
-    openclaw.model.script(ScriptedStream::new().wait_for_gate(answer).text(answer));
-    let requests = openclaw.model.request_count();
+/// Asks, and ends the answer when its beginning is shown: the terminal client hangs on answers that come at once.
+async fn ask(openclaw: &OpenClawFixture, terminal: &mut Pty, text: &str, answer: &str) {
+    let (begin, gate) = (format!("{answer} begins"), format!("end of {answer}"));
+    openclaw.model.script(ScriptedStream::new().text(&begin).wait_for_gate(&gate).text(" and ends"));
     enter_line(terminal, text).await;
-    openclaw.model.wait_for_requests(requests + 1).await;
-    openclaw.model.open_gate(answer);
-    terminal.wait_text(answer).await;
+    terminal.wait_text(&begin).await;
+    openclaw.model.open_gate(&gate);
+    terminal.wait_text(&format!("{begin} and ends")).await;
     terminal.wait_text("connected | idle").await;
 }
 

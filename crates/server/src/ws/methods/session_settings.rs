@@ -92,6 +92,13 @@ fn parse_key(key: String) -> Result<SessionKey, RpcError> {
 }
 
 impl WsClient {
+    /// The provider of the agent that a session with this key would get.
+    fn provider_of_new_session(&self, key: &SessionKey) -> Result<String, RpcError> {
+        let agent = self.resolve_agent(agent_of_key(key).as_ref())?;
+        let row = self.engine().find_agent(&agent).ok_or_else(|| agent_not_found(&agent))?;
+        Ok(row.model.split_once('/').map_or(row.model.as_str(), |(provider, _)| provider).to_owned())
+    }
+
     /// The named agent, or the default one.
     pub(super) fn resolve_agent(&self, named: Option<&AgentId>) -> Result<AgentId, RpcError> {
         let agents = self.engine().list_agents();
@@ -174,7 +181,11 @@ async fn full_model_name(
         return Ok(Some(model));
     }
     let config = client.engine().session_view(key).await?.and_then(|view| view.config);
-    Ok(Some(config.map_or_else(|| model.clone(), |config| format!("{}/{model}", config.provider))))
+    let provider = match config {
+        Some(config) => config.provider,
+        None => client.provider_of_new_session(key)?,
+    };
+    Ok(Some(format!("{provider}/{model}")))
 }
 
 /// The row of the session with its settings, and the settings in force.
