@@ -54,6 +54,7 @@ async fn thinking_is_refused_where_the_provider_has_none() {
 async fn the_session_of_another_token_is_not_patched() {
     let (server, mut client) = start_connected().await;
     client.call("sessions.patch", json!({"key": "s", "model": "other"})).await;
+    client.call("sessions.create", json!({"key": "agent:main:x"})).await;
     let token = server.create_token("bob", "write").await;
     let mut bob = WsTestClient::connect_operator(&server, &token).await;
     bob.call_refused_as("FORBIDDEN", "sessions.patch", json!({"key": "s", "model": "mine"})).await;
