@@ -368,7 +368,7 @@ enum MethodOutcome {
     Answered(Value),
     Pending(Pin<Box<dyn Future<Output = RpcResult> + Send>>),
     /// The request gets two responses: one when it is accepted, one when it is done.
-    TwoAnswers(Pin<Box<dyn Future<Output = Result<(Value, agent_run::LastAnswer), RpcError>> + Send>>),
+    TwoAnswers(agent_run::FirstAnswer),
     Follow(RunId, Pin<Box<dyn Future<Output = Result<FoundRun, RpcError>> + Send>>),
     Unfollow(RunId),
 }

@@ -14,6 +14,9 @@ use super::{RpcResult, WsClient, chat, parse_params};
 /// The work that leads to the second answer.
 pub(super) type LastAnswer = Pin<Box<dyn Future<Output = RpcResult> + Send>>;
 
+/// The work that leads to the first answer.
+pub(super) type FirstAnswer = Pin<Box<dyn Future<Output = Result<(Value, LastAnswer), RpcError>> + Send>>;
+
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AgentParams {
