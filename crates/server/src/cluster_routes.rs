@@ -88,7 +88,9 @@ pub(crate) fn route_of_method(method: &str, params: &Value) -> ClusterRoute {
     let key = session_of_params(params);
     match (method, key) {
         ("chat.send", Some(key)) => ClusterRoute::Message(key),
-        ("sessions.reset" | "sessions.delete" | "sessions.share", Some(key)) => ClusterRoute::ChangeSession(key),
+        ("sessions.patch" | "sessions.reset" | "sessions.delete" | "sessions.share", Some(key)) => {
+            ClusterRoute::ChangeSession(key)
+        }
         ("sessions.describe" | "sessions.resolve", Some(key)) => ClusterRoute::Session(key),
         ("approvals.list" | "plugin.approval.list", _) => ClusterRoute::EveryNode,
         ("approvals.resolve" | "plugin.approval.resolve", _) => ClusterRoute::AnyNode,

@@ -80,7 +80,7 @@ impl EffectRunner {
                 DaemonResponse::Hold { result: result.map_err(DaemonFailure::from), by_user: true }
             }),
             ChatEffect::SetModel { session, model } => Box::pin(async move {
-                let patch = SessionPatch { model: Some(model.clone()), agent: None };
+                let patch = SessionPatch { model: Some(model.clone()), ..SessionPatch::default() };
                 let result = client.patch_session(&session, &patch).await.map_err(DaemonFailure::from);
                 DaemonResponse::ModelSet { model, result }
             }),

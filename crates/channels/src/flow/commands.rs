@@ -233,7 +233,7 @@ impl CommandRun<'_> {
     }
 
     async fn set_session_model(self, model: String) -> Result<String, CommandStopped> {
-        let patch = SessionPatch { model: Some(model.clone()), agent: None };
+        let patch = SessionPatch { model: Some(model.clone()), ..SessionPatch::default() };
         let (caller, stopped) = (self.caller(), &self.queued.extra.stop_token);
         let patched =
             self.channels.engine().patch_session_until_cancelled(&caller, &self.queued.conversation, patch, stopped);
