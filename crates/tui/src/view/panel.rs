@@ -209,7 +209,5 @@ fn approval_rows(chat: &ChatState, asked: &ChatApproval, max_width: usize) -> Ve
     for line in tool_call_lines(&asked.row.arguments).into_iter().chain(escalation) {
         rows.extend(wrap_block(&line, PLAIN_STYLE, "  ", "    ", max_width));
     }
-    let keys = if asked.row.quorum > 1 { "term.approval.keys_once" } else { "term.approval.keys" };
-    rows.push(Line::styled(single_line(&format!("  {}", chat.texts.get(keys)), max_width), QUIET_STYLE));
     rows
 }
