@@ -2,10 +2,8 @@
 // to a route.
 
 import { mountAgentTree } from "./agent-tree-view.js";
-import { mountAgentsView } from "./agents-view.js";
 import * as api from "./api.js";
 import { mountApprovalNotices } from "./approval-notices.js";
-import { mountApprovalRules } from "./approval-rules.js";
 import { emptyApprovals, mountApprovals } from "./approvals.js";
 import { mountChat } from "./chat.js";
 import { byId, listen } from "./dom.js";
@@ -13,7 +11,6 @@ import { mountHeader } from "./header.js";
 import { mountInspector } from "./inspector.js";
 import { clearStoredDrafts } from "./message-drafts.js";
 import { clearPendingStops } from "./pending-stops.js";
-import { mountRunsView } from "./runs-view.js";
 import { mountSessionList } from "./session-list.js";
 import { mountSessionSharing } from "./session-sharing.js";
 import { mountSignIn, showError, signInByLink } from "./sign-in.js";
@@ -105,16 +102,37 @@ function mountShell() {
     mountSessionList(byId("rail")),
     mountSessionSharing(),
     mountChat(byId("chat")),
-    mountRunsView(byId("everything")),
-    mountAgentsView(byId("agents-view")),
+    mountOnFirstView("runs", async () => (await import("./runs-view.js")).mountRunsView(byId("everything"))),
+    mountOnFirstView("agents", async () => (await import("./agents-view.js")).mountAgentsView(byId("agents-view"))),
     mountApprovals(byId("approvals"), { createEmpty: emptyApprovals }),
-    mountApprovalRules(byId("approval-rules")),
+    mountOnFirstView("approvals", async () =>
+      (await import("./approval-rules.js")).mountApprovalRules(byId("approval-rules")),
+    ),
     mountApprovalNotices(byId("approval-notices")),
     mountInspector(byId("inspector")),
     mountDrawers(),
     ...["connection", "staleSlices"].map((slice) => store.subscribe(slice, updateStale)),
     store.subscribe("connection", (state) => state === "live" && toasts.dismissUnanswered()),
   ];
+}
+
+/** Loads and mounts a part of the page when its view is opened for the first time. Returns its clean-up. */
+function mountOnFirstView(view, mount) {
+  let mounted = null;
+  const update = () => {
+    if (store.get("route").view === view) {
+      mounted ??= mount().catch(() => {
+        // The daemon does not answer: the next attempt comes with the connection.
+        mounted = null;
+      });
+    }
+  };
+  const unsubscribe = ["route", "connection"].map((slice) => store.subscribe(slice, update));
+  update();
+  return () => {
+    unsubscribe.forEach((cleanup) => cleanup());
+    mounted?.then((cleanup) => cleanup?.());
+  };
 }
 
 function updateStale() {
