@@ -248,7 +248,6 @@ impl Engine {
         for dead in answer.nodes.iter().filter(|row| row.membership != *own && is_to_be_settled(row, &own.node)) {
             self.settle(node, dead.membership.clone());
         }
-        node.link.drop_calls_of_gone_nodes(&answer.nodes);
         let is_member = |epoch| answer.nodes.iter().any(|row| row.membership.epoch == epoch);
         self.retain_interested_peers(is_member);
         self.forget_peer_activity(is_member);
@@ -258,6 +257,7 @@ impl Engine {
             self.inner().hub.overrun_readers();
         }
         node.cluster.set_nodes(answer.nodes);
+        node.link.drop_calls_of_gone_nodes(|epoch| node.cluster.may_be_at_work(epoch));
         node.warn_of_other_secrets();
         carried_out
     }
