@@ -85,8 +85,7 @@ pub struct StopAnswer {
     /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreached: Vec<UnreachedNode>,
-    /// Nodes of the cluster that did not answer, and whose leases ended while the stop waited: what they held is over.
-    /// Absent if there are none.
+    /// Nodes of the cluster that ended before they answered: what they held is over. Absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settled_nodes: Vec<NodeName>,
 }
@@ -110,7 +109,7 @@ impl StopAnswer {
         Some(format!("{who} not answer; {stored}, and what runs there ends within {} s", until.div_ceil(1000)))
     }
 
-    /// A sentence about the nodes that died while the stop waited, for people; `None` if there are none.
+    /// A sentence about the nodes that ended before they answered, for people; `None` if there are none.
     #[must_use]
     pub fn settled_text(&self) -> Option<String> {
         let names: Vec<&str> = self.settled_nodes.iter().map(|node| node.as_str()).collect();
@@ -119,7 +118,7 @@ impl StopAnswer {
             [name] => format!("the node {name}"),
             names => format!("the nodes {}", names.join(", ")),
         };
-        Some(format!("{who} did not answer until the lease ended: what ran there is over, and is recorded as stopped"))
+        Some(format!("{who} ended before the stop was answered: what ran there is over"))
     }
 }
 

@@ -71,7 +71,7 @@ struct AskedPeers {
     /// The calls that have answered that the stop is carried out, and the indexes of their answers.
     answered: Vec<(PeerCall, usize)>,
     unreached: Vec<UnreachedNode>,
-    /// Nodes that died while the stop waited, and whose runs are sealed.
+    /// Nodes that ended before they answered, and whose runs are sealed.
     settled: Vec<NodeName>,
 }
 
@@ -194,7 +194,8 @@ impl AskedPeers {
             let answer = asked.wait_for_answer(&mut call, wait, deadline).await;
             (call, answer)
         };
-        let (mut answers, mut answered, mut settled) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut answers, mut answered) = (Vec::new(), Vec::new());
+        let mut settled = self.settled.clone();
         let mut pending: FuturesUnordered<_> = calls.into_iter().map(ask).collect();
         while let Some((call, answer)) = pending.next().await {
             match answer {
@@ -217,7 +218,7 @@ impl AskedPeers {
         drop(pending);
         self.answers.extend(answers);
         self.answered.extend(answered);
-        self.settled.extend(settled);
+        self.settled = settled;
     }
 
     /// `None` for a node that holds nothing that the stop covers.
