@@ -7,7 +7,6 @@ mod approval;
 mod compaction;
 mod config;
 mod escalation;
-mod file_backup;
 mod image_cache;
 mod model_answer;
 mod permissions;
@@ -36,7 +35,7 @@ use quell_process::{CommandNetwork, SandboxSpec, Wardens};
 use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Usage};
 use quell_scope::{Cancelled, Interrupted, Point, Scope};
 use quell_tools::background::BackgroundWork;
-use quell_tools::{BackupFuture, ChangedFile, Toolbox};
+use quell_tools::{FileBackup, Toolbox};
 
 use crate::approvals::Approvals;
 use crate::hooks::Hooks;
@@ -133,7 +132,7 @@ pub struct Services {
 }
 
 /// What the agent loop reports to its run and requests from it.
-pub trait RunControl: Send + Sync {
+pub trait RunControl: FileBackup {
     /// Reports whether the run waits for the model.
     fn set_phase(&self, phase: RunPhase);
     /// Moves waiting news and steering messages into the turn of this run.
@@ -142,8 +141,6 @@ pub trait RunControl: Send + Sync {
     fn usage_today(&self) -> Usage;
     /// Aborts the run, because a budget is used up.
     fn abort_over_budget(&self, reason: StopReason);
-    /// Stores files as they are before a call changes them. The error is a text for the model.
-    fn keep_files(&self, files: Vec<ChangedFile>) -> BackupFuture<'_>;
     /// Starts a sub-run. Once it is accepted, a stop of this run covers it, even if the future is dropped. The error is
     /// a text for the model.
     fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<Arc<LiveRun>, String>>;

@@ -146,3 +146,23 @@ impl McpServer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_tool_is_read_only_if_its_server_says_so() {
+        let config = McpConfig { url: Some("http://127.0.0.1:1/mcp".to_owned()), ..McpConfig::default() };
+        let server = McpServer::new("files", config, StopTimeouts::default()).unwrap();
+        let is_read_only = |annotations: Value| {
+            let tool = json!({"name": "read", "inputSchema": {"type": "object"}, "annotations": annotations});
+            server.to_offered_tool(serde_json::from_value(tool).unwrap()).is_read_only
+        };
+        assert!(is_read_only(json!({"readOnlyHint": true})));
+        assert!(!is_read_only(json!({"readOnlyHint": false})));
+        assert!(!is_read_only(json!({"idempotentHint": true})) && !is_read_only(Value::Null));
+    }
+}

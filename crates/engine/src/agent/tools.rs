@@ -31,7 +31,6 @@ use quell_tools::{
 use serde_json::Value;
 
 use super::escalation::PlannedCall;
-use super::file_backup::RunFileBackup;
 use super::{Agent, AgentLoop, AgentSnapshot};
 use crate::live_run::RunWriter;
 pub use delegation::{SubRunRequest, SubRunSession, sub_run_report};
@@ -191,7 +190,7 @@ impl AgentLoop<'_> {
             session_network,
             may_escalate: planned.escalation.is_none()
                 && self.agent.escalation_right(&self.services.limits) == EscalationRight::MayAsk,
-            file_backup: &RunFileBackup(self.control),
+            file_backup: self.control,
             sink: &mut ToolCallSink { writer: &self.writer, call: &call.id },
         };
         // waits: raced in the tool, with the scope in `context`.

@@ -17,7 +17,7 @@ use crate::live_run::LiveRun;
 
 /// The files in the prompts of a session's agents, as they were read.
 #[derive(Debug, Default)]
-pub(super) struct SkillCache(Mutex<SkillCacheState>);
+pub(super) struct PromptFileCache(Mutex<PromptFileCacheState>);
 
 /// What the prompt of an agent has from files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,13 +27,13 @@ pub(super) struct PromptFiles {
 }
 
 #[derive(Debug, Default)]
-struct SkillCacheState {
+struct PromptFileCacheState {
     /// Rises when the cache is cleared: files that were read before are not cached.
     generation: u64,
     entries: Vec<(Arc<Agent>, Arc<PromptFiles>)>,
 }
 
-impl SkillCache {
+impl PromptFileCache {
     /// Returns the agent, built from `base`, with skills and project instructions in its system prompt.
     pub(super) async fn add_prompt_files(
         &self,
@@ -77,7 +77,7 @@ impl SkillCache {
         files.map(shown).collect()
     }
 
-    /// Clears the cache: the next message reads the skills again.
+    /// Clears the cache: the next message reads the files again.
     pub(super) fn clear(&self) {
         let mut state = self.lock_state();
         state.entries.clear();
@@ -89,26 +89,26 @@ impl SkillCache {
         let mut state = self.lock_state();
         let is_it = |known: &Agent| known.id == base.id && known.config == base.config;
         let known = state.entries.iter_mut().find(|(known, _)| Arc::ptr_eq(known, base) || is_it(known));
-        let skills = known.map(|(known, skills)| {
+        let files = known.map(|(known, files)| {
             // An agent that was rebuilt with the same configuration replaces the older one, which can then be dropped.
             known.clone_from(base);
-            Arc::clone(skills)
+            Arc::clone(files)
         });
-        (skills, state.generation)
+        (files, state.generation)
     }
 
     /// Caches the files of an agent, unless the cache was cleared meanwhile.
-    fn insert(&self, base: &Arc<Agent>, skills: Arc<PromptFiles>, generation: u64) -> Arc<PromptFiles> {
+    fn insert(&self, base: &Arc<Agent>, files: Arc<PromptFiles>, generation: u64) -> Arc<PromptFiles> {
         let mut state = self.lock_state();
         if state.generation == generation {
-            // Drop the skills of older configurations of this agent.
+            // Drop the files of older configurations of this agent.
             state.entries.retain(|(known, _)| known.id != base.id);
-            state.entries.push((Arc::clone(base), Arc::clone(&skills)));
+            state.entries.push((Arc::clone(base), Arc::clone(&files)));
         }
-        skills
+        files
     }
 
-    fn lock_state(&self) -> MutexGuard<'_, SkillCacheState> {
+    fn lock_state(&self) -> MutexGuard<'_, PromptFileCacheState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -183,31 +183,28 @@ mod tests {
 
     #[test]
     fn skills_read_before_a_reset_are_used_once_and_not_cached() {
-        let (skill_cache, main) = (SkillCache::default(), agent("main", ""));
-        let (_, before) = skill_cache.get(&main);
-        skill_cache.clear();
-        assert_eq!(skill_cache.insert(&main, skills("old"), before), skills("old"));
-        let (known, now) = skill_cache.get(&main);
+        let (cache, main) = (PromptFileCache::default(), agent("main", ""));
+        let (_, before) = cache.get(&main);
+        cache.clear();
+        assert_eq!(cache.insert(&main, skills("old"), before), skills("old"));
+        let (known, now) = cache.get(&main);
         assert_eq!(known, None);
-        skill_cache.insert(&main, skills("new"), now);
-        assert_eq!(skill_cache.get(&main).0, Some(skills("new")));
+        cache.insert(&main, skills("new"), now);
+        assert_eq!(cache.get(&main).0, Some(skills("new")));
     }
 
     #[test]
     fn each_agent_has_its_own_until_it_is_configured_anew() {
-        let (skill_cache, main, other) = (SkillCache::default(), agent("main", ""), agent("other", ""));
-        skill_cache.insert(&main, skills("main"), 0);
-        skill_cache.insert(&other, skills("other"), 0);
+        let (cache, main, other) = (PromptFileCache::default(), agent("main", ""), agent("other", ""));
+        cache.insert(&main, skills("main"), 0);
+        cache.insert(&other, skills("other"), 0);
         let rebuilt = agent("main", "");
-        assert_eq!(skill_cache.get(&rebuilt).0, Some(skills("main")), "built anew of the same configuration");
+        assert_eq!(cache.get(&rebuilt).0, Some(skills("main")), "built anew of the same configuration");
         assert_eq!(Arc::strong_count(&main), 1, "the older one is let go");
         let changed = agent("main", "Be brief.");
-        assert_eq!(skill_cache.get(&changed).0, None);
-        skill_cache.insert(&changed, skills("changed"), 0);
-        assert_eq!(
-            (skill_cache.get(&changed).0, skill_cache.get(&other).0),
-            (Some(skills("changed")), Some(skills("other")))
-        );
-        assert_eq!(skill_cache.lock_state().entries.len(), 2);
+        assert_eq!(cache.get(&changed).0, None);
+        cache.insert(&changed, skills("changed"), 0);
+        assert_eq!((cache.get(&changed).0, cache.get(&other).0), (Some(skills("changed")), Some(skills("other"))));
+        assert_eq!(cache.lock_state().entries.len(), 2);
     }
 }
