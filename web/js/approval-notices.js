@@ -52,7 +52,7 @@ function showCount(count) {
 function notify(row) {
   const title = t("approvals.notice", { agent: oneLine(row.agent, 60), tool: oneLine(row.tool, 60) });
   // The arguments stay on the page: a notification can be read by anybody who sees the screen.
-  const notice = new Notification(title, { tag: row.id, body: oneLine(row.sessionKey, 60), icon: "/icon.svg" });
+  const notice = new Notification(title, { tag: row.id, body: oneLine(row.sessionKey, 60), icon: "/assets/icon.svg" });
   notice.onclick = () => {
     window.focus();
     location.hash = "#/approvals";
