@@ -31,6 +31,7 @@ mod sessions;
 mod shutdown;
 mod submission;
 mod tokens;
+mod undo;
 mod visibility;
 
 use std::collections::BTreeSet;
@@ -90,6 +91,7 @@ pub use runs::RunFollow;
 pub use session_transfer::SessionTransferError;
 pub use sessions::SessionError;
 pub use submission::{StopTextMode, Submission, SubmitError, SubmitOutcome, build_stop_answer};
+pub use undo::UndoError;
 
 /// How often the maintenance task aborts expired runs and drops what is no longer needed (row A6 in
 /// `docs/design/requirements.md`). The exact timers belong to each run.

@@ -22,6 +22,7 @@ pub mod memory;
 pub mod receipt;
 pub mod sandbox;
 pub mod session;
+pub mod undo;
 pub mod verdict;
 pub mod web_ui;
 mod word_enum;

@@ -17,6 +17,7 @@ mod conformance;
 mod copy;
 mod cursor;
 mod error;
+mod file_changes;
 mod history;
 mod journal;
 mod location;
@@ -56,6 +57,7 @@ pub use cluster::{
 };
 pub use copy::{CopyError, CopyLocation, CopyProgress, CopyStep, TableCopy, copy_store};
 pub use error::StoreError;
+pub use file_changes::{FileBefore, FileChange, FileChangeStore, StoredFileChange};
 pub use history::{HistoryItem, HistoryStore, SealedTurn};
 pub use journal::{JournalRow, JournalStore};
 pub use location::{DatabaseInspection, DatabaseServer, DatabaseState, StoreLocation};
@@ -95,6 +97,7 @@ pub trait StoreBackend:
     + AccessStore
     + AuditStore
     + SpendStore
+    + FileChangeStore
     + MaintenanceStore
 {
     /// The operations of a node; `None` if the daemon has the database for itself.
@@ -143,6 +146,11 @@ impl Store {
 
     #[must_use]
     pub fn history(&self) -> &dyn HistoryStore {
+        &*self.0
+    }
+
+    #[must_use]
+    pub fn file_changes(&self) -> &dyn FileChangeStore {
         &*self.0
     }
 

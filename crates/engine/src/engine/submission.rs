@@ -233,6 +233,7 @@ pub fn build_stop_answer(stop_result: &StopResult) -> StopAnswer {
         ending: stop_result.already_ending.clone(),
         withdrawn: withdrawn.map(|(run_id, text)| Withdrawn { run_id, text }).collect(),
         unreached: Vec::new(),
+        settled_nodes: Vec::new(),
     };
     stop_result.peers.add_to(&mut answer);
     answer
