@@ -229,9 +229,10 @@ fn parse_finish_reason(reason: String, has_calls: bool) -> FinishReason {
         "STOP" if has_calls => FinishReason::ToolCalls,
         "STOP" => FinishReason::Stop,
         "MAX_TOKENS" => FinishReason::Length,
-        "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "IMAGE_SAFETY" => {
+        "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "MODEL_ARMOR" => {
             FinishReason::ContentFilter
         }
+        reason if reason.starts_with("IMAGE_") => FinishReason::ContentFilter,
         _ => FinishReason::Other(reason),
     }
 }
@@ -244,7 +245,9 @@ fn parse_usage(usage: &Value) -> Option<Usage> {
         return None;
     }
     let sum = |counts: [Option<u64>; 2]| counts.into_iter().flatten().fold(0, u64::saturating_add);
-    Some(Usage { input_tokens: sum(input), output_tokens: sum(output), estimated: false })
+    // The first pieces of an answer may count only the input.
+    let estimated = output.iter().all(Option::is_none);
+    Some(Usage { input_tokens: sum(input), output_tokens: sum(output), estimated })
 }
 
 fn thinking_setting(mode: ThinkingMode) -> Value {

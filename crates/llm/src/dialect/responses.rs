@@ -49,12 +49,7 @@ enum ResponsesEvent {
         output_index: u64,
         delta: String,
     },
-    #[serde(
-        rename = "response.completed",
-        alias = "response.incomplete",
-        alias = "response.failed",
-        alias = "response.cancelled"
-    )]
+    #[serde(rename = "response.completed", alias = "response.incomplete", alias = "response.failed")]
     End { response: ResponseEnd },
     #[serde(rename = "response.created", alias = "response.in_progress", alias = "response.queued")]
     Begin,
@@ -294,6 +289,8 @@ fn parse_error_report(error: &Value) -> ProviderErrorReport {
         Some("rate_limit_exceeded" | "insufficient_quota") => Some(429),
         Some("server_error") => Some(500),
         Some("server_is_overloaded" | "slow_down") => Some(503),
+        // Such as `invalid_image_format` and `image_too_large`.
+        Some(code) if code.contains("image") => Some(400),
         Some(_) | None => None,
     };
     let mut report = ProviderErrorReport::from_json(error);

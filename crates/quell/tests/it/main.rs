@@ -21,6 +21,7 @@ mod config;
 mod config_reload;
 mod crash_recovery;
 mod demo;
+mod dialects;
 mod doc_examples;
 mod hooks;
 mod hostile;
