@@ -19,6 +19,7 @@ pub mod journal;
 pub mod json_size;
 pub mod lease;
 pub mod memory;
+pub mod model_chain;
 pub mod network_access;
 pub mod patch;
 pub mod permissions;

@@ -109,7 +109,7 @@ impl ModelCall<'_> {
             }
         }
         let applied = self.provider.dialect.apply_whole_response(&body, &mut progress.partial);
-        progress.partial.send_deltas(progress.sink);
+        progress.send_deltas();
         applied.map_err(|error| self.provider.response_failure(error, &progress.partial))?;
         self.end_with_mark(&progress.partial)
     }
@@ -170,7 +170,7 @@ impl ModelCall<'_> {
 
     fn apply_event(&self, event: &SseEvent, progress: &mut CallProgress<'_>) -> Result<StreamStatus, ResponseError> {
         let applied = self.provider.dialect.apply_event(event, &mut progress.partial);
-        progress.partial.send_deltas(progress.sink);
+        progress.send_deltas();
         applied
     }
 }

@@ -155,7 +155,7 @@ fn flow_settings(keys: &str) -> FlowSettings {
 }
 
 fn engine_config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
-    let agent = AgentConfig { model: "scripted/model".to_owned(), ..AgentConfig::default() };
+    let agent = AgentConfig { model: "scripted/model".into(), ..AgentConfig::default() };
     let provider = ProviderConfig {
         base_url: Some(model.base_url()),
         max_retries: 0,

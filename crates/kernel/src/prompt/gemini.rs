@@ -16,6 +16,9 @@ pub(super) use check::check_contents;
 
 /// Appended after a final content of the model, which the API would refuse to answer.
 const CONTINUE_TEXT: &str = "(continue)";
+/// Stands in place of the signature of a call that another model made: without any, the API refuses the first call of
+/// an answer in the current turn ("Thought signatures", ai.google.dev).
+const FOREIGN_CALL_SIGNATURE: &str = "skip_thought_signature_validator";
 /// Heading of the images of tool results, which are not the user's own text.
 const TOOL_IMAGES_HEADING: &str = "[The pictures in the results of the tools above, in their order:]";
 
@@ -73,6 +76,7 @@ fn render_part(part: &PromptPart<'_>) -> Value {
 fn render_blocks(message: &ModelMessage<PromptCall<'_>>) -> Vec<Value> {
     let mut parts = Vec::new();
     let mut own_signature = None;
+    let mut has_call = false;
     for block in &message.blocks {
         let mut part = match block {
             MessageBlock::Thinking(Thinking::BlockSignature { signature }) => {
@@ -85,7 +89,9 @@ fn render_blocks(message: &ModelMessage<PromptCall<'_>>) -> Vec<Value> {
                 json!({"functionCall": {"id": call.id, "name": call.tool, "args": call.arguments}})
             }
         };
-        if let Some(signature) = own_signature.take() {
+        let is_first_call = matches!(block, MessageBlock::Call(_)) && !std::mem::replace(&mut has_call, true);
+        let foreign_signature = is_first_call.then_some(FOREIGN_CALL_SIGNATURE);
+        if let Some(signature) = own_signature.take().map(String::as_str).or(foreign_signature) {
             part["thoughtSignature"] = json!(signature);
         }
         parts.push(part);

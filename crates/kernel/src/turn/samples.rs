@@ -96,7 +96,7 @@ pub(crate) fn run_id(text: &str) -> RunId {
 }
 
 pub(crate) fn seal(draft: TurnDraft, verdict: &Verdict, policy: PartialPolicy) -> Turn {
-    let usage = Usage { input_tokens: 12, output_tokens: 3, estimated: true };
+    let usage = Usage { input_tokens: 12, output_tokens: 3, cached_tokens: 0, estimated: true };
     draft.seal(SealOptions { verdict, policy, sealed_at: "2026-11-20T10:00:00.000000Z".into(), usage })
 }
 

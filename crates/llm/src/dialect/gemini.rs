@@ -247,7 +247,8 @@ fn parse_usage(usage: &Value) -> Option<Usage> {
     let sum = |counts: [Option<u64>; 2]| counts.into_iter().flatten().fold(0, u64::saturating_add);
     // The first pieces of an answer may count only the input.
     let estimated = output.iter().all(Option::is_none);
-    Some(Usage { input_tokens: sum(input), output_tokens: sum(output), estimated })
+    let cached_tokens = count("cachedContentTokenCount").unwrap_or_default();
+    Some(Usage { input_tokens: sum(input), output_tokens: sum(output), cached_tokens, estimated })
 }
 
 fn thinking_setting(mode: ThinkingMode) -> Value {

@@ -304,7 +304,13 @@ fn parse_usage(usage: &Value) -> Option<Usage> {
     if input.is_none() && output.is_none() {
         return None;
     }
-    Some(Usage { input_tokens: input.unwrap_or_default(), output_tokens: output.unwrap_or_default(), estimated: false })
+    let cached = usage.pointer("/input_tokens_details/cached_tokens").and_then(Value::as_u64);
+    Some(Usage {
+        input_tokens: input.unwrap_or_default(),
+        output_tokens: output.unwrap_or_default(),
+        cached_tokens: cached.unwrap_or_default(),
+        estimated: false,
+    })
 }
 
 /// False for models of OpenAI that do not reason: they refuse a request for encrypted reasoning.

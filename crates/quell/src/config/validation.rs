@@ -64,14 +64,15 @@ pub(super) fn find_problems(config: &Config) -> Vec<ConfigProblem> {
 fn agent_problems(config: &Config, report: &mut impl FnMut(&str, String)) {
     let tree = AgentTree::new(config.agents.iter().map(|(id, agent)| (id, agent.parent.as_ref())));
     for (id, agent) in &config.agents {
-        let provider = agent.model.split_once('/').map(|(provider, _)| provider);
         let key = format!("agents.{id}.model");
-        match provider {
-            None => report(&key, format!("{:?} must be PROVIDER/MODEL", agent.model)),
-            Some(provider) if provider != "demo" && !config.providers.contains_key(provider) => {
-                report(&key, format!("there is no [providers.{provider}] for {:?}", agent.model));
+        for model in agent.model.names() {
+            match model.split_once('/').map(|(provider, _)| provider) {
+                None => report(&key, format!("{model:?} must be PROVIDER/MODEL")),
+                Some(provider) if provider != "demo" && !config.providers.contains_key(provider) => {
+                    report(&key, format!("there is no [providers.{provider}] for {model:?}"));
+                }
+                Some(_) => {}
             }
-            Some(_) => {}
         }
         if let Some(text) = agent.thinking_problem().or_else(|| thinking_kind_problem(config, agent)) {
             let key = if agent.thinking_tokens.is_some() { "thinking_tokens" } else { "thinking" };
@@ -197,7 +198,7 @@ fn memory_problems(memory: &MemorySettings, report: &mut impl FnMut(&str, String
 /// Checks settings that only some kinds of providers support. An unknown provider is reported elsewhere.
 fn thinking_kind_problem(config: &Config, agent: &AgentConfig) -> Option<String> {
     agent.thinking_mode()?;
-    let (provider, _) = agent.model.split_once('/')?;
+    let (provider, _) = agent.model.first().split_once('/')?;
     let provider = config.providers.get(provider)?;
     (!provider.kind.has_thinking()).then(thinking_unsupported)
 }

@@ -12,7 +12,7 @@ async fn start_engine() -> TestEngine {
     TestEngine::start_with(ProcessLock::shared().await, |config| {
         add_anthropic_provider(config);
         let claude = AgentConfig {
-            model: "anthropic/claude".to_owned(),
+            model: "anthropic/claude".into(),
             thinking_tokens: Some(2048),
             ..config.agents[&parse_agent_id("main")].clone()
         };
@@ -38,7 +38,7 @@ async fn a_message_is_answered_and_counted_by_the_provider() {
     test.model.script(ScriptedStream::new().thinking("A greeting.").text("Hello!"));
     let view = run_completed(&test, ANTHROPIC_AGENT, "hi").await;
     assert_eq!(view.output.as_deref(), Some("Hello!"));
-    assert_eq!(view.usage, Usage { input_tokens: 10, output_tokens: 5, estimated: false });
+    assert_eq!(view.usage, Usage { input_tokens: 10, output_tokens: 5, cached_tokens: 0, estimated: false });
     let request = test.model.recorded_requests().pop().unwrap();
     assert_eq!((request.dialect, request.header("x-api-key")), (ModelDialect::Anthropic, Some("sk-ant")));
     let body = &request.body;

@@ -70,10 +70,10 @@ async fn an_answer_is_shown_and_counted_by_the_provider(
     #[values(OpenAi, OpenAiResponses, Anthropic, Gemini)] dialect: ModelDialect,
 ) {
     let test = start_engine().await;
-    test.model.script(ScriptedStream::new().thinking("A greeting.").text("Hel").text("lo!"));
+    test.model.script(ScriptedStream::new().thinking("A greeting.").text("Hel").text("lo!").cached_tokens(4));
     let view = run_completed(&test, dialect, "hi").await;
     assert_eq!(view.output.as_deref(), Some("Hello!"));
-    assert_eq!(view.usage, Usage { input_tokens: 10, output_tokens: 5, estimated: false });
+    assert_eq!(view.usage, Usage { input_tokens: 10, output_tokens: 5, cached_tokens: 4, estimated: false });
     let request = test.model.recorded_requests().pop().unwrap();
     assert_eq!((request.dialect, request.last_user_text.contains("hi")), (dialect, true));
     test.close().await;
@@ -93,6 +93,7 @@ async fn reasoning_survives_the_tool_loop_and_the_turn_unchanged(
     let messages = test.last_messages();
     let seen = messages_as_text(&messages);
     assert!(seen.contains(reasoning_mark(dialect)) && seen.contains("42"), "{seen}");
+    assert!(!seen.contains("skip_thought_signature_validator"), "the own signature was lost: {seen}");
     // The next message sends the turn again; the scripted model refuses changed reasoning.
     run_completed(&test, dialect, "sure?").await;
     if dialect != OpenAi {

@@ -30,6 +30,7 @@ mod incomplete_answers;
 mod mcp;
 mod memory;
 mod metrics;
+mod model_fallback;
 mod npm_packages;
 mod open_file_limit;
 mod openapi;

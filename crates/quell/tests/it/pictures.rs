@@ -18,7 +18,7 @@ pub(crate) fn add_seeing_agents(config: &mut EngineConfig) {
     add_anthropic_provider(config);
     let workdir = Some(config.work_dir.join("main"));
     let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
-    let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
+    let claude = AgentConfig { model: "anthropic/claude".into(), ..seeing.clone() };
     config.agents.extend([(parse_agent_id(OPENAI_AGENT), seeing), (parse_agent_id(ANTHROPIC_AGENT), claude)]);
 }
 

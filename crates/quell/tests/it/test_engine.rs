@@ -579,7 +579,7 @@ pub(crate) fn copy_data_dir(data: &Path) -> TestDataDir {
 
 /// An engine configuration with one agent `main` on the scripted model.
 pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> EngineConfig {
-    let model = AgentConfig { model: "scripted/model".to_owned(), ..AgentConfig::default() };
+    let model = AgentConfig { model: "scripted/model".into(), ..AgentConfig::default() };
     EngineConfig {
         cluster: quell_engine::engine::NodeSettings::default(),
         clock: Clock::start(),
@@ -624,7 +624,7 @@ pub(crate) fn add_dialect_agents(config: &mut EngineConfig) {
         let provider = ProviderConfig { base_url: base_url.clone(), api_key, ..ProviderConfig::new(provider_kind) };
         config.providers.insert(kind.to_owned(), provider);
         let thinking_tokens = (provider_kind != ProviderKind::OPENAI).then_some(2048);
-        let agent = AgentConfig { model: format!("{kind}/m"), thinking_tokens, ..main.clone() };
+        let agent = AgentConfig { model: format!("{kind}/m").into(), thinking_tokens, ..main.clone() };
         config.agents.insert(parse_agent_id(kind), agent);
     }
 }

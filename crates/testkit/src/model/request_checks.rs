@@ -38,7 +38,10 @@ pub(super) fn missing_header(dialect: ModelDialect, incoming: &RawHttpRequest) -
             Some("x-goog-api-key header is required")
         }
         ModelDialect::Gemini => None,
-        ModelDialect::Anthropic if incoming.header("anthropic-version") != Some("2023-06-01") => {
+        // The first is the version of the dialect, the second that of the official client, whose stream is the same.
+        ModelDialect::Anthropic
+            if !matches!(incoming.header("anthropic-version"), Some("2023-06-01" | "2026-10-21")) =>
+        {
             Some("anthropic-version: header is required")
         }
         ModelDialect::Anthropic if incoming.header("x-api-key").is_none_or(str::is_empty) => {
@@ -113,6 +116,8 @@ fn check_part_signatures(body: &Value) -> Vec<HistoryViolation> {
             let is_first_call = part.get("functionCall").is_some() && !std::mem::replace(&mut has_call, true);
             let is_wanted = is_first_call && turn.is_some_and(|turn| at > turn);
             let wrong = match part.get("thoughtSignature").and_then(Value::as_str) {
+                // The service takes this word for a call of another model.
+                Some("skip_thought_signature_validator") => !is_first_call,
                 Some(signature) => signature != part_signature(part),
                 None => is_wanted,
             };

@@ -83,7 +83,7 @@ fn reasoning_text_and_parallel_calls_keep_their_order() {
     ];
     assert_eq!(answer.message.blocks, expected);
     assert_eq!(answer.finish_reason, FinishReason::ToolCalls);
-    assert_eq!(answer.usage, Some(Usage { input_tokens: 90, output_tokens: 42, estimated: false }));
+    assert_eq!(answer.usage, Some(Usage { input_tokens: 90, output_tokens: 42, cached_tokens: 0, estimated: false }));
 }
 
 #[rstest]
@@ -91,7 +91,6 @@ fn reasoning_text_and_parallel_calls_keep_their_order() {
 #[case("incomplete", json!({"reason": "max_output_tokens"}), FinishReason::Length)]
 #[case("incomplete", json!({"reason": "content_filter"}), FinishReason::ContentFilter)]
 #[case("incomplete", json!({"reason": "bored"}), FinishReason::Other("bored".into()))]
-#[case("cancelled", Value::Null, FinishReason::Other("cancelled".into()))]
 fn every_reason_has_its_word(#[case] status: &str, #[case] details: Value, #[case] expected: FinishReason) {
     let refusal = json!({"type": "response.refusal.delta", "delta": "No."});
     let answer = FedAnswer::from_events(&OpenAiResponses, &[refusal, end_event(status, details)]).into_answer();
@@ -132,7 +131,7 @@ fn a_whole_answer_is_taken_with_its_count() {
     let answer = fed.into_answer();
     assert!(answer.message.thinking().all(Thinking::is_returnable));
     assert_eq!(answer.message.calls().next().unwrap().arguments, "{}");
-    assert_eq!(answer.usage, Some(Usage { input_tokens: 7, output_tokens: 5, estimated: false }));
+    assert_eq!(answer.usage, Some(Usage { input_tokens: 7, output_tokens: 5, cached_tokens: 0, estimated: false }));
 }
 
 #[rstest]

@@ -40,8 +40,17 @@ impl Garbage {
             }
             Self::WrongType => stream.raw("data: [\"an\", \"answer\"]\n\n", 1).into(),
             Self::NoJson => stream.raw("data: Internal error, please call Bob\n\n", 1).into(),
-            Self::EndlessText => ScriptedResponse::huge_output(1000 * MB),
-            Self::EndlessEvents => stream.raw("data: {\"type\": \"keepalive\"}\n\n".repeat(10_000), usize::MAX).into(),
+            // Long pieces, because the test need not measure how fast a debug build reads short ones.
+            Self::EndlessText => {
+                let text = "y".repeat(MB / 4);
+                (0..100).fold(stream, |stream, _| stream.text(text.as_str())).step(StreamStep::Silent).into()
+            }
+            Self::EndlessEvents => {
+                let padding = "z".repeat(MB);
+                stream
+                    .raw(format!("data: {{\"type\": \"keepalive\", \"padding\": \"{padding}\"}}\n\n"), usize::MAX)
+                    .into()
+            }
             Self::EndlessComments => stream.raw(": nothing\n\n".repeat(10_000), usize::MAX).into(),
             Self::LongArguments => {
                 let arguments = json!({"path": "large", "content": "x".repeat(50 * MB)});

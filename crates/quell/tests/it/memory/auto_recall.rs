@@ -13,7 +13,7 @@ async fn start_engine_recalling() -> TestEngine {
         config.memory.auto_recall = true;
         add_anthropic_provider(config);
         let main = config.agents[&parse_agent_id("main")].clone();
-        let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..main };
+        let claude = AgentConfig { model: "anthropic/claude".into(), ..main };
         config.agents.insert(parse_agent_id("claude"), claude);
     })
     .await

@@ -157,9 +157,11 @@ impl SweepEngine {
             let seeing = AgentConfig { vision: true, workdir: Some(config.work_dir.join("main")), ..main.clone() };
             let skills = Some("skills".to_owned());
             let approvals = [("*".to_owned(), ApprovalPolicy::Ask)].into();
+            let chain = serde_json::from_value(json!(["scripted/first", "scripted/second"])).unwrap();
             let loopback = NetworkRules::parse(&["127.0.0.1:*"]).unwrap();
             for (name, agent) in [
-                ("hole", AgentConfig { model: "hole/model".to_owned(), ..main.clone() }),
+                ("hole", AgentConfig { model: "hole/model".into(), ..main.clone() }),
+                ("chained", AgentConfig { model: chain, ..main.clone() }),
                 ("small", AgentConfig { window_tokens: 400, ..main.clone() }),
                 ("skilled", AgentConfig { skills, vision: false, ..seeing.clone() }),
                 ("seeing", seeing),
