@@ -55,6 +55,9 @@ pub struct Prompt<'a> {
     pub draft: Option<&'a TurnDraft>,
     /// Text before the user's own text in the message that the draft answers. It is stored in no turn.
     pub run_context: Option<&'a str>,
+    /// The name of the machine's time zone. With it, each message of a user begins with the time at which it was sent.
+    /// Stored times never change, so neither do the bytes of earlier messages.
+    pub time_zone: Option<&'a str>,
     pub vision: Vision<'a>,
 }
 
@@ -104,6 +107,7 @@ pub fn build_lines<'a>(prompt: &Prompt<'a>, dialect: &DialectRules) -> Vec<Promp
         model: prompt.model,
         accepts_thinking: dialect.accepts_thinking,
         vision: prompt.vision,
+        time_zone: prompt.time_zone,
         hidden_images: images::hidden_image_count(prompt.turns, prompt.draft),
         lines: Vec::new(),
         call_ids: CallIdAllocator::new(dialect.is_legal_call_id),
@@ -159,6 +163,7 @@ struct PromptBuilder<'a> {
     model: &'a str,
     accepts_thinking: fn(&Thinking) -> bool,
     vision: Vision<'a>,
+    time_zone: Option<&'a str>,
     /// How many of the next images are not shown.
     hidden_images: usize,
     lines: Vec<PromptLine<'a>>,
@@ -183,7 +188,12 @@ impl<'a> PromptBuilder<'a> {
         let mut ordinal = 0;
         for item in items {
             match item {
-                TurnItem::User { text, .. } => self.push_user_message(text),
+                TurnItem::User { text, at } => {
+                    if let Some(line) = self.time_zone.and_then(|zone| sent_time_line(at.as_deref()?, zone)) {
+                        self.push_user_text(&line);
+                    }
+                    self.push_user_message(text);
+                }
                 TurnItem::Assistant(message) => {
                     let (call_ids, vision, hidden_images) = (&mut self.call_ids, self.vision, &mut self.hidden_images);
                     let message = message.clone().map_calls(|call| {
@@ -297,6 +307,13 @@ fn normalise_blocks<'a>(
 
 fn ends_with_signed_text(blocks: &[MessageBlock<PromptCall<'_>>]) -> bool {
     matches!(blocks, [.., MessageBlock::Thinking(Thinking::BlockSignature { .. }), MessageBlock::Text { .. }])
+}
+
+/// The time of a message, for the model. `at` is UTC in RFC 3339 format.
+fn sent_time_line(at: &str, time_zone: &str) -> Option<String> {
+    let (date, time) = at.split_once('T')?;
+    let (date, time) = (date.get(..10)?, time.get(..8)?);
+    Some(format!("[Sent {date} {time} UTC; the time zone here is {time_zone}]"))
 }
 
 fn append_paragraph(before: &mut String, text: &str) {

@@ -98,6 +98,7 @@ impl Consolidation<'_> {
             turns: &[],
             draft: Some(&draft),
             run_context: Some(exchange.as_json()),
+            time_zone: None,
             vision: Vision::TextOnly,
         };
         let conversation = agent.model.encode_conversation(&prompt);

@@ -170,6 +170,7 @@ fn example_fixture(fake: &FakeModelServer) -> ModelCallFixture {
         turns: &[],
         draft: Some(&draft),
         run_context: None,
+        time_zone: None,
         vision: Vision::TextOnly,
     };
     fixture.conversation = fixture.models.resolve("p/m/1").unwrap().encode_conversation(&prompt);

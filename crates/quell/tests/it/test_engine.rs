@@ -614,6 +614,11 @@ pub(crate) fn provider_config(base_url: &str) -> ProviderConfig {
     ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::OPENAI) }
 }
 
+/// The text of a user's message without the line that tells its time.
+pub(crate) fn without_time(text: &str) -> String {
+    text.split("\n\n").filter(|paragraph| !paragraph.starts_with("[Sent ")).collect::<Vec<_>>().join("\n\n")
+}
+
 /// Adds a provider and an agent of each dialect, all named after its `kind`. The agents think where the dialect has it.
 pub(crate) fn add_dialect_agents(config: &mut EngineConfig) {
     let base_url = config.providers["scripted"].base_url.clone();
