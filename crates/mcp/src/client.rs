@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use quell_process::{CommandNetwork, OutputSink, SandboxSpec};
@@ -20,6 +21,9 @@ use quell_kernel::ToolSpec;
 
 /// Updates of a call that are queued for its run; more progress is dropped.
 const MAX_QUEUED_UPDATES: usize = 64;
+
+/// How long a step waits for a changed list of tools; then the older list is offered.
+const MAX_LIST_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub struct McpClientOptions {
@@ -82,7 +86,8 @@ impl McpClient {
     }
 
     /// The tools that may be offered now. Servers whose tools are unknown are started first, all at once. One that
-    /// cannot be started offers none, and this run does not wait for it again.
+    /// cannot be started offers none, and this run does not wait for it again. A list that a server announced as changed
+    /// is waited for.
     ///
     /// # Errors
     /// [`Cancelled`] when the scope was cancelled first.
@@ -97,6 +102,9 @@ impl McpClient {
             let failed = unknown.iter().zip(connected).filter(|(_, arrival)| arrival.is_err());
             self.lock_failed_servers().extend(failed.map(|(server, _)| server.name.clone()));
         }
+        let changing = self.servers.iter().filter_map(|server| self.pool.ready_connection(server, &self.options));
+        let listing = changing.map(|connection| async move { connection.wait_listed(MAX_LIST_WAIT).await });
+        scope.race(Point::McpTools, join_all(listing)).await?;
         let tools = self.servers.iter().filter_map(|server| self.pool.offered_tools(server, &self.options));
         let mut specs = Vec::new();
         for tools in tools {
@@ -210,7 +218,6 @@ impl std::fmt::Debug for McpCallContext<'_> {
 mod tests {
     use std::collections::BTreeMap;
     use std::net::TcpListener;
-    use std::time::Duration;
 
     use quell_kernel::StopTimeouts;
     use quell_process::{WardenExe, Wardens};

@@ -40,7 +40,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub use client::{McpCallContext, McpClient, McpClientOptions, ServerTool};
 pub use config::{McpConfig, McpConfigError};
-use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, ServerInstance};
+use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, McpConnection, ServerInstance};
 use late_calls::LateCallListener;
 pub use late_calls::LateCallUpdate;
 pub use probe::{McpServerHealth, probe};
@@ -305,18 +305,23 @@ impl ServerPool {
 
     /// The tools of a server: those of the session's own instance if it is ready, otherwise the last known ones.
     fn offered_tools(&self, server: &McpServer, options: &McpClientOptions) -> Option<server::OfferedTools> {
+        let connection = self.ready_connection(server, options);
+        connection.map_or_else(|| server.last_listed_tools(), |connection| Some(connection.tools()))
+    }
+
+    /// The connection of the session's own instance, if it is ready.
+    fn ready_connection(&self, server: &McpServer, options: &McpClientOptions) -> Option<Arc<McpConnection>> {
         let session = (!server.config.shared).then(|| options.session.clone());
         let state = self.lock_state();
         let instances = state.instances.get(&(server.name.clone(), session));
-        let own = instances.into_iter().flatten().find_map(|instance| match instance.state() {
+        instances.into_iter().flatten().find_map(|instance| match instance.state() {
             InstanceState::Ready(connection)
                 if instance.accepts_leases() && std::ptr::eq(&*instance.server, server) =>
             {
-                Some(connection.tools())
+                Some(connection)
             }
             _ => None,
-        });
-        own.or_else(|| server.last_listed_tools())
+        })
     }
 
     fn request_shutdown(&self, level: &InstanceShutdown) {

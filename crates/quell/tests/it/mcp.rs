@@ -1,4 +1,4 @@
-//! MCP servers: a misbehaving one of our own and the official test server.
+//! MCP servers: a misbehaving one of our own, the official ones, and one written with FastMCP.
 
 mod failures;
 mod http;
@@ -6,6 +6,7 @@ mod late_answers;
 mod lifetimes;
 mod official_server;
 mod pictures;
+mod real_servers;
 mod shared_servers;
 mod stops;
 mod tool_use;

@@ -48,7 +48,7 @@ call() {
     die) echo 'as the test wants' >&2; exit 3 ;;
     flood) yes '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"flood"}}' | head -n 20000; text "$id" drained ;;
     junk) say 'this is no JSON'; say '{"jsonrpc":"2.0"}'; text 4242 'for nobody'; text "$id" survived ;;
-    grow) grown=grown; say '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; text "$id" grown ;;
+    grow) grown=grown; [ "$(field text)" != slowly ] || slow_list=1; say '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; text "$id" grown ;;
     beg) begging=$id; replies=; ask s sampling/createMessage '{"messages":[],"maxTokens":1}'; ask r roots/list '{}'; ask e elicitation/create '{"message":"hm","requestedSchema":{"type":"object","properties":{}}}' ;;
     slow) for step in 1 2 3 4; do sleep 0.4; progress "$token" "$step"; done; text "$id" done ;;
     huge) huge "$id" ;;
@@ -73,7 +73,7 @@ while IFS= read -r line; do
     *'"method":"ping"'*)
         if [ -n "$MCP_NO_PING" ]; then say '{"jsonrpc":"2.0","id":'"$id"',"error":{"code":-32601,"message":"no such method"}}'; else answer "$id" '{}'; fi
         ;;
-    *'"method":"tools/list"'*) answer "$id" "$(tools)" ;;
+    *'"method":"tools/list"'*) [ -n "$slow_list" ] || answer "$id" "$(tools)" ;;
     *'"method":"tools/call"'*) call ;;
     *'"method":"notifications/cancelled"'*)
         if [ "$how" = finish ]; then text "$waiting" 'finished all the same'; fi
