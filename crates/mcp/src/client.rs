@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use quell_process::{CommandNetwork, OutputSink, SandboxSpec};
 use quell_protocol::{ResourceKind, RunId, SessionKey, ToolOutputStream};
 use quell_scope::{Cancelled, Point, Scope};
@@ -13,6 +15,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::call::{CallUpdate, LeasedConnection, McpCall, wait_until_ready};
+use super::questions::{PendingQuestion, QuestionAsker};
 use super::result::{self, ToolAnswer};
 use super::server::{McpServer, OfferedTool};
 use super::tool_names::server_of_tool;
@@ -67,6 +70,8 @@ pub struct McpCallContext<'a> {
     pub output_limit: usize,
     /// Receives the server's progress reports.
     pub sink: &'a mut dyn OutputSink,
+    /// Asks the user what the server wants to know.
+    pub asker: &'a dyn QuestionAsker,
 }
 
 impl McpClient {
@@ -190,21 +195,40 @@ impl<'c> ServerTool<'c> {
         let call = McpCall { scope: scope.clone(), lease, connection, held, run, updates, output_limit: limit };
         scope.spawn(call.run(own_name.clone(), arguments.as_object().cloned()));
         scope.check(Point::McpCall)?;
+        let mut questions = FuturesUnordered::new();
         loop {
             // A stop does not end this wait: the task of the call handles the stop within its time limits and sends the
             // outcome.
             let update = tokio::select! {
                 biased;
                 () = scope.forced() => return Err(Cancelled),
+                Some(()) = questions.next() => continue,
                 news = update_receiver.recv() => news,
             };
             match update {
                 Some(CallUpdate::Progress(text)) => context.sink.output(ToolOutputStream::Stdout, &text),
+                Some(CallUpdate::Question(question)) => questions.push(answer_question(context.asker, question)),
                 Some(CallUpdate::Done(result)) => return Ok(result),
                 // The request was never sent, because the scope was cancelled first.
                 None => return Err(Cancelled),
             }
         }
+    }
+}
+
+/// Asks the user and sends the answer. A stop, or a server that withdraws its question, ends it without one.
+async fn answer_question(asker: &dyn QuestionAsker, pending: PendingQuestion) {
+    let PendingQuestion { question, mut reply } = pending;
+    // Dropping the question withdraws it.
+    // waits: until the run is stopped, which `ask` races, or the server has gone on.
+    let answer = tokio::select! {
+        biased;
+        () = reply.closed() => return,
+        answer = asker.ask(question) => answer,
+    };
+    if let Ok(answer) = answer {
+        // This fails if the server has withdrawn the question meanwhile.
+        let _ = reply.send(answer);
     }
 }
 

@@ -17,6 +17,7 @@ mod line_limit;
 mod message_monitor;
 mod ordered_transport;
 mod probe;
+mod questions;
 mod result;
 mod server;
 mod server_process;
@@ -44,6 +45,7 @@ use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, Mc
 use late_calls::LateCallListener;
 pub use late_calls::LateCallUpdate;
 pub use probe::{McpServerHealth, probe};
+pub use questions::{QuestionAnswer, QuestionAsker};
 pub use result::ToolAnswer;
 use server::McpServer;
 pub use tool_names::server_of_tool;

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::late_calls::{LateCallListener, UnconfirmedCall};
+use super::questions::AskableCalls;
 
 /// Progress reports that are queued per call; more are dropped.
 const MAX_QUEUED_PROGRESS: usize = 64;
@@ -30,6 +31,8 @@ pub(super) struct MessageMonitor {
     listener: Arc<LateCallListener>,
     /// How often the server said that its list of tools has changed.
     pub(super) tool_list_changes: watch::Sender<u64>,
+    /// The calls for which the server may ask the user something.
+    pub(super) askable_calls: AskableCalls,
     /// True when it became known late that the server ignored a cancel.
     pub(super) ignored_cancel: watch::Sender<bool>,
 }
@@ -73,7 +76,8 @@ impl MessageMonitor {
     /// Updates after the end of a run go to `listener`.
     pub(super) fn new(listener: Arc<LateCallListener>) -> Self {
         let (tool_list_changes, ignored_cancel) = (watch::Sender::new(0), watch::Sender::new(false));
-        Self { calls: Mutex::default(), listener, tool_list_changes, ignored_cancel }
+        let askable_calls = AskableCalls::default();
+        Self { calls: Mutex::default(), listener, tool_list_changes, askable_calls, ignored_cancel }
     }
 
     /// The monitor of a call; created at the first use.

@@ -29,8 +29,10 @@ impl ApprovalMessage {
     /// The message as it has to be now, in one piece. The call is allowed only where the whole of it is shown.
     pub(super) fn new(row: &ApprovalRow, format: &MessageFormat) -> Self {
         let heading = heading(row);
-        let block = shown_arguments(row).and_then(|block| single_piece(&format!("{heading}\n{block}"), format));
-        let may_allow = block.is_some();
+        let form = answer_hint(row);
+        let block = shown_arguments(row).and_then(|block| single_piece(&format!("{heading}\n{block}{form}"), format));
+        // A button carries no values.
+        let may_allow = block.is_some() && form.is_empty();
         let piece = block.or_else(|| single_piece(&format!("{heading}\n{CALL_TOO_LONG}"), format));
         Self { piece: piece.unwrap_or_default(), buttons: buttons(row, may_allow) }
     }
@@ -41,16 +43,27 @@ impl ApprovalMessage {
     }
 }
 
+/// How a question with fields is answered; empty for anything else.
+fn answer_hint(row: &ApprovalRow) -> String {
+    let form = row.question.as_ref().map(|question| question.answer_form()).unwrap_or_default();
+    let is_needed = row.state == ApprovalState::Pending && !form.is_empty();
+    if is_needed { format!("\nAnswer with: /approve {} {form}", row.id) } else { String::new() }
+}
+
 /// The notice that a call waits, for networks without buttons. It offers `/approve` only if the chat shows the whole
 /// call.
 pub(super) fn approval_notice_text(row: &ApprovalRow) -> String {
     let (heading, id) = (heading(row), &row.id);
-    match shown_arguments(row) {
-        Some(block) => {
+    match (shown_arguments(row), &row.question) {
+        (Some(block), Some(question)) => {
+            let form = question.answer_form();
+            format!("{heading}\n{block}\nAnswer with one of these:\n/approve {id} {form}\n/deny {id}")
+        }
+        (Some(block), None) => {
             let session = if row.quorum < 2 { format!("/approve {id} session\n") } else { String::new() };
             format!("{heading}\n{block}\nAnswer with one of these:\n/approve {id}\n{session}/deny {id} REASON")
         }
-        None => format!("{heading}\n{CALL_TOO_LONG}\n/deny {id} REASON"),
+        (None, _) => format!("{heading}\n{CALL_TOO_LONG}\n/deny {id} REASON"),
     }
 }
 
@@ -62,6 +75,7 @@ pub(super) fn settled_before_text(row: &ApprovalRow) -> String {
 pub(super) fn allowed_text(row: &ApprovalRow, scope: AllowanceScope) -> String {
     let tool = tool_name(row);
     match (row.missing_allowances(), scope) {
+        _ if row.question.is_some() => format!("✅ Answered: `{tool}`."),
         (0, AllowanceScope::Once) => format!("✅ Allowed: `{tool}`."),
         (0, AllowanceScope::Session) => format!("✅ Allowed in this conversation: `{tool}`."),
         (0, AllowanceScope::Pattern) => format!("✅ Allowed: `{tool}`, and calls that match the pattern."),
@@ -73,7 +87,10 @@ pub(super) fn allowed_text(row: &ApprovalRow, scope: AllowanceScope) -> String {
 }
 
 pub(super) fn denied_text(row: &ApprovalRow) -> String {
-    format!("🚫 Denied: `{}`. The model is told.", tool_name(row))
+    match row.question {
+        Some(_) => format!("🚫 Declined: `{}` goes on without an answer.", tool_name(row)),
+        None => format!("🚫 Denied: `{}`. The model is told.", tool_name(row)),
+    }
 }
 
 fn heading(row: &ApprovalRow) -> String {
@@ -84,6 +101,10 @@ fn heading(row: &ApprovalRow) -> String {
         let rule = one_line(&escalation.rule, 300).replace('`', "");
         format!(" ⚠️ to run OUTSIDE OF THE SANDBOX (all files and the network; now {rule})")
     });
+    if let Some(question) = &row.question {
+        let server = one_line(&question.server, 60).replace('`', "");
+        return format!("❓ The MCP server `{server}` asks, for `{}`:", tool_name(row));
+    }
     let waits = format!("◔ `{}` waits for approval{place}:", tool_name(row));
     if row.quorum < 2 {
         return waits;
@@ -97,6 +118,17 @@ fn heading(row: &ApprovalRow) -> String {
 
 fn settled_text(row: &ApprovalRow) -> String {
     let tool = tool_name(row);
+    if row.question.is_some() {
+        return match &row.state {
+            ApprovalState::Pending => format!("`{tool}` asks."),
+            ApprovalState::Allowed { .. } => format!("✅ `{tool}` was answered by {}.", names(&row.allowed_by)),
+            ApprovalState::Denied { by, .. } => {
+                format!("🚫 `{tool}` got no answer: declined by {}.", names(std::slice::from_ref(by)))
+            }
+            ApprovalState::TimedOut => format!("⌛ `{tool}` got no answer in time."),
+            ApprovalState::Cancelled => format!("⏹ `{tool}` needs no answer any more."),
+        };
+    }
     match &row.state {
         ApprovalState::Pending => format!("`{tool}` waits."),
         ApprovalState::Allowed { .. } => format!("✅ `{tool}` was allowed by {}.", names(&row.allowed_by)),
@@ -133,7 +165,11 @@ fn buttons(row: &ApprovalRow, may_allow: bool) -> Vec<MessageButton> {
     let offered = [
         (ButtonChoice::AllowOnce, "Approve", may_allow),
         // What needs several people is allowed for one call only.
-        (ButtonChoice::AllowInSession, "Approve in this conversation", may_allow && row.quorum < 2),
+        (
+            ButtonChoice::AllowInSession,
+            "Approve in this conversation",
+            may_allow && row.quorum < 2 && row.question.is_none(),
+        ),
         (ButtonChoice::Deny, "Deny", true),
     ];
     let offered = offered.into_iter().filter(|(_, _, is_offered)| *is_offered);
@@ -186,6 +222,8 @@ mod tests {
             tool: "shell".to_owned(),
             arguments: json!({ "command": command }),
             escalation: None,
+            question: None,
+            answer_fields: None,
             requested_at: String::new(),
             expires_at: String::new(),
             own_model: false,
@@ -263,5 +301,39 @@ mod tests {
             assert!(settled.piece.plain.contains("echo hi"), "the record of the call stays: {settled:?}");
             assert!(settled_before_text(&row).contains("Nothing was changed"));
         }
+    }
+
+    #[test]
+    fn a_question_is_asked_answered_and_declined_in_its_own_words() {
+        let field = quell_protocol::question::QuestionField {
+            name: "name".to_owned(),
+            title: None,
+            description: None,
+            kind: quell_protocol::question::QuestionFieldKind::Text,
+            options: Vec::new(),
+            required: true,
+            default: None,
+        };
+        let question = |fields| quell_protocol::question::ServerQuestion {
+            server: "files".to_owned(),
+            message: "Who are you?".to_owned(),
+            fields,
+        };
+        let asked = |fields| ApprovalRow {
+            tool: "files__ask".to_owned(),
+            arguments: question(Vec::clone(&fields)).to_arguments(),
+            question: Some(Box::new(question(fields))),
+            ..row("ls")
+        };
+        let row = asked(vec![field]);
+        let text = approval_notice_text(&row);
+        assert!(text.starts_with("❓ The MCP server `files` asks, for `files__ask`:"), "{text}");
+        assert!(text.contains("Who are you?") && text.contains(" name=TEXT\n/deny "), "{text}");
+        // A button carries no values, so only the denial has one.
+        let message = ApprovalMessage::new(&row, &FORMAT);
+        assert!(!message.offers(Decision::Allow) && message.offers(Decision::Deny));
+        assert!(ApprovalMessage::new(&asked(Vec::new()), &FORMAT).offers(Decision::Allow));
+        assert_eq!(denied_text(&row), "🚫 Declined: `files__ask` goes on without an answer.");
+        assert_eq!(allowed_text(&row, AllowanceScope::Once), "✅ Answered: `files__ask`.");
     }
 }

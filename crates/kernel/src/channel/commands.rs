@@ -16,6 +16,7 @@ pub const HELP_TEXT: &str = "\
 /models - the providers
 /models PROVIDER - use another provider in this conversation
 /approve ID - allow a call that waits (approvers)
+/approve ID NAME=VALUE - answer a question of an MCP server
 /approve ID session - allow such calls in this conversation, too
 /approve ID pattern PATTERN - allow calls whose command or path matches, too
 /deny ID REASON - deny a call that waits; the reason is for the model
@@ -157,6 +158,7 @@ mod tests {
     #[case("/model llama3.2:8b", model("llama3.2:8b"))]
     #[case("/model", Some(ChannelCommand::Model))]
     #[case("/approve 01a2-b3", answer("01a2-b3", Decision::Allow.into()))]
+    #[case("/approve 01a2 name=Ada Lovelace", answer("01a2", ApprovalAnswer::with_fields([("name".to_owned(), "Ada Lovelace".into())].into_iter().collect())))]
     #[case("/approve 01a2 session", answer("01a2", ApprovalAnswer::for_session()))]
     #[case("/approve 01a2 pattern git  log *", answer("01a2", ApprovalAnswer::for_pattern("git  log *".to_owned())))]
     #[case("/deny@quell_bot 01a2", answer("01a2", ApprovalAnswer::denial(None)))]

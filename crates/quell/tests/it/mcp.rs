@@ -6,6 +6,7 @@ mod late_answers;
 mod lifetimes;
 mod official_server;
 mod pictures;
+mod questions;
 mod real_servers;
 mod shared_servers;
 mod stops;

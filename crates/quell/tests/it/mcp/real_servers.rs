@@ -35,21 +35,21 @@ async fn start_npm_server(package: &str, change: impl FnOnce(&mut McpConfig)) ->
 }
 
 #[derive(Debug, Clone, Copy)]
-enum ServerTransport {
+pub(super) enum ServerTransport {
     Pipes,
     Http,
 }
 
 /// A FastMCP server: a child of the engine, or of the test.
-struct FastMcp {
-    test: TestEngine,
+pub(super) struct FastMcp {
+    pub(super) test: TestEngine,
     marker: ProcessMarker,
     _process: Option<Child>,
 }
 
 impl FastMcp {
     /// `None` where tests with FastMCP are skipped.
-    async fn start(transport: ServerTransport) -> Option<Self> {
+    pub(super) async fn start(transport: ServerTransport) -> Option<Self> {
         if is_switched_off("QUELL_SKIP_FASTMCP") {
             return None;
         }
@@ -94,7 +94,7 @@ impl FastMcp {
         view
     }
 
-    async fn close(self) {
+    pub(super) async fn close(self) {
         self.test.close().await;
         self.marker.wait_gone(WAIT_TIMEOUT).await;
     }
