@@ -261,6 +261,7 @@ mod tests {
             servers: BTreeMap::from([("far".to_owned(), McpConfig { url, ..McpConfig::default() })]),
             wardens: Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap(),
             environment: Vec::new(),
+            data_dir: PathBuf::from("/"),
             times: StopTimeouts::default(),
             clock: Clock::start(),
         })

@@ -23,6 +23,7 @@ use super::http_connection::ScopedHttpClient;
 use super::instance::ServerInstance;
 use super::line_limit::{LineLimitReader, MAX_MESSAGE_BYTES};
 use super::message_monitor::MessageMonitor;
+use super::oauth::ConnectionTokens;
 use super::ordered_transport::OrderedTransport;
 use super::server::McpServer;
 use super::server_process::ServerProcess;
@@ -78,6 +79,9 @@ pub(super) async fn initialize_and_list_tools(
             ServerConnection::Pipes(OrderedTransport::new(inner))
         }
         ConnectTarget::Http(url, http) => {
+            if let Some(file) = &server.token_file {
+                http.set_tokens(ConnectionTokens::open(&url, file).await?);
+            }
             let mut config = StreamableHttpClientTransportConfig::with_uri(url);
             config.max_sse_event_size = MAX_MESSAGE_BYTES;
             config.custom_headers = server.config.header_list()?.into_iter().collect();

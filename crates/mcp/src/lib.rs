@@ -15,6 +15,7 @@ mod instance;
 mod late_calls;
 mod line_limit;
 mod message_monitor;
+mod oauth;
 mod ordered_transport;
 mod probe;
 mod questions;
@@ -22,11 +23,13 @@ mod result;
 mod server;
 mod server_process;
 mod server_transport;
+mod sign_in;
 mod supervisor;
 mod tool_names;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::StopTimeouts;
@@ -44,10 +47,12 @@ pub use config::{McpConfig, McpConfigError};
 use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, McpConnection, ServerInstance};
 use late_calls::LateCallListener;
 pub use late_calls::LateCallUpdate;
+use oauth::TokenFile;
 pub use probe::{McpServerHealth, probe};
 pub use questions::{QuestionAnswer, QuestionAsker};
 pub use result::ToolAnswer;
 use server::McpServer;
+pub use sign_in::{McpSignIn, sign_out, start_sign_in};
 pub use tool_names::server_of_tool;
 
 /// All MCP servers of an engine. Clones share one pool.
@@ -61,6 +66,8 @@ pub struct McpSettings {
     pub wardens: Wardens,
     /// The environment variables of server processes.
     pub environment: Vec<(OsString, OsString)>,
+    /// The directory below which the tokens of sign-ins are kept.
+    pub data_dir: PathBuf,
     /// The times of the stop ladder.
     pub times: StopTimeouts,
     pub clock: Clock,
@@ -139,7 +146,8 @@ impl Mcp {
     pub fn new(settings: McpSettings) -> Result<Self, McpConfigError> {
         let mut servers = BTreeMap::new();
         for (name, config) in settings.servers {
-            let server = McpServer::new(&name, config, settings.times)?;
+            let mut server = McpServer::new(&name, config, settings.times)?;
+            server.token_file = server.config.oauth.then(|| TokenFile::of_server(&settings.data_dir, &name));
             servers.insert(name, Arc::new(server));
         }
         Ok(Self(Arc::new(ServerPool {

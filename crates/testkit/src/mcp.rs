@@ -6,6 +6,7 @@
 //! more than 16 MiB; with `MCP_STUCK` it ignores the end of its input and SIGTERM. `MCP_MARK` marks all of its
 //! processes.
 
+mod authorization;
 mod http_server;
 
 use crate::or_fail::OrFail as _;

@@ -4,6 +4,7 @@ mod failures;
 mod http;
 mod late_answers;
 mod lifetimes;
+mod oauth;
 mod official_server;
 mod pictures;
 mod questions;
