@@ -24,6 +24,7 @@ mod notice_sender;
 mod notices;
 mod operations;
 mod progress;
+mod question_texts;
 mod receipt_texts;
 mod reply_delivery;
 mod reply_target;

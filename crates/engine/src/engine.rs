@@ -433,6 +433,7 @@ fn build_services(
         servers: config.mcp.clone(),
         wardens: wardens.clone(),
         environment: config.environment.clone(),
+        data_dir: config.data_dir.clone(),
         times: config.stop_timeouts,
         clock,
     })?;

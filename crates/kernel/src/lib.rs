@@ -33,6 +33,7 @@ pub mod retry;
 pub mod routing;
 pub mod run;
 pub mod secret_lifetime;
+pub mod server_question;
 pub mod session;
 pub mod skill;
 pub mod stop_text;

@@ -64,6 +64,8 @@ points! {
     Fetch,
     /// Waiting for the start of an MCP server.
     McpStart,
+    /// Waiting for the changed tool list of an MCP server.
+    McpTools,
     /// Waiting for the result of an MCP call.
     McpCall,
     /// Saving the images of an MCP result.

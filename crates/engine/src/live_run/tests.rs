@@ -79,6 +79,8 @@ fn approval(call: &CallId, arguments: &serde_json::Value) -> ApprovalRow {
         tool: "shell".to_owned(),
         arguments: arguments.clone(),
         escalation: None,
+        question: None,
+        answer_fields: None,
         requested_at: String::new(),
         expires_at: String::new(),
         own_model: false,
