@@ -21,6 +21,7 @@ pub mod json_object;
 pub mod memory;
 pub mod receipt;
 pub mod sandbox;
+pub mod schedule;
 pub mod session;
 pub mod verdict;
 pub mod web_ui;
