@@ -13,6 +13,7 @@ mod memory;
 mod page;
 mod processes;
 mod runs;
+mod schedules;
 mod send;
 mod sessions;
 mod stop;
@@ -41,6 +42,7 @@ pub use memory::MemoryArgs;
 pub use page::PageArgs;
 pub use processes::ProcessesArgs;
 pub use runs::RunsArgs;
+pub use schedules::SchedulesArgs;
 pub use send::SendMessageArgs;
 pub use sessions::SessionsArgs;
 pub use stop::StopArgs;
@@ -65,6 +67,8 @@ pub enum ClientSubcommand {
     Approvals(ApprovalsArgs),
     /// List and test chat channels, send a text to a chat
     Channels(ChannelsArgs),
+    /// List, make, pause and remove schedules: runs that start at a time
+    Schedules(SchedulesArgs),
     /// Stop a run, a session or everything, and wait until it has ended
     Stop(StopArgs),
     /// Refuse new runs until the hold is lifted
@@ -258,6 +262,7 @@ async fn dispatch_subcommand(verb: ClientSubcommand, client: &DaemonClient, io: 
         ClientSubcommand::Processes(args) => processes::run(client, args, io).await,
         ClientSubcommand::Memory(args) => memory::run(client, args, io).await,
         ClientSubcommand::Approvals(args) => approvals::run(client, args, io).await,
+        ClientSubcommand::Schedules(args) => schedules::run(client, args, io).await,
         ClientSubcommand::Channels(args) => channels::run(client, args, io).await,
         ClientSubcommand::Stop(args) => stop::run(client, args, io).await,
         ClientSubcommand::Hold(args) => hold::run(client, args, io).await,

@@ -42,6 +42,7 @@ use crate::hooks::Hooks;
 use crate::journal::JournalWriteError;
 use crate::live_run::{BillingInfo, LiveRun, RunWriter};
 use crate::memory::NoteMemory;
+use crate::schedules::Schedules;
 pub use approval::{ApprovalRequest, request_approval};
 use compaction::{CompactionOutcome, CompactionTarget, RequestBudget};
 pub use config::{AgentConfig, Limits, ThinkingSetting, thinking_unsupported};
@@ -128,6 +129,7 @@ pub struct Services {
     pub sandbox_site: Arc<SandboxSite>,
     pub background: BackgroundWork,
     pub memory: NoteMemory,
+    pub schedules: Schedules,
     pub approvals: Approvals,
     pub limits: Limits,
 }

@@ -175,6 +175,14 @@ pub fn default_missed_policy(request: &ScheduleRequest) -> MissedPolicy {
     if request.at.is_some() { MissedPolicy::Once } else { MissedPolicy::Skip }
 }
 
+/// Checks the name of a time zone.
+///
+/// # Errors
+/// There is no zone of this name.
+pub fn check_zone(name: &str) -> Result<(), ScheduleError> {
+    parse_zone(name).map(drop)
+}
+
 fn parse_zone(name: &str) -> Result<TimeZone, ScheduleError> {
     TimeZone::get(name).map_err(|_| ScheduleError::UnknownZone(name.to_owned()))
 }

@@ -4,6 +4,7 @@ mod archive;
 mod channels;
 mod notes;
 mod runs;
+mod schedules;
 mod sessions;
 mod small_areas;
 
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     MaintenanceStore, Note, NoteScope, PendingReply, RunRow, Store, StoreBackend, StoreError, StoreFuture, StoredAgent,
-    StoredCookie, StoredSession, StoredToken, StoredWebhook, TempFile,
+    StoredCookie, StoredSchedule, StoredSession, StoredToken, StoredWebhook, TempFile,
 };
 
 /// A database that stays when its store is closed, as a file does.
@@ -66,6 +67,7 @@ struct Data {
     pending_replies: BTreeMap<String, ReplyEntry>,
     webhooks: Vec<StoredWebhook>,
     agents: BTreeMap<String, StoredAgent>,
+    schedules: BTreeMap<String, StoredSchedule>,
     tokens: BTreeMap<String, StoredToken>,
     cookies: Vec<StoredCookie>,
     audit: Vec<AuditRow>,

@@ -173,8 +173,9 @@ impl Engine {
             if stop.hold {
                 self.hold_now();
             }
-            let stop_result = self.inner().runs.stop(&stop.scope, &stop.requester, &stop.request);
+            let mut stop_result = self.inner().runs.stop(&stop.scope, &stop.requester, &stop.request);
             self.stop_pending_sessions(&stop.scope, &stop.requester);
+            self.stop_schedules(&stop.scope, &stop.requester, &stop.request, &mut stop_result);
             tracing::info!(
                 principal = %stop.requester.principal, surface = ?stop.request.surface, scope = ?stop.scope, stop_level = ?stop.request.level,
                 stopped = stop_result.aborted.len(), processes = stop_result.background.newly_ended, "stop of another node carried out"

@@ -232,6 +232,7 @@ pub fn build_stop_answer(stop_result: &StopResult) -> StopAnswer {
         run_ids: stop_result.aborted.clone(),
         ending: stop_result.already_ending.clone(),
         withdrawn: withdrawn.map(|(run_id, text)| Withdrawn { run_id, text }).collect(),
+        paused_schedules: stop_result.paused_schedules.clone(),
         unreached: Vec::new(),
     };
     stop_result.peers.add_to(&mut answer);

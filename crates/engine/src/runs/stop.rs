@@ -17,6 +17,8 @@ pub struct StopResult {
     /// Every run that the stop covers, aborted by this call or not.
     pub tickets: Vec<Ticket>,
     pub background: BackgroundStop,
+    /// The ids of the schedules that it paused.
+    pub paused_schedules: Vec<String>,
     /// The part of other nodes of the cluster.
     pub peers: PeerStops,
 }

@@ -5,7 +5,12 @@ use super::connection::PgConnection;
 use crate::StoreError;
 
 /// Statements from each schema to the next one, beginning with an empty database.
-const MIGRATIONS: [&str; 3] = [include_str!("schema.sql"), include_str!("cluster.sql"), include_str!("node_spend.sql")];
+const MIGRATIONS: [&str; 4] = [
+    include_str!("schema.sql"),
+    include_str!("cluster.sql"),
+    include_str!("node_spend.sql"),
+    include_str!("schedules.sql"),
+];
 
 /// The advisory lock of migrations: the bytes of `quell`, and 2.
 const MIGRATION_LOCK: i64 = 0x0071_7565_6c6c_0002;

@@ -10,8 +10,8 @@ use crate::conformance::{
     session_archive, session_key,
 };
 use crate::{
-    ArchivedHistoryItem, JournalRow, Note, NoteScope, PrivateEndpoints, QueuedWebhook, RunRow, RunSpend, SessionSetup,
-    SessionSetupAccess, Store, StoredAgent, StoredCookie, StoredRunState, StoredToken,
+    ArchivedHistoryItem, JournalRow, Note, NoteScope, PrivateEndpoints, QueuedWebhook, RunRow, RunSpend, ScheduleQuota,
+    SessionSetup, SessionSetupAccess, Store, StoredAgent, StoredCookie, StoredRunState, StoredSchedule, StoredToken,
 };
 
 /// A zero byte, the character that encodes it, and what a line of `COPY` escapes.
@@ -148,6 +148,8 @@ async fn fill_access(store: &Store) {
         created_by: admin(),
     };
     store.agents().create(agent).await.unwrap();
+    let schedule = StoredSchedule { id: "daily".into(), owner: admin(), revision: 7, definition: ODD.into() };
+    store.schedules().create(schedule, ScheduleQuota { per_owner: 1, total: 1 }).await.unwrap();
     // The highest number is of an entry that is gone.
     let times = ["2026-11-20", "2026-11-20", "2026-01-01"];
     let mut entries: Vec<_> = times.iter().map(|time| deletion_entry(time, ODD)).collect();
