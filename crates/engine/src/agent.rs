@@ -31,6 +31,7 @@ use quell_kernel::turn::{ToolCall, Turn, TurnDraft};
 use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSink};
 use quell_mcp::{Mcp, McpClient, McpClientOptions, SessionEndpoint};
 use quell_process::{CommandNetwork, SandboxSpec, Wardens};
+use quell_protocol::schedule::ScheduleDelivery;
 use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Usage};
 use quell_scope::{Cancelled, Interrupted, Point, Scope};
 use quell_tools::Toolbox;
@@ -56,8 +57,8 @@ pub use registry::{
 };
 pub use sandbox::SandboxSite;
 pub use tools::{
-    SEND_FILE, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names, resource_kind_of_tool,
-    sub_run_report,
+    CRON_ADD, SEND_FILE, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names,
+    resource_kind_of_tool, sub_run_report,
 };
 
 /// An agent, ready to run: its configuration with everything resolved.
@@ -144,6 +145,8 @@ pub trait RunControl: Send + Sync {
     fn usage_today(&self) -> Usage;
     /// Aborts the run, because a budget is used up.
     fn abort_over_budget(&self, reason: StopReason);
+    /// The chat that the run answers, if any.
+    fn chat(&self) -> Option<ScheduleDelivery>;
     /// Starts a sub-run. Once it is accepted, a stop of this run covers it, even if the future is dropped. The error is
     /// a text for the model.
     fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<Arc<LiveRun>, String>>;

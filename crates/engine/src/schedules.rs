@@ -456,7 +456,8 @@ impl Schedules {
         StoppedSchedules { ids, firing }
     }
 
-    pub(crate) fn has_unstored_pauses(&self) -> bool {
+    /// True while the pauses of a stop are in force and not stored yet.
+    pub fn has_unstored_pauses(&self) -> bool {
         !self.lock().pauses.is_empty()
     }
 

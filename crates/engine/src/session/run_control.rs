@@ -9,6 +9,7 @@ use quell_kernel::registry::RunPhase;
 use quell_kernel::turn::BACKGROUND_NEWS_PREFIX;
 use quell_kernel::visibility::Sharing;
 use quell_protocol::api::OnBusy;
+use quell_protocol::schedule::ScheduleDelivery;
 use quell_protocol::{AgentId, Principal, ResourceKind, Rung, SessionKey, StopReason, Surface, Usage, Verdict};
 use quell_scope::{Held, Release};
 use quell_tools::ToolOutput;
@@ -47,6 +48,11 @@ impl RunControl for SessionRunControl<'_> {
 
     fn abort_over_budget(&self, reason: StopReason) {
         self.sessions.0.runs.abort_runs(vec![self.live_run.run.id.clone()], StopLevel::Gentle, &reason);
+    }
+
+    fn chat(&self) -> Option<ScheduleDelivery> {
+        let message = self.live_run.channel_origin.as_ref()?.message();
+        Some(ScheduleDelivery { channel: message.channel.clone(), to: message.reply_target.clone() })
     }
 
     fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<Arc<LiveRun>, String>> {
