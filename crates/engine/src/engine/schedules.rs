@@ -376,11 +376,18 @@ pub(super) async fn run_schedules(engine: Engine) {
 }
 
 async fn fire_repeatedly(engine: &Engine, permit: DutyPermit) {
-    if let Err(error) = engine.settle_claimed_firings().await {
-        tracing::warn!(%error, "firings that were claimed before could not be read");
-    }
+    // After an error nobody knows whether a firing was claimed.
+    let mut has_failed = true;
     loop {
-        let wait = match engine.fire_due_schedules(&permit).await {
+        let fired = async {
+            if has_failed {
+                engine.settle_claimed_firings().await?;
+            }
+            engine.fire_due_schedules(&permit).await
+        };
+        let fired = fired.await;
+        has_failed = fired.is_err();
+        let wait = match fired {
             Ok(()) => match engine.schedules().reload().await {
                 Ok(records) => engine.time_to_next_schedule(&records),
                 Err(_) => SHORT_WAIT,
