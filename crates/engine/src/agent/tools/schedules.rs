@@ -120,13 +120,14 @@ impl RunTool for CronRemoveArgs {
     async fn call(self, run: &AgentLoop<'_>) -> Result<ToolOutput, Cancelled> {
         let principal = &run.writer.run().principal;
         let remove = async {
+            // waits: raced below, together with the deletion.
             let records = run.services.schedules.reload().await?;
             let is_own = |view: &ScheduleView| view.id == self.id && view.created_by == *principal;
-            match records.iter().any(|record| is_own(&record.view)) {
-                // waits: raced below, together with the list.
-                true => run.services.schedules.delete(&self.id).await,
-                false => Ok(false),
+            if !records.iter().any(|record| is_own(&record.view)) {
+                return Ok(false);
             }
+            // waits: the same race.
+            run.services.schedules.delete(&self.id).await
         };
         Ok(match run.scope.race(Point::Remember, remove).await? {
             Ok(true) => ToolOutput::ok(format!("The schedule {} is deleted.", self.id)),
