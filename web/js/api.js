@@ -30,6 +30,13 @@ export function onSignedOut(fn) {
   return () => signedOutListeners.delete(fn);
 }
 
+let unreachedNodesListener = () => {};
+
+/** `fn(nodes)` is called with the nodes of the cluster that could not be asked for a stop. */
+export function onUnreachedNodes(fn) {
+  unreachedNodesListener = fn;
+}
+
 export function sessionPath(key) {
   return `/api/sessions/${encodeURIComponent(key)}`;
 }
@@ -58,8 +65,12 @@ export function del(path) {
   return sendRequest("DELETE", path);
 }
 
-export function stop(path, body = {}, options = {}) {
-  return sendRequest("POST", path, body, { priority: "high", keepalive: true, ...options });
+export async function stop(path, body = {}, options = {}) {
+  const answer = await sendRequest("POST", path, body, { priority: "high", keepalive: true, ...options });
+  if (answer?.unreached?.length > 0) {
+    unreachedNodesListener(answer.unreached);
+  }
+  return answer;
 }
 
 async function sendRequest(method, path, body, options = {}) {

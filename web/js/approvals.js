@@ -61,7 +61,23 @@ function render(root, approvals, createEmpty) {
   // Keep keyboard focus in the list when the focused card is gone.
   if (focused && !focused.isConnected) {
     const next = root.children[Math.min(focusedIndex, root.children.length - 1)];
-    next?.querySelector(".deny")?.focus();
+    (next?.querySelector(".deny") ?? next)?.focus();
+  }
+}
+
+const KEY_BUTTONS = { y: ".allow", s: ".allow-session", n: ".deny" };
+
+/** Answers the focused card by a letter: y once, s for the session, n not. Letters in a field are text. */
+function answerByKey(event) {
+  const card = event.currentTarget;
+  const isPlain = !event.repeat && !event.ctrlKey && !event.altKey && !event.metaKey;
+  if (!isPlain || event.target.closest("input, textarea") || card.classList.contains("click-guard")) {
+    return;
+  }
+  const button = card.querySelector(KEY_BUTTONS[event.key.toLowerCase()] ?? "none");
+  if (button) {
+    event.preventDefault();
+    button.click();
   }
 }
 
@@ -84,7 +100,14 @@ function createCard(row) {
   );
   const card = h(
     "article",
-    { class: row.escalation ? "approval outside" : "approval", data: { approval: row.id, expires: row.expiresAt }, "aria-labelledby": title.id },
+    {
+      class: row.escalation ? "approval outside" : "approval",
+      data: { approval: row.id, expires: row.expiresAt },
+      "aria-labelledby": title.id,
+      "aria-keyshortcuts": "Y S N",
+      tabindex: "0",
+      on: { keydown: answerByKey },
+    },
     title,
     ...escalationElements(row.escalation),
     h(
@@ -151,6 +174,7 @@ function answerElements(row) {
       deny ? answerButton(row, "deny", "close", () => ({ decision: "deny" })) : null,
     ),
     allow && !(row.quorum > 1) ? rememberElement(row) : null,
+    deny ? denialElement(row) : null,
     missing ? h("p", { class: "approval-facts" }, t(`approvals.missing.${missing}`)) : null,
   ];
 }
@@ -195,6 +219,19 @@ function rememberElement(row) {
     subject === null
       ? null
       : h("div", { class: "approval-answers" }, answerButton(row, "allow-pattern", "done", byPattern)),
+  );
+}
+
+/** A denial with a reason, which the model reads. */
+function denialElement(row) {
+  const reason = h("input", { type: "text", maxlength: "2000" });
+  const denial = () => ({ decision: "deny", ...(reason.value.trim() && { reason: reason.value.trim() }) });
+  return h(
+    "details",
+    { class: "approval-remember" },
+    h("summary", {}, t("approvals.deny-with-reason")),
+    h("label", {}, t("approvals.deny-reason"), reason),
+    h("div", { class: "approval-answers" }, answerButton(row, "deny", "close", denial)),
   );
 }
 

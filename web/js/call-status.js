@@ -1,7 +1,7 @@
 // The status of a tool call as an icon and a text.
 //
 //   callStatus(call, run) -> {status, icon, text}    `status` is a key of END_MARKS, "unknown" when it is not known
-//                            how the call ended, "approval" or "running"
+//                            how the call ended, "approval", "waiting" or "running"
 
 import { t } from "./texts.js";
 
@@ -35,6 +35,9 @@ export function callStatus(call, run) {
   }
   if (run.state === "ended") {
     return { status: "unknown", icon: "stop", text: "" };
+  }
+  if (call.waiting) {
+    return { status: "waiting", icon: "hourglass", text: t("call.waiting") };
   }
   return { status: "running", icon: "gear", text: t("call.running") };
 }

@@ -3,7 +3,9 @@
 //   new CallView(call) -> {element, update(call, run)}    of a call and a run of run.js
 
 import { callStatus } from "./call-status.js";
+import { countChanges, createDiff } from "./diff-view.js";
 import { h, icon, setText } from "./dom.js";
+import { createPlan, planItems } from "./plan-view.js";
 import { argumentLine, callArgumentLines, escapeInvisible, millis, size, t } from "./texts.js";
 
 export class CallView {
@@ -13,6 +15,8 @@ export class CallView {
     this.line = h("span", { class: "call-line", dir: "ltr" });
     this.time = h("span", { class: "call-time" });
     this.end = h("span", { class: "call-end" });
+    this.changes = h("span", { class: "call-changes", hidden: true });
+    this.diff = h("div", { class: "call-diff", hidden: true });
     this.arguments = h("pre", {
       class: "call-arguments",
       tabindex: "0",
@@ -26,18 +30,24 @@ export class CallView {
       role: "group",
       "aria-label": t("call.output"),
     });
-    this.element = h(
+    this.details = h(
       "details",
       { class: "call", data: { call: call.id }, on: { toggle: () => this.showContent() } },
-      h("summary", null, this.mark, this.tool, this.line, this.time, this.end),
+      h("summary", null, this.mark, this.tool, this.line, this.changes, this.time, this.end),
       this.arguments,
       this.cut,
       this.output,
+      this.diff,
     );
+    // A plan is shown without unfolding.
+    this.plan = h("div", { class: "call-plan", hidden: true });
+    this.element = h("div", { class: "call-frame" }, this.details, this.plan);
     this.call = call;
     this.printed = "";
     this.shownArguments = null;
     this.shownEnd = null;
+    this.shownDiff = null;
+    this.shownPlan = null;
   }
 
   update(call, run) {
@@ -48,6 +58,8 @@ export class CallView {
       setText(this.line, argumentLine(call.arguments));
     }
     this.showEnd(call, run);
+    this.showChanges(call);
+    this.showPlan(call);
     this.showContent();
   }
 
@@ -58,7 +70,7 @@ export class CallView {
       return;
     }
     this.shownEnd = key;
-    this.element.dataset.end = status;
+    this.details.dataset.end = status;
     this.mark.replaceChildren(icon(iconName));
     setText(this.time, call.ms === null ? "" : millis(call.ms));
     setText(this.end, text);
@@ -66,7 +78,7 @@ export class CallView {
 
   /** Renders arguments and output, only while the call is unfolded. */
   showContent() {
-    if (!this.element.open) {
+    if (!this.details.open) {
       return;
     }
     const { call } = this;
@@ -78,6 +90,29 @@ export class CallView {
       setText(this.cut, t("call.cut", { size: size(call.dropped) }));
     }
     this.print(call.result ?? call.output);
+    if (call.diff && this.shownDiff !== call.diff) {
+      this.shownDiff = call.diff;
+      this.diff.replaceChildren(createDiff(call.diff));
+      this.diff.hidden = false;
+    }
+  }
+
+  /** How many lines of files the call has added and removed. */
+  showChanges(call) {
+    this.changes.hidden = !call.diff;
+    if (call.diff) {
+      setText(this.changes, t("call.diff.lines", countChanges(call.diff)));
+    }
+  }
+
+  showPlan(call) {
+    if (this.shownPlan === call.arguments) {
+      return;
+    }
+    this.shownPlan = call.arguments;
+    const items = planItems(call);
+    this.plan.hidden = items === null;
+    this.plan.replaceChildren(...(items ? [createPlan(items)] : []));
   }
 
   print(text) {

@@ -2,8 +2,8 @@
 // to a route.
 
 import { mountAgentTree } from "./agent-tree-view.js";
-import { mountAgentsView } from "./agents-view.js";
 import * as api from "./api.js";
+import { mountApprovalNotices } from "./approval-notices.js";
 import { emptyApprovals, mountApprovals } from "./approvals.js";
 import { mountChat } from "./chat.js";
 import { byId, listen } from "./dom.js";
@@ -11,13 +11,12 @@ import { mountHeader } from "./header.js";
 import { mountInspector } from "./inspector.js";
 import { clearStoredDrafts } from "./message-drafts.js";
 import { clearPendingStops } from "./pending-stops.js";
-import { mountRunsView } from "./runs-view.js";
 import { mountSessionList } from "./session-list.js";
 import { mountSessionSharing } from "./session-sharing.js";
 import { mountSignIn, showError, signInByLink } from "./sign-in.js";
 import * as store from "./store.js";
-import { loadTexts, onLanguage, refreshTimes, translate } from "./texts.js";
-import { dismissUnanswered } from "./toasts.js";
+import { loadTexts, onLanguage, oneLine, refreshTimes, t, translate } from "./texts.js";
+import * as toasts from "./toasts.js";
 import * as websocket from "./websocket.js";
 
 const REFRESH_TIMES_MS = 10_000;
@@ -38,6 +37,7 @@ async function start() {
     }
   });
   api.onSignedOut(onSignedOut);
+  api.onUnreachedNodes(showUnreachedNodes);
   // A 401 answer shows the sign-in form.
   websocket.onConnectFailed(() => api.get("/api/me").catch(() => {}));
   listen(window, "hashchange", route);
@@ -82,6 +82,11 @@ function onSignedOut() {
   showSignIn(null);
 }
 
+function showUnreachedNodes(nodes) {
+  const seconds = Math.ceil(Math.max(...nodes.map((node) => node.leaseEndsInMs)) / 1000);
+  toasts.error(t("stop.unreached", { nodes: nodes.map(({ node }) => oneLine(node, 60)).join(", "), seconds }));
+}
+
 function showSignIn(problem) {
   document.body.dataset.view = "sign-in";
   unmountSignIn ??= mountSignIn(byId("sign-in"), loadUser);
@@ -97,14 +102,37 @@ function mountShell() {
     mountSessionList(byId("rail")),
     mountSessionSharing(),
     mountChat(byId("chat")),
-    mountRunsView(byId("everything")),
-    mountAgentsView(byId("agents-view")),
+    mountOnFirstView("runs", async () => (await import("./runs-view.js")).mountRunsView(byId("everything"))),
+    mountOnFirstView("agents", async () => (await import("./agents-view.js")).mountAgentsView(byId("agents-view"))),
     mountApprovals(byId("approvals"), { createEmpty: emptyApprovals }),
+    mountOnFirstView("approvals", async () =>
+      (await import("./approval-rules.js")).mountApprovalRules(byId("approval-rules")),
+    ),
+    mountApprovalNotices(byId("approval-notices")),
     mountInspector(byId("inspector")),
     mountDrawers(),
     ...["connection", "staleSlices"].map((slice) => store.subscribe(slice, updateStale)),
-    store.subscribe("connection", (state) => state === "live" && dismissUnanswered()),
+    store.subscribe("connection", (state) => state === "live" && toasts.dismissUnanswered()),
   ];
+}
+
+/** Loads and mounts a part of the page when its view is opened for the first time. Returns its clean-up. */
+function mountOnFirstView(view, mount) {
+  let mounted = null;
+  const update = () => {
+    if (store.get("route").view === view) {
+      mounted ??= mount().catch(() => {
+        // The daemon does not answer: the next attempt comes with the connection.
+        mounted = null;
+      });
+    }
+  };
+  const unsubscribe = ["route", "connection"].map((slice) => store.subscribe(slice, update));
+  update();
+  return () => {
+    unsubscribe.forEach((cleanup) => cleanup());
+    mounted?.then((cleanup) => cleanup?.());
+  };
 }
 
 function updateStale() {

@@ -12,7 +12,8 @@
 // A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, incomplete,
 //         retry: null | {attempt, attempts, delayMs, reason}}; from the history also userText, principal, modelNote
 // A step: {number, text, thinking, calls: [call], partial: null | "cut" | "not-seen" | "kept", steered: [text]}
-// A call: {id, tool, arguments, output, dropped, result, started, end, ms, approval: id | null, over}
+// A call: {id, tool, arguments, output, dropped, result, diff, waiting, started, end, ms,
+//         approval: id | null, over}
 
 /** Characters of live output that are kept for each call, from its end. */
 export const MAX_OUTPUT = 65_536;
@@ -86,8 +87,15 @@ const REDUCERS = {
   "thinking.delta": (run, event) => {
     currentStep(run).thinking += event.text;
   },
+  "tool.waiting": (run, event) => {
+    const call = findOrAddCall(run, event.callId);
+    call.tool = event.tool;
+    call.arguments = event.arguments;
+    call.waiting = !call.started;
+  },
   "tool.started": (run, event) => {
     const call = findOrAddCall(run, event.callId);
+    call.waiting = false;
     call.tool = event.tool;
     call.arguments = event.arguments;
     call.approval = null;
@@ -100,14 +108,17 @@ const REDUCERS = {
     call.result = event.output;
     // The result contains the output: keep one copy.
     call.output = "";
+    call.diff = event.diff ?? null;
     call.ms = event.ms;
     call.approval = null;
+    call.waiting = false;
   },
   "approval.requested": (run, event) => {
     const call = findOrAddCall(run, event.callId);
     call.tool = event.tool;
     call.arguments = event.arguments;
     call.approval = event.id;
+    call.waiting = false;
   },
   "approval.resolved": (run, event) => {
     for (const call of run.calls.values()) {
@@ -196,6 +207,8 @@ function findOrAddCall(run, id) {
       output: "",
       dropped: 0,
       result: null,
+      diff: null,
+      waiting: false,
       started: false,
       end: null,
       ms: null,
@@ -236,11 +249,13 @@ function applySnapshot(run, event, gap) {
   for (const row of event.calls) {
     const call = findOrAddCall(run, row.callId);
     call.tool = row.tool;
-    call.started ||= call.approval === null;
+    call.waiting = row.waiting === true;
+    call.started ||= call.approval === null && !call.waiting;
     call.end = row.end ?? call.end;
     if (row.output !== undefined && call.result === null) {
       call.result = row.output;
       call.output = "";
+      call.diff = row.diff ?? null;
       call.ms = row.ms ?? call.ms;
     }
   }
@@ -316,6 +331,7 @@ function addMessage(run, message) {
   } else if (message.role === "tool") {
     const call = findOrAddCall(run, message.callId);
     call.result = message.text;
+    call.diff = message.diff ?? null;
     call.end = message.end ?? call.end;
     call.ms = message.ms ?? call.ms;
     call.over = true;

@@ -46,3 +46,14 @@ test("ids that only resemble dot segments are sent unchanged", async () => {
   }
   assert.deepEqual(asked, paths);
 });
+
+test("nodes that could not be asked for a stop are reported", async () => {
+  const unreached = [{ node: "b", stored: true, leaseEndsInMs: 900, leaseEndsBy: "2026-01-02T03:04:05Z" }];
+  const reported = [];
+  api.onUnreachedNodes((nodes) => reported.push(nodes));
+  globalThis.fetch = async () => ({ ok: true, status: 200, text: async () => JSON.stringify({ unreached }) });
+  assert.deepEqual(await api.stop("/api/stop"), { unreached });
+  globalThis.fetch = async () => ({ ok: true, status: 200, text: async () => "{}" });
+  await api.stop("/api/stop");
+  assert.deepEqual(reported, [unreached]);
+});

@@ -17,4 +17,4 @@ pub use nats::{
     ConnectError, NatsConnection, NatsCredentials, NatsDriver, NatsEvent, NatsSettings, NatsTransport, SendError,
     SettingsError,
 };
-pub use secret::{ClusterSecret, SecretError};
+pub use secret::{ClusterSecret, KeyFingerprints, SecretError};

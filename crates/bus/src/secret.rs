@@ -4,6 +4,7 @@ use std::fmt;
 
 use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
 
 const MIN_KEY_CHARS: usize = 32;
 /// Separates these keys from those that another program derives from the same secret.
@@ -70,6 +71,26 @@ impl ClusterSecret {
     }
 }
 
+/// Which keys a node has, without showing them: 8 bytes derived from each, in hex, the one that signs first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KeyFingerprints(Vec<String>);
+
+impl KeyFingerprints {
+    pub fn of(secret: &ClusterSecret) -> Self {
+        let hex = |key: &[u8; 32]| key[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        Self(secret.derived_keys("fingerprint").iter().map(hex).collect())
+    }
+
+    /// True if two nodes with these keys understand each other: each has the key with which the other one signs. A node
+    /// that does not tell its keys is assumed to have them.
+    #[must_use]
+    pub fn agree_with(&self, other: &Self) -> bool {
+        let accepts = |keys: &Self, signer: Option<&String>| signer.is_none_or(|signer| keys.0.contains(signer));
+        self.0.is_empty() || other.0.is_empty() || accepts(self, other.0.first()) && accepts(other, self.0.first())
+    }
+}
+
 impl fmt::Debug for ClusterSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClusterSecret").field("keys", &self.keys.len()).finish_non_exhaustive()
@@ -102,6 +123,19 @@ mod tests {
 
     fn parse_error(text: &str) -> SecretError {
         ClusterSecret::parse(text).unwrap_err()
+    }
+
+    #[test]
+    fn nodes_understand_each_other_if_each_has_the_key_of_the_other() {
+        let fingerprints = |text: &str| KeyFingerprints::of(&ClusterSecret::parse(text).unwrap());
+        let (first, second) = (fingerprints(FIRST), fingerprints(SECOND));
+        let (added, moved) = (fingerprints(&format!("{FIRST}\n{SECOND}")), fingerprints(&format!("{SECOND}\n{FIRST}")));
+        assert!(first.agree_with(&first) && !first.agree_with(&second));
+        assert!(added.agree_with(&first) && added.agree_with(&moved) && moved.agree_with(&second));
+        assert!(!moved.agree_with(&first), "the old node does not have the key that signs now");
+        assert!(first.agree_with(&KeyFingerprints::default()), "a node of an older version tells nothing");
+        let json = serde_json::to_string(&added).unwrap();
+        assert!(!json.contains(&FIRST[..8]), "{json}");
     }
 
     #[test]

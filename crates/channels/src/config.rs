@@ -279,7 +279,7 @@ impl ChannelConfig {
 pub struct MessageSettings {
     /// Seconds that one round of model and tools may take.
     pub message_timeout_s: u64,
-    /// Rounds that an answer is expected to take. Its time limit is this number times `message_timeout_s`.
+    /// Most rounds of an answer; 0 counts as 1. Its time limit is this number times `message_timeout_s`.
     pub max_tool_iterations: u32,
     /// Largest number of rounds that the time limit of an answer counts.
     pub timeout_scale_cap: u32,
@@ -292,10 +292,16 @@ pub struct MessageSettings {
 }
 
 impl MessageSettings {
+    /// Most rounds of an answer: model calls, each with the tools that it asks for.
+    #[must_use]
+    pub fn max_rounds(&self) -> u32 {
+        self.max_tool_iterations.max(1)
+    }
+
     /// The time limit of an answer. After it the run is stopped.
     #[must_use]
     pub fn reply_timeout(&self) -> Duration {
-        let rounds = self.max_tool_iterations.max(1).min(self.timeout_scale_cap);
+        let rounds = self.max_rounds().min(self.timeout_scale_cap);
         Duration::from_secs(self.message_timeout_s.saturating_mul(u64::from(rounds)))
     }
 

@@ -20,6 +20,7 @@ mod stop;
 mod stop_report;
 mod table;
 mod token;
+mod undo;
 mod unresponsive_daemon;
 mod watch;
 
@@ -47,6 +48,7 @@ pub use send::SendMessageArgs;
 pub use sessions::SessionsArgs;
 pub use stop::StopArgs;
 pub use token::TokenArgs;
+pub use undo::UndoArgs;
 
 /// The subcommands that talk to a daemon.
 #[derive(Debug, clap::Subcommand)]
@@ -71,6 +73,8 @@ pub enum ClientSubcommand {
     Schedules(SchedulesArgs),
     /// Stop a run, a session or everything, and wait until it has ended
     Stop(StopArgs),
+    /// Take the file changes of a run back
+    Undo(UndoArgs),
     /// Refuse new runs until the hold is lifted
     Hold(HoldArgs),
     /// Show the nodes of the cluster
@@ -265,6 +269,7 @@ async fn dispatch_subcommand(verb: ClientSubcommand, client: &DaemonClient, io: 
         ClientSubcommand::Schedules(args) => schedules::run(client, args, io).await,
         ClientSubcommand::Channels(args) => channels::run(client, args, io).await,
         ClientSubcommand::Stop(args) => stop::run(client, args, io).await,
+        ClientSubcommand::Undo(args) => undo::run(client, args, io).await,
         ClientSubcommand::Hold(args) => hold::run(client, args, io).await,
         ClientSubcommand::Cluster(args) => cluster::run(client, args, io).await,
         ClientSubcommand::Drain(args) => drain::run(client, args, io).await,

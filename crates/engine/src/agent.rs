@@ -14,6 +14,7 @@ mod registry;
 mod result_images;
 mod sandbox;
 mod session_networks;
+mod tool_calls;
 mod tools;
 
 use std::ffi::OsString;
@@ -27,20 +28,18 @@ use quell_kernel::daily_spend::DailyLimit;
 use quell_kernel::permissions::SandboxRights;
 use quell_kernel::registry::RunPhase;
 use quell_kernel::run::WorkOutcome;
-use quell_kernel::turn::{ToolCall, Turn, TurnDraft};
+use quell_kernel::turn::Turn;
 use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSink};
 use quell_mcp::{Mcp, McpClient, McpClientOptions, SessionEndpoint};
 use quell_process::{CommandNetwork, SandboxSpec, Wardens};
 use quell_protocol::schedule::ScheduleDelivery;
 use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Usage};
 use quell_scope::{Cancelled, Interrupted, Point, Scope};
-use quell_tools::Toolbox;
 use quell_tools::background::BackgroundWork;
-use tokio::time::Instant;
+use quell_tools::{FileBackup, Toolbox};
 
 use crate::approvals::Approvals;
 use crate::hooks::Hooks;
-use crate::journal::JournalWriteError;
 use crate::live_run::{BillingInfo, LiveRun, RunWriter};
 use crate::memory::NoteMemory;
 use crate::schedules::Schedules;
@@ -49,7 +48,7 @@ use compaction::{CompactionOutcome, CompactionTarget, RequestBudget};
 pub use config::{AgentConfig, Limits, ThinkingSetting, thinking_unsupported};
 pub use image_cache::ImageCache;
 pub use model_answer::unusable_answer_reason;
-use model_answer::{MAX_TURN_BYTES, ModelStepOutcome, invalid_arguments_result, model_failure, turn_too_large};
+use model_answer::{ModelStepOutcome, model_failure};
 pub use registry::{
     AddAgentError, AgentConfigError, AgentFactory, AgentRegistry, AgentRegistryError, AgentReloadChanges,
     AgentReloadPlan, AgentSnapshot, RESERVED, RemoveAgentError, RestorableAgent, StaleReloadPlan, build_agent_tree,
@@ -136,7 +135,7 @@ pub struct Services {
 }
 
 /// What the agent loop reports to its run and requests from it.
-pub trait RunControl: Send + Sync {
+pub trait RunControl: FileBackup {
     /// Reports whether the run waits for the model.
     fn set_phase(&self, phase: RunPhase);
     /// Moves waiting news and steering messages into the turn of this run.
@@ -164,6 +163,8 @@ pub struct AgentLoop<'a> {
     pub delegation_tools: Arc<[ToolSpec]>,
     /// Text that the model reads before the message in each step of this run, and that no turn stores.
     pub run_context: Option<String>,
+    /// Most model calls of this run.
+    pub max_steps: u32,
     pub image_cache: ImageCache,
     pub mcp_client: McpClient,
     pub scope: &'a Scope,
@@ -190,13 +191,9 @@ impl AgentLoop<'_> {
                 ModelStepOutcome::Finished => return Ok(WorkOutcome::Completed),
                 ModelStepOutcome::Failed { code, message } => return Ok(WorkOutcome::Failed { code, message }),
             };
-            for call in calls {
-                if let Some(outcome) = self.execute_tool_call(&call).await? {
-                    return Ok(outcome);
-                }
-                if self.writer.with_draft(TurnDraft::memory_size)? > MAX_TURN_BYTES {
-                    return Ok(turn_too_large());
-                }
+            // waits: each call is raced in `execute_call`.
+            if let Some(outcome) = self.execute_calls(&calls).await? {
+                return Ok(outcome);
             }
         }
         Err(Cancelled)
@@ -204,7 +201,7 @@ impl AgentLoop<'_> {
 
     fn check_budget(&self, step: u32) -> Result<(), Cancelled> {
         let limits = &self.services.limits;
-        let reason = if step > limits.max_steps {
+        let reason = if step > self.max_steps {
             StopReason::Steps
         } else if limits.max_run_tokens.is_some_and(|most| self.writer.total_tokens() >= most) {
             StopReason::Tokens
@@ -287,40 +284,6 @@ impl AgentLoop<'_> {
             error => Interrupted::Failed(error),
         })
     }
-
-    /// Executes one call and puts its result into the draft. Returns the run's outcome if the run cannot continue.
-    async fn execute_tool_call(&self, call: &ToolCall) -> Result<Option<WorkOutcome>, Cancelled> {
-        self.scope.check(Point::BeforeTool)?;
-        let planned = match invalid_arguments_result(call) {
-            Some(result) => Err(result),
-            None => self.plan_call(call),
-        };
-        let permitted = match planned {
-            // waits: the wait for a person is raced in `check_approval`.
-            Ok(planned) => self.check_approval(&planned).await?.map_or(Ok(planned), Err),
-            Err(result) => Err(result),
-        };
-        // A call that is not permitted executes nothing, so it needs no journal line.
-        if permitted.is_ok()
-            && let Err(unwritten) = self.scope.race(Point::Journal, self.writer.journal_call_start(&call.id)).await?
-        {
-            return Ok(Some(WorkOutcome::Failed {
-                code: "store".to_owned(),
-                message: journal_failure_message(&call.tool, &unwritten),
-            }));
-        }
-        self.writer.begin_call(call)?;
-        let started_at = Instant::now();
-        let result = match permitted {
-            Err(result) => result,
-            // waits: with the scope, in `call_tool`.
-            Ok(planned) => self.call_tool(&planned).await?,
-        };
-        let result = if self.scope.is_cancelled() { result.marked_after_stop() } else { result };
-        self.writer.finish_call(&call.id, result, started_at.elapsed())?;
-        self.scope.check(Point::AfterTool)?;
-        Ok(None)
-    }
 }
 
 fn context_overflow_failure(problem: &str) -> ModelStepOutcome {
@@ -328,12 +291,6 @@ fn context_overflow_failure(problem: &str) -> ModelStepOutcome {
         "the conversation is too long for the model, and summarising it failed: {problem}; it continues with its last messages only: send this one again, or reset the session"
     );
     ModelStepOutcome::Failed { code: "context_overflow".to_owned(), message }
-}
-
-fn journal_failure_message(tool: &str, why: &JournalWriteError) -> String {
-    format!(
-        "{tool} was not started, because its start has to be stored first, and {why}; correct that and send the message again"
-    )
 }
 
 struct ModelStepSink<'a> {

@@ -32,6 +32,8 @@ pub struct ChannelRunOptions {
     pub routed_model: Option<String>,
     /// Maximum characters of earlier turns in a prompt.
     pub max_history_chars: usize,
+    /// Most model calls of the run, if they are fewer than those of every run.
+    pub max_steps: Option<u32>,
 }
 
 /// The run for which a [`ReplyDelivery`] works. Its tasks belong to the run's scope, and its files to the agent's

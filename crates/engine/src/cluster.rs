@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use letter_exchange::{ExchangeTasks, LetterExchange};
 pub use peer_link::{OutgoingFrames, PeerAnswer, PeerCall, PeerCallError, PeerHandler, PeerLink};
 pub use peer_stops::{PeerStopAnswer, PeerStops, StopWait, StoredStop};
+use quell_bus::KeyFingerprints;
 use quell_kernel::Moment;
 use quell_kernel::lease::{Epoch, HeldLease, LeaseDuty, LeaseTiming};
 use quell_protocol::{AgentId, NodeName, SessionKey, Usage};
@@ -57,6 +58,8 @@ pub struct NodeReport {
     pub draining: bool,
     /// Its `lease_ms`; 0 if it does not tell.
     pub lease_ms: u64,
+    /// The keys of its secret.
+    pub keys: KeyFingerprints,
     /// It is connected to the message bus.
     pub on_bus: bool,
     /// The day of `spending`, in UTC.
@@ -86,6 +89,19 @@ struct NodeList {
 impl NodeList {
     fn is_at_work(&self, row: &NodeRow, now: Moment) -> bool {
         !row.fenced && row.expires_in > now.since(self.noted_at)
+    }
+
+    /// False for a membership that has ended. One that joined after the list was read has a higher epoch than all that
+    /// were ever in it.
+    fn may_be_at_work(&self, epoch: Epoch, now: Moment) -> bool {
+        let known = self.rows.iter().find(|row| row.membership.epoch == epoch);
+        known.map_or(epoch > self.highest_epoch, |row| self.is_at_work(row, now))
+    }
+
+    fn replace_rows(&mut self, rows: Vec<NodeRow>, now: Moment) {
+        let on_bus = rows.iter().filter(|row| NodeReport::of(row).on_bus).map(|row| row.membership.epoch).collect();
+        let highest_epoch = rows.iter().map(|row| row.membership.epoch).fold(self.highest_epoch, Epoch::max);
+        *self = Self { rows, on_bus, noted_at: now, highest_epoch };
     }
 }
 
@@ -246,22 +262,15 @@ impl Cluster {
         self.live_peers().iter().any(|row| row.membership == *membership)
     }
 
-    /// False for a membership that has ended: what it still sends counts for nothing. One that joined after the last
-    /// renewal has a higher epoch than all that are known.
-    pub fn accepts_letters_of(&self, sender: &Membership) -> bool {
-        let nodes = self.0.nodes.borrow();
-        let known = nodes.rows.iter().find(|row| row.membership == *sender);
-        known.map_or(sender.epoch > nodes.highest_epoch, |row| nodes.is_at_work(row, self.0.clock.now()))
+    /// False for a membership that has ended: what it still sends counts for nothing, and it answers nothing. True for
+    /// one that may have joined after the last renewal.
+    pub fn may_be_at_work(&self, epoch: Epoch) -> bool {
+        self.0.nodes.borrow().may_be_at_work(epoch, self.0.clock.now())
     }
 
     pub fn set_nodes(&self, rows: Vec<NodeRow>) {
-        let noted_at = self.0.clock.now();
-        self.0.nodes.send_modify(|nodes| {
-            let report = |row: &NodeRow| serde_json::from_str::<NodeReport>(&row.report).unwrap_or_default();
-            let on_bus = rows.iter().filter(|row| report(row).on_bus).map(|row| row.membership.epoch).collect();
-            let highest_epoch = rows.iter().map(|row| row.membership.epoch).max().unwrap_or(0).max(nodes.highest_epoch);
-            *nodes = NodeList { rows, on_bus, noted_at, highest_epoch };
-        });
+        let now = self.0.clock.now();
+        self.0.nodes.send_modify(|nodes| nodes.replace_rows(rows, now));
     }
 
     /// Cancelled when this node has lost its lease.
@@ -381,5 +390,38 @@ impl Cluster {
 impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Cluster({} {})", self.node(), self.membership().epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The row of a node that is at work for another second.
+    fn row_of(epoch: Epoch) -> NodeRow {
+        let node = NodeName::parse(format!("node-{epoch}")).unwrap();
+        NodeRow {
+            membership: Membership { node, epoch },
+            version: String::new(),
+            joined_at: String::new(),
+            silent_for: Duration::ZERO,
+            expires_in: Duration::from_secs(1),
+            fenced: false,
+            sessions: 0,
+            report: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_node_that_has_left_is_not_at_work_even_if_it_joined_last() {
+        let (mut nodes, now) = (NodeList::default(), Moment::default());
+        nodes.replace_rows(vec![row_of(1), row_of(2)], now);
+        assert!(nodes.may_be_at_work(2, now), "it is in the list");
+        nodes.replace_rows(vec![row_of(1)], now);
+        assert!(!nodes.may_be_at_work(2, now), "it was in the list before");
+        assert!(nodes.may_be_at_work(3, now), "it was never in a list, so it may have just joined");
+        assert!(!nodes.may_be_at_work(1, now.plus(Duration::from_secs(1))), "its lease has ended");
     }
 }

@@ -32,6 +32,7 @@ mod sessions;
 mod shutdown;
 mod submission;
 mod tokens;
+mod undo;
 mod visibility;
 
 use std::collections::BTreeSet;
@@ -93,6 +94,7 @@ use schedules::run_schedules;
 pub use session_transfer::SessionTransferError;
 pub use sessions::SessionError;
 pub use submission::{StopTextMode, Submission, SubmitError, SubmitOutcome, build_stop_answer};
+pub use undo::UndoError;
 
 /// How often the maintenance task aborts expired runs and drops what is no longer needed (row A6 in
 /// `docs/design/requirements.md`). The exact timers belong to each run.

@@ -5,6 +5,7 @@
 
 mod events;
 mod hub;
+mod kept_files;
 mod receipt;
 mod request;
 #[cfg(test)]
@@ -13,7 +14,7 @@ mod usage;
 mod view;
 mod writer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quell_kernel::journal::{JournalLine, SeqReservation};
@@ -33,6 +34,7 @@ use crate::journal::{JournalWriteError, RunJournal};
 pub use events::Follower;
 use events::RunEventRing;
 pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};
+use kept_files::KeptFiles;
 pub use request::{RunDefaults, RunRequest};
 pub use usage::BillingInfo;
 pub use writer::{RunWriter, TurnSealed};
@@ -76,6 +78,10 @@ pub struct LiveRun {
     pub channel_origin: Option<ChannelOrigin>,
     /// Upper bound of its permissions, if another run started it.
     pub max_permissions: Option<RunPermissions>,
+    /// What its file tools keep for an undo.
+    pub kept_files: KeptFiles,
+    /// The runs above a sub-run, the root first.
+    pub ancestors: OnceLock<Vec<RunId>>,
     journal: RunJournal,
     state: Mutex<LiveRunState>,
     progress: watch::Sender<RunProgress>,
@@ -95,6 +101,8 @@ struct LiveRunState {
     phase: RunPhase,
     steps: u32,
     running_calls: BTreeMap<CallId, Moment>,
+    /// Announced calls that have not started.
+    waiting_calls: BTreeSet<CallId>,
     usage: Usage,
     /// Estimate for the current model call, until its usage is counted.
     step_usage: Usage,
@@ -178,6 +186,7 @@ impl LiveRun {
             phase: RunPhase::Processing,
             steps: 0,
             running_calls: BTreeMap::new(),
+            waiting_calls: BTreeSet::new(),
             usage: Usage::default(),
             step_usage: Usage::default(),
             is_recorded: false,
@@ -196,11 +205,20 @@ impl LiveRun {
             billing_info: OnceLock::new(),
             channel_origin: request.channel_origin,
             max_permissions: request.max_permissions,
+            kept_files: KeptFiles::default(),
+            ancestors: OnceLock::new(),
             state: Mutex::new(state),
             progress: watch::Sender::new(RunProgress::Accepted),
             acceptance: watch::Sender::new(Acceptance::Pending),
             seq: watch::Sender::new(0),
         }
+    }
+
+    /// The runs from the root of its tree to this one.
+    pub fn lineage(&self) -> Vec<RunId> {
+        let mut lineage = self.ancestors.get().cloned().unwrap_or_default();
+        lineage.push(self.run.id.clone());
+        lineage
     }
 
     /// Waits until the run has reached `goal`.
@@ -440,9 +458,10 @@ impl LiveRun {
         &self.run.id
     }
 
-    /// Emits the end of calls that were cut off, with their results from the sealed turn.
+    /// Emits the end of calls that were cut off or never started, with their results from the sealed turn.
     fn end_cut_off_calls(&self, state: &mut LiveRunState, turn: &Turn) {
-        for call in std::mem::take(&mut state.running_calls).into_keys() {
+        let (running, waiting) = (std::mem::take(&mut state.running_calls), std::mem::take(&mut state.waiting_calls));
+        for call in running.into_keys().chain(waiting) {
             if let Some(result) = turn.result_of(&call) {
                 self.emit_event(state, events::tool_ended_event(call, result));
             }

@@ -11,9 +11,9 @@ mod key_store;
 mod lookup;
 mod overrides;
 mod ownership;
+mod prompt_files;
 mod resources;
 mod run_control;
-mod skill_cache;
 mod status;
 
 use std::collections::HashMap;
@@ -265,7 +265,7 @@ impl Sessions {
     pub fn forget_history(&self, key: &SessionKey) {
         let mut state = self.lock_state();
         if let Some(resources) = state.table.resources(key) {
-            resources.skill_cache.clear();
+            resources.prompt_files.clear();
         }
         if let Some(actor) = state.actors.get_mut(key) {
             actor.history = None;
@@ -276,6 +276,12 @@ impl Sessions {
         self.0.runs.services().background.forget_session(key);
         self.0.runs.services().approvals.forget_session(key);
         self.0.runs.services().mcp.close_session(key);
+    }
+
+    /// The files with project instructions in the prompts of a live session, each with its size.
+    pub fn instruction_files(&self, key: &SessionKey) -> Vec<String> {
+        let state = self.lock_state();
+        state.table.resources(key).map(|resources| resources.prompt_files.instruction_files()).unwrap_or_default()
     }
 
     /// Counts a background run of this session that will send news.
@@ -439,7 +445,8 @@ impl Sessions {
             }
         };
         // waits: raced against the run's scope.
-        let agent = resources.skill_cache.add_skills(live_run, &base, agent).await?;
+        let toolbox = &self.0.runs.services().toolbox;
+        let agent = resources.prompt_files.add_prompt_files(live_run, &base, agent, toolbox).await?;
         let history = live_run.scope.race(Point::LoadHistory, self.load_history(&run.session)).await?;
         let history = history
             .map_err(|error| Interrupted::Failed(RunSetupError { code: "store", message: error.to_string() }))?;

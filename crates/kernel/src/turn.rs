@@ -124,6 +124,9 @@ pub struct CallResult {
     /// Exit code of a command that exited. For people; the model reads it in the output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
+    /// Unified diffs of the files that the call changed. For people; models do not read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff: Option<Box<str>>,
     /// Microseconds from the start of the call to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_us: Option<u64>,
@@ -135,7 +138,7 @@ pub struct CallResult {
 impl CallResult {
     /// A result without images, code and times.
     pub fn new(end: CallEnd, output: impl Into<String>) -> Self {
-        Self { end, output: output.into(), pictures: Vec::new(), code: None, took_us: None, at: None }
+        Self { end, output: output.into(), pictures: Vec::new(), code: None, diff: None, took_us: None, at: None }
     }
 
     pub(crate) fn image_sources(&self) -> impl Iterator<Item = &str> {

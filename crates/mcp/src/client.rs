@@ -140,6 +140,14 @@ impl<'c> ServerTool<'c> {
         self.name
     }
 
+    /// Whether the server says that calls of the tool change nothing. False as long as its tools are unknown.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        let offered = self.client.pool.offered_tools(self.server, &self.client.options);
+        let tool = offered.as_ref().and_then(|tools| tools.iter().find(|offered| offered.spec.name == self.name));
+        tool.is_some_and(|offered| offered.is_read_only)
+    }
+
     /// Calls the tool.
     ///
     /// # Errors

@@ -67,6 +67,8 @@ pub(super) struct OfferedTool {
     pub(super) spec: ToolSpec,
     /// The server's own name of the tool.
     pub(super) own_name: String,
+    /// Whether the server says that a call changes nothing.
+    pub(super) is_read_only: bool,
 }
 
 impl McpServer {
@@ -136,10 +138,31 @@ impl McpServer {
         parameters.entry("properties").or_insert_with(|| serde_json::json!({}));
         let name = tool_names::offered_tool_name(&self.name, &tool.name);
         let spec = ToolSpec { name, description, parameters: Arc::new(parameters.into()) };
-        OfferedTool { spec, own_name: tool.name.into_owned() }
+        let is_read_only = tool.annotations.as_ref().and_then(|hints| hints.read_only_hint).unwrap_or(false);
+        OfferedTool { spec, own_name: tool.name.into_owned(), is_read_only }
     }
 
     fn lock_state(&self) -> MutexGuard<'_, McpServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_tool_is_read_only_if_its_server_says_so() {
+        let config = McpConfig { url: Some("http://127.0.0.1:1/mcp".to_owned()), ..McpConfig::default() };
+        let server = McpServer::new("files", config, StopTimeouts::default()).unwrap();
+        let is_read_only = |annotations: Value| {
+            let tool = json!({"name": "read", "inputSchema": {"type": "object"}, "annotations": annotations});
+            server.to_offered_tool(serde_json::from_value(tool).unwrap()).is_read_only
+        };
+        assert!(is_read_only(json!({"readOnlyHint": true})));
+        assert!(!is_read_only(json!({"readOnlyHint": false})));
+        assert!(!is_read_only(json!({"idempotentHint": true})) && !is_read_only(Value::Null));
     }
 }

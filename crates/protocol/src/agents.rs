@@ -48,6 +48,8 @@ pub struct NewAgent {
     pub workdir: Option<String>,
     /// A folder below the working directory, with one folder for each skill.
     pub skills: Option<String>,
+    /// Whether its prompt has the `AGENTS.md` of the working directory. Default: if `workdir` is set.
+    pub agents_md: Option<bool>,
     /// Treatment of text that a stop cut off: `discard` or `keep`.
     pub partial: Option<String>,
     /// Approval policy per tool, or `*` for all others: `auto`, `ask`, `deny`.
@@ -160,6 +162,7 @@ impl NewAgent {
             language: None,
             workdir: None,
             skills: None,
+            agents_md: None,
             partial: None,
             approvals: None,
             approval_quorum: None,

@@ -89,6 +89,41 @@ pub struct StopAnswer {
     /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreached: Vec<UnreachedNode>,
+    /// Nodes of the cluster that ended before they answered: what they held is over. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settled_nodes: Vec<NodeName>,
+}
+
+impl StopAnswer {
+    /// A sentence about the nodes that could not be asked, for people; `None` if there are none.
+    #[must_use]
+    pub fn unreached_text(&self) -> Option<String> {
+        let until = self.unreached.iter().map(|node| node.lease_ends_in_ms).max()?;
+        let names: Vec<&str> = self.unreached.iter().map(|node| node.node.as_str()).collect();
+        let who = if let [name] = names.as_slice() {
+            format!("the node {name} does")
+        } else {
+            format!("the nodes {} do", names.join(", "))
+        };
+        let stored = if self.unreached.iter().all(|node| node.stored) {
+            "the stop is stored for it"
+        } else {
+            "the stop could not be stored, so send it again"
+        };
+        Some(format!("{who} not answer; {stored}, and what runs there ends within {} s", until.div_ceil(1000)))
+    }
+
+    /// A sentence about the nodes that ended before they answered, for people; `None` if there are none.
+    #[must_use]
+    pub fn settled_text(&self) -> Option<String> {
+        let names: Vec<&str> = self.settled_nodes.iter().map(|node| node.as_str()).collect();
+        let who = match names.as_slice() {
+            [] => return None,
+            [name] => format!("the node {name}"),
+            names => format!("the nodes {}", names.join(", ")),
+        };
+        Some(format!("{who} ended before the stop was answered: what ran there is over"))
+    }
 }
 
 /// A node of the cluster that a stop could not ask. When its lease has ended, it holds nothing any more, and another

@@ -159,6 +159,32 @@ impl From<Decision> for ApprovalAnswer {
 }
 
 impl ApprovalAnswer {
+    /// Allows the call and later calls of its tool in the same session.
+    #[must_use]
+    pub fn for_session() -> Self {
+        Self { scope: Some(AllowanceScope::Session), ..Decision::Allow.into() }
+    }
+
+    /// Allows the call and later calls whose command or path matches the pattern.
+    #[must_use]
+    pub fn for_pattern(pattern: String) -> Self {
+        Self { scope: Some(AllowanceScope::Pattern), pattern: Some(pattern), ..Decision::Allow.into() }
+    }
+
+    /// Parses the words behind the id of an approval in a command for people: nothing for this call alone, `session`,
+    /// or `pattern` with a pattern. Returns `None` for anything else.
+    #[must_use]
+    pub fn parse_allowance(words: &str) -> Option<Self> {
+        let words = words.trim();
+        let (scope, rest) = words.split_once(char::is_whitespace).unwrap_or((words, ""));
+        match (scope.to_ascii_lowercase().as_str(), rest.trim()) {
+            ("", "") => Some(Decision::Allow.into()),
+            ("session", "") => Some(Self::for_session()),
+            ("pattern", pattern) if !pattern.is_empty() => Some(Self::for_pattern(pattern.to_owned())),
+            _ => None,
+        }
+    }
+
     /// A denial; the model is told the reason.
     #[must_use]
     pub fn denial(reason: Option<String>) -> Self {

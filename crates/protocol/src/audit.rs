@@ -28,6 +28,8 @@ word_enum! {
         /// A session was shared, or made private again.
         ShareSession "share_session",
         ImportSession "import_session",
+        /// The file changes of a run were taken back.
+        UndoRun "undo_run",
         ForgetNote "forget_note",
         /// All notes of a sender were forgotten.
         ForgetSender "forget_sender",

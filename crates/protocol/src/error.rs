@@ -82,6 +82,7 @@ codes! {
     Conflict "conflict" 409 "The request conflicts with an earlier one";
     AgentBusy "agent_busy" 409 "The agent has runs that have not ended";
     Busy "busy" 409 "The session has an active run";
+    FilesChanged "files_changed" 409 "Files are not what the run has written";
     BodyTooLarge "body_too_large" 413 "The body is too large";
     UnsupportedMediaType "unsupported_media_type" 415 "Send application/json";
     BadHost "bad_host" 421 "The host name is not one of this daemon";

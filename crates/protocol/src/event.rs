@@ -50,6 +50,17 @@ pub enum EventKind {
     /// Reasoning was added.
     #[serde(rename = "thinking.delta")]
     ThinkingDelta { text: String },
+    /// A call of a message with several is about to start, or waits for others. Sent for all of them, in order, before
+    /// the first one starts. `tool.started` or `tool.ended` follows.
+    #[serde(rename = "tool.waiting")]
+    #[serde(rename_all = "camelCase")]
+    ToolWaiting {
+        call_id: CallId,
+        tool: String,
+        /// The arguments as the model gave them.
+        #[schema(value_type = Object)]
+        arguments: serde_json::Value,
+    },
     #[serde(rename = "tool.started")]
     #[serde(rename_all = "camelCase")]
     ToolStarted {
@@ -80,6 +91,9 @@ pub enum EventKind {
         /// The result as the model reads it. Of a long text only beginning and end are sent, with a line between them
         /// that says how much is left out; the history of the session has all of it.
         output: String,
+        /// Unified diffs of the files that the call changed, shortened as the output is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        diff: Option<String>,
         /// The duration of the call in milliseconds.
         ms: f64,
     },
@@ -190,6 +204,7 @@ impl EventKind {
             Self::StepStarted { .. } => "step.started",
             Self::TextDelta { .. } => "text.delta",
             Self::ThinkingDelta { .. } => "thinking.delta",
+            Self::ToolWaiting { .. } => "tool.waiting",
             Self::ToolStarted { .. } => "tool.started",
             Self::ToolOutput { .. } => "tool.output",
             Self::ToolEnded { .. } => "tool.ended",
@@ -241,7 +256,10 @@ pub enum CallEnd {
 pub struct SnapshotCall {
     pub call_id: CallId,
     pub tool: String,
-    /// How the call ended; absent while it runs.
+    /// True for a call of a message with several that has not started.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting: bool,
+    /// How the call ended; absent while it waits or runs.
     pub end: Option<CallEnd>,
     /// The exit code, if the call was a command that exited.
     pub code: Option<i32>,
@@ -249,4 +267,6 @@ pub struct SnapshotCall {
     pub ms: Option<f64>,
     /// The result as the model reads it, shortened as in `tool.ended`; absent while the call runs.
     pub output: Option<String>,
+    /// Unified diffs of the files that the call changed, shortened as the output is.
+    pub diff: Option<String>,
 }

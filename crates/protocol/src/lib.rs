@@ -23,6 +23,7 @@ pub mod receipt;
 pub mod sandbox;
 pub mod schedule;
 pub mod session;
+pub mod undo;
 pub mod verdict;
 pub mod web_ui;
 mod word_enum;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::SessionRow;
 use crate::ids::{AgentId, BadId, SessionKey};
+use crate::word_enum::word_enum;
 
 /// A secret that a client sends. It is never printed and never shown again.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -28,6 +29,43 @@ impl Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
+    }
+}
+
+word_enum! {
+    /// How much the model of a session thinks. The levels between `off` and `adaptive` are budgets of tokens.
+    ThinkingLevel {
+        /// As the agent is configured.
+        Default "default",
+        Off "off",
+        Low "low",
+        Medium "medium",
+        High "high",
+        /// The model decides how much it thinks.
+        Adaptive "adaptive",
+    }
+}
+
+impl ThinkingLevel {
+    /// The level that is nearest to a budget of tokens.
+    #[must_use]
+    pub fn nearest(tokens: u32) -> Self {
+        match tokens {
+            ..=4096 => Self::Low,
+            4097..=12_288 => Self::Medium,
+            _ => Self::High,
+        }
+    }
+
+    /// The budget of a level that has one.
+    #[must_use]
+    pub fn tokens(self) -> Option<u32> {
+        match self {
+            Self::Low => Some(2048),
+            Self::Medium => Some(8192),
+            Self::High => Some(16_384),
+            Self::Default | Self::Off | Self::Adaptive => None,
+        }
     }
 }
 
@@ -58,6 +96,8 @@ pub struct SessionRequest {
     pub temperature: Option<f64>,
     /// Maximum number of tokens in one model answer.
     pub max_tokens: Option<u32>,
+    /// How much the model thinks. Default: as the agent is configured.
+    pub thinking: Option<ThinkingLevel>,
     /// Language of answers and notices, such as `en-US`.
     pub language: Option<String>,
     /// The system prompt, in place of that of the agent.
@@ -116,6 +156,9 @@ pub struct SessionView {
     pub config: Option<SessionConfig>,
     /// The reason why the next run would fail.
     pub config_problem: Option<String>,
+    /// The files with project instructions (`AGENTS.md`) that are in its system prompt, each with its size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instructions: Vec<String>,
 }
 
 /// The configuration in force: from the session itself, else from its agent, else the default. API keys are shown as
@@ -141,6 +184,8 @@ pub struct SessionConfig {
     pub temperature: Option<Setting<f64>>,
     /// Maximum number of tokens in one model answer. If absent, the provider's default applies.
     pub max_tokens: Option<Setting<u32>>,
+    /// How much the model thinks. An agent's own number of tokens counts as the nearest level.
+    pub thinking: Setting<ThinkingLevel>,
     /// Language of answers and notices. If absent, the model chooses it.
     pub language: Option<Setting<String>>,
     /// The system prompt.

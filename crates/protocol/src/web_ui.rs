@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{AccessLevel, TokenScope};
 use crate::ids::{AgentId, Principal};
-use crate::session::Secret;
+use crate::session::{Secret, ThinkingLevel};
 
 /// Body of `POST /api/sign-in`: either a token, or the code of a one-time link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -69,4 +69,6 @@ pub struct SessionPatch {
     /// `provider/model`, or a model of the session's provider.
     pub model: Option<String>,
     pub agent: Option<AgentId>,
+    /// How much the model thinks.
+    pub thinking: Option<ThinkingLevel>,
 }

@@ -54,6 +54,10 @@ points! {
     ProcessWait,
     /// Blocking work of a tool is running.
     Blocking,
+    /// Waiting until nothing else changes files of the workdir.
+    WorkdirLock,
+    /// What a call replaces is being stored.
+    FileBackup,
     /// An HTTP request of a tool is in flight.
     Fetch,
     /// Waiting for the start of an MCP server.

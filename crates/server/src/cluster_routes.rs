@@ -3,8 +3,8 @@
 use axum::http::Method;
 use percent_encoding::percent_decode_str;
 use quell_channels::flow::channel_duty;
-use quell_protocol::SessionKey;
 use quell_protocol::api::ComputeStatus;
+use quell_protocol::{RunId, SessionKey};
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub(crate) enum ClusterRoute {
     Here,
     /// The node that has the session; this one if nobody has.
     Session(SessionKey),
+    /// As [`ClusterRoute::ChangeSession`], for the session of this run.
+    ChangeRun(RunId),
     /// As [`ClusterRoute::Session`]; a node takes the session over if nobody has it.
     ChangeSession(SessionKey),
     /// As [`ClusterRoute::ChangeSession`]. The text may be a stop.
@@ -45,6 +47,10 @@ impl ClusterRoute {
             ("GET", ["api", "sessions", key])
             | ("GET", ["api", "sessions", key, "processes"])
             | ("GET" | "DELETE", ["api", "sessions", key, "processes", _]) => with_key(key, Self::Session),
+            ("POST", ["api", "runs", id, "undo"]) => {
+                let id = percent_decode_str(id).decode_utf8().ok().and_then(|id| RunId::parse(id).ok());
+                id.map_or(Self::Here, Self::ChangeRun)
+            }
             ("PATCH" | "DELETE", ["api", "sessions", key])
             | ("POST", ["api", "sessions", key, "reset"])
             | ("PUT", ["api", "sessions", key, "sharing"]) => with_key(key, Self::ChangeSession),
@@ -82,7 +88,9 @@ pub(crate) fn route_of_method(method: &str, params: &Value) -> ClusterRoute {
     let key = session_of_params(params);
     match (method, key) {
         ("chat.send", Some(key)) => ClusterRoute::Message(key),
-        ("sessions.reset" | "sessions.delete" | "sessions.share", Some(key)) => ClusterRoute::ChangeSession(key),
+        ("sessions.patch" | "sessions.reset" | "sessions.delete" | "sessions.share", Some(key)) => {
+            ClusterRoute::ChangeSession(key)
+        }
         ("sessions.describe" | "sessions.resolve", Some(key)) => ClusterRoute::Session(key),
         ("approvals.list" | "plugin.approval.list", _) => ClusterRoute::EveryNode,
         ("approvals.resolve" | "plugin.approval.resolve", _) => ClusterRoute::AnyNode,
@@ -178,6 +186,7 @@ mod tests {
     #[case(Method::DELETE, "/api/sessions/s", ClusterRoute::ChangeSession(SessionKey::parse("s").unwrap()))]
     #[case(Method::POST, "/api/sessions/s/stop", ClusterRoute::Here)]
     #[case(Method::POST, "/api/runs/r/stop", ClusterRoute::Here)]
+    #[case(Method::POST, "/api/runs/r/undo", ClusterRoute::ChangeRun(RunId::parse("r").unwrap()))]
     #[case(Method::GET, "/api/sessions/s/history", ClusterRoute::Here)]
     #[case(Method::GET, "/api/approvals", ClusterRoute::EveryNode)]
     #[case(Method::POST, "/api/approvals/a", ClusterRoute::AnyNode)]

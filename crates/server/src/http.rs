@@ -25,6 +25,7 @@ mod sign_in;
 mod sse;
 mod stop;
 mod tokens;
+mod undo;
 
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderValue, header};
@@ -78,6 +79,7 @@ pub(crate) fn api_routes() -> Router<ServerState> {
         .route("/api/runs/{id}", get(runs::show))
         .route("/api/runs/{id}/events", get(sse::events))
         .route("/api/runs/{id}/stop", post(stop::stop_run))
+        .route("/api/runs/{id}/undo", post(undo::undo_run))
         .route("/api/approvals", get(approvals::list))
         .route("/api/approvals/{id}", post(approvals::answer))
         .route("/api/approval-rules", get(approvals::list_rules))

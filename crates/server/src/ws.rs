@@ -11,6 +11,7 @@ mod followed_runs;
 mod forward;
 mod frame;
 mod frame_splitter;
+mod gateway_events;
 mod handshake;
 mod methods;
 mod outbox;

@@ -6,6 +6,7 @@ pub(crate) mod amendments;
 pub(crate) mod archive;
 pub(crate) mod audit;
 pub(crate) mod channels;
+pub(crate) mod file_changes;
 pub(crate) mod history;
 pub(crate) mod journal;
 pub(crate) mod lists;
@@ -71,6 +72,10 @@ macro_rules! conformance_tests {
                 what_was_left_in_channels_that_are_gone_is_forgotten,
                 a_message_that_another_run_took_in_names_that_run,
                 commands_that_have_acted_are_known_after_a_restart_the_newest_of_many;
+            file_changes:
+                changes_of_a_tree_come_back_in_order_and_without_contents,
+                what_is_undone_is_marked_and_its_contents_are_gone,
+                changes_go_with_their_run;
             history:
                 turns_come_back_in_order_and_once,
                 a_reset_hides_old_turns_from_the_model_and_not_from_people,

@@ -17,6 +17,7 @@ mod conformance;
 mod copy;
 mod cursor;
 mod error;
+mod file_changes;
 mod history;
 mod journal;
 mod location;
@@ -57,6 +58,7 @@ pub use cluster::{
 };
 pub use copy::{CopyError, CopyLocation, CopyProgress, CopyStep, TableCopy, copy_store};
 pub use error::StoreError;
+pub use file_changes::{FileBefore, FileChange, FileChangeStore, StoredFileChange};
 pub use history::{HistoryItem, HistoryStore, SealedTurn};
 pub use journal::{JournalRow, JournalStore};
 pub use location::{DatabaseInspection, DatabaseServer, DatabaseState, StoreLocation};
@@ -98,6 +100,7 @@ pub trait StoreBackend:
     + AuditStore
     + SpendStore
     + ScheduleStore
+    + FileChangeStore
     + MaintenanceStore
 {
     /// The operations of a node; `None` if the daemon has the database for itself.
@@ -146,6 +149,11 @@ impl Store {
 
     #[must_use]
     pub fn history(&self) -> &dyn HistoryStore {
+        &*self.0
+    }
+
+    #[must_use]
+    pub fn file_changes(&self) -> &dyn FileChangeStore {
         &*self.0
     }
 

@@ -2,6 +2,7 @@
 
 mod archive;
 mod channels;
+mod file_changes;
 mod notes;
 mod runs;
 mod schedules;
@@ -60,6 +61,7 @@ struct Data {
     sessions: Vec<SessionEntry>,
     history: Vec<HistoryEntry>,
     journal: BTreeMap<(String, u32), String>,
+    file_changes: BTreeMap<i64, file_changes::ChangeEntry>,
     hold: Hold,
     notes: Vec<NoteEntry>,
     cursors: BTreeMap<String, String>,

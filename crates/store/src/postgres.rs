@@ -15,6 +15,7 @@ mod columns;
 mod connection;
 mod copy;
 mod duties;
+mod file_changes;
 mod history;
 mod hold;
 mod inspect;

@@ -13,6 +13,7 @@ mod boot;
 mod channels;
 mod columns;
 mod copy;
+mod file_changes;
 mod history;
 mod hold;
 mod inspect;

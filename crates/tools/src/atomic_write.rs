@@ -6,16 +6,17 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::fs::{Access, AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::confined_fs::{
-    WorkdirRoot, open_directory_in, path_error, protected_error, quoted_path, require_regular_file,
+    OpenedFile, WorkdirRoot, open_directory_in, open_file_in, path_error, protected_error, quoted_path,
+    require_regular_file,
 };
 use crate::file_tool::{FileToolError, READ_CHUNK_BYTES, StopFlag, failed_call};
 
-/// The place to which a file will be written.
+/// The place to which a file will be written. A drop removes what was made for a write that did not succeed.
 pub(super) struct AtomicWriteTarget {
     directory: OwnedFd,
     name: PathBuf,
@@ -23,9 +24,28 @@ pub(super) struct AtomicWriteTarget {
     path: PathBuf,
     /// The mode of the existing file, if there is one.
     mode: Option<Mode>,
+    /// What the existing file was when it was looked at.
+    stamp: Option<FileIdentity>,
     /// The user that the file gets.
     owner: Option<u32>,
+    /// The name of the temporary file with the new content, once it is written.
+    temporary: Option<String>,
     created_directories: CreatedDirectories,
+}
+
+/// Tells whether a file is still the same one with the same content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileIdentity {
+    id: (u64, u64),
+    bytes: i64,
+    modified: (i64, i64),
+}
+
+impl FileIdentity {
+    fn of(stat: &Stat) -> Self {
+        let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
+        Self { id: (stat.st_dev, stat.st_ino), bytes: stat.st_size, modified: (stat.st_mtime, nanoseconds) }
+    }
 }
 
 /// Gives what a file tool has made to the user of the agent's commands, so that they can change it.
@@ -41,12 +61,6 @@ fn give_to(owner: Option<u32>, made: impl AsFd) -> Result<(), Errno> {
 #[derive(Default)]
 struct CreatedDirectories(Vec<(OwnedFd, PathBuf)>);
 
-/// A temporary file. Its drop removes it unless it was renamed.
-struct ReplacementFile<'a> {
-    directory: &'a OwnedFd,
-    name: String,
-}
-
 impl AtomicWriteTarget {
     /// Resolves `path`, through symlinks that stay inside the workdir, and creates missing directories.
     pub(super) fn resolve(root: &WorkdirRoot, path: &Path) -> Result<Self, FileToolError> {
@@ -56,8 +70,7 @@ impl AtomicWriteTarget {
             Ok(found) => {
                 require_regular_file(path, found.kind)?;
                 let real = root.real_path_of(&found.fd).map_err(fail)?;
-                let mode = Mode::from_raw_mode(found.stat.st_mode) & Mode::from_raw_mode(0o777);
-                Self::at_real_path(root, path, &real, Some(mode))
+                Self::at_real_path(root, path, &real, Some(&found.stat))
             }
             Err(Errno::NOENT) => Self::at_real_path(root, path, path, None),
             Err(error) => Err(fail(error)),
@@ -68,16 +81,98 @@ impl AtomicWriteTarget {
         self.mode.is_some()
     }
 
-    /// Replaces the content of the file. After an error or a stop the old content is unchanged.
-    pub(super) fn replace_content(mut self, content: &[u8], stop: &StopFlag<'_>) -> Result<(), FileToolError> {
-        let done = self.write_and_rename(content, stop);
-        if done.is_ok() {
-            self.created_directories.0.clear();
-        }
-        done
+    /// The permission bits of the existing file.
+    pub(super) fn mode(&self) -> Option<u32> {
+        self.mode.map(|mode| mode.as_raw_mode())
     }
 
-    fn at_real_path(root: &WorkdirRoot, path: &Path, real: &Path, mode: Option<Mode>) -> Result<Self, FileToolError> {
+    /// The file gets these permission bits instead of those of the existing one.
+    pub(super) fn set_mode(&mut self, mode: u32) {
+        self.mode = Some(Mode::from_raw_mode(mode & 0o777));
+    }
+
+    /// The path without symlinks, relative to the workdir or absolute outside of it.
+    pub(super) fn real_path(&self, root: &WorkdirRoot) -> Result<PathBuf, FileToolError> {
+        let directory = root.real_path_of(&self.directory).map_err(|e| path_error(&self.path, e))?;
+        Ok(directory.join(&self.name))
+    }
+
+    /// Opens the existing file for reading; `None` if there is none.
+    pub(super) fn open_existing(&self) -> Result<Option<OpenedFile>, FileToolError> {
+        if !self.exists() {
+            return Ok(None);
+        }
+        let opened = open_file_in(&self.directory, &self.name, &self.path)?;
+        if self.stamp == Some(FileIdentity::of(&opened.stat)) { Ok(Some(opened)) } else { Err(self.changed_error()) }
+    }
+
+    /// Replaces the content of the file. After an error or a stop the old content is unchanged.
+    pub(super) fn replace_content(mut self, content: &[u8], stop: &StopFlag<'_>) -> Result<(), FileToolError> {
+        self.prepare(content, stop)?;
+        stop.check()?;
+        self.commit()
+    }
+
+    /// Writes the new content beside the file, synced. Nothing is visible under the name of the file yet.
+    pub(super) fn prepare(&mut self, content: &[u8], stop: &StopFlag<'_>) -> Result<(), FileToolError> {
+        let fail = |error| path_error(&self.path, error);
+        let failed =
+            |error: std::io::Error| failed_call(format!("{} cannot be written: {error}", quoted_path(&self.path)));
+        stop.check()?;
+        let (temporary, fd) = create_temporary(&self.directory, self.mode).map_err(fail)?;
+        self.temporary = Some(temporary);
+        give_to(self.owner, &fd).map_err(|e| path_error(&self.path, e))?;
+        let mut file = File::from(fd);
+        for piece in content.chunks(READ_CHUNK_BYTES) {
+            stop.check()?;
+            file.write_all(piece).map_err(failed)?;
+        }
+        if let Some(mode) = self.mode {
+            rustix::fs::fchmod(&file, mode).map_err(|e| path_error(&self.path, e))?;
+        }
+        file.sync_all().map_err(failed)?;
+        Ok(())
+    }
+
+    /// Refuses if the file is not what it was when it was looked at.
+    pub(super) fn check_unchanged(&self) -> Result<(), FileToolError> {
+        let now = match rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(FileIdentity::of(&stat)),
+            Err(Errno::NOENT) => None,
+            Err(error) => return Err(path_error(&self.path, error)),
+        };
+        if now == self.stamp { Ok(()) } else { Err(self.changed_error()) }
+    }
+
+    /// Puts the prepared content in place of the file.
+    pub(super) fn commit(&mut self) -> Result<(), FileToolError> {
+        let Some(temporary) = &self.temporary else { return Ok(()) };
+        rustix::fs::renameat(&self.directory, temporary, &self.directory, &self.name)
+            .map_err(|e| path_error(&self.path, e))?;
+        self.temporary = None;
+        self.created_directories.0.clear();
+        // The file is renamed already. If the directory cannot be synced, only a power failure could undo the rename.
+        let _ = rustix::fs::fsync(&self.directory);
+        Ok(())
+    }
+
+    /// Removes the file.
+    pub(super) fn remove(&self) -> Result<(), FileToolError> {
+        rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty()).map_err(|e| path_error(&self.path, e))?;
+        let _ = rustix::fs::fsync(&self.directory);
+        Ok(())
+    }
+
+    fn changed_error(&self) -> FileToolError {
+        failed_call(format!("{} changed meanwhile; read it and try again", quoted_path(&self.path)))
+    }
+
+    fn at_real_path(
+        root: &WorkdirRoot,
+        path: &Path,
+        real: &Path,
+        existing: Option<&Stat>,
+    ) -> Result<Self, FileToolError> {
         let Some(name) = real.file_name().map(PathBuf::from) else {
             return Err(failed_call(format!("{} names no file", quoted_path(path))));
         };
@@ -88,7 +183,16 @@ impl AtomicWriteTarget {
         if !root.is_allowed_place(&directory, Some(&name)) {
             return Err(protected_error(path));
         }
-        let target = Self { directory, name, path: path.to_path_buf(), mode, owner: root.owner, created_directories };
+        let target = Self {
+            directory,
+            name,
+            path: path.to_path_buf(),
+            mode: existing.map(|stat| Mode::from_raw_mode(stat.st_mode) & Mode::from_raw_mode(0o777)),
+            stamp: existing.map(FileIdentity::of),
+            owner: root.owner,
+            temporary: None,
+            created_directories,
+        };
         target.check_writable()?;
         Ok(target)
     }
@@ -107,28 +211,13 @@ impl AtomicWriteTarget {
             Ok(_) => Err(failed_call(format!("{} changed meanwhile; try again", quoted_path(&self.path)))),
         }
     }
+}
 
-    fn write_and_rename(&self, content: &[u8], stop: &StopFlag<'_>) -> Result<(), FileToolError> {
-        let fail = |error| path_error(&self.path, error);
-        let failed =
-            |error: std::io::Error| failed_call(format!("{} cannot be written: {error}", quoted_path(&self.path)));
-        stop.check()?;
-        let (replacement, fd) = ReplacementFile::open(&self.directory, self.mode).map_err(fail)?;
-        give_to(self.owner, &fd).map_err(fail)?;
-        let mut file = File::from(fd);
-        for piece in content.chunks(READ_CHUNK_BYTES) {
-            stop.check()?;
-            file.write_all(piece).map_err(failed)?;
+impl Drop for AtomicWriteTarget {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            let _ = rustix::fs::unlinkat(&self.directory, temporary, AtFlags::empty());
         }
-        if let Some(mode) = self.mode {
-            rustix::fs::fchmod(&file, mode).map_err(fail)?;
-        }
-        file.sync_all().map_err(failed)?;
-        stop.check()?;
-        replacement.rename_to(&self.name).map_err(fail)?;
-        // The file is renamed already. If the directory cannot be synced, only a power failure could undo the rename.
-        let _ = rustix::fs::fsync(&self.directory);
-        Ok(())
     }
 }
 
@@ -141,28 +230,16 @@ impl Drop for CreatedDirectories {
     }
 }
 
-impl<'a> ReplacementFile<'a> {
-    fn open(directory: &'a OwnedFd, old: Option<Mode>) -> Result<(Self, OwnedFd), Errno> {
-        // A new file gets its mode from the umask. A replacement stays private until it has the mode of the old file.
-        let mode = if old.is_some() { Mode::RUSR | Mode::WUSR } else { Mode::from_raw_mode(0o666) };
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut number = [0; 8];
-        getrandom::fill(&mut number).map_err(|_| Errno::IO)?;
-        let name = format!(".quell-{:016x}.tmp", u64::from_le_bytes(number));
-        let fd = rustix::fs::openat(directory, &name, flags, mode)?;
-        Ok((Self { directory, name }, fd))
-    }
-
-    fn rename_to(self, name: &Path) -> Result<(), Errno> {
-        rustix::fs::renameat(self.directory, &self.name, self.directory, name)
-        // The drop that follows finds no file to remove.
-    }
-}
-
-impl Drop for ReplacementFile<'_> {
-    fn drop(&mut self) {
-        let _ = rustix::fs::unlinkat(self.directory, &self.name, AtFlags::empty());
-    }
+/// Creates a temporary file. Returns its name.
+fn create_temporary(directory: &OwnedFd, old: Option<Mode>) -> Result<(String, OwnedFd), Errno> {
+    // A new file gets its mode from the umask. A replacement stays private until it has the mode of the old file.
+    let mode = if old.is_some() { Mode::RUSR | Mode::WUSR } else { Mode::from_raw_mode(0o666) };
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut number = [0; 8];
+    getrandom::fill(&mut number).map_err(|_| Errno::IO)?;
+    let name = format!(".quell-{:016x}.tmp", u64::from_le_bytes(number));
+    let fd = rustix::fs::openat(directory, &name, flags, mode)?;
+    Ok((name, fd))
 }
 
 /// Opens the directory `path` and creates its missing parts.

@@ -37,7 +37,7 @@ pub(super) struct WorkdirRoot {
 pub(super) struct OpenedFile {
     pub(super) file: File,
     pub(super) bytes: u64,
-    stat: Stat,
+    pub(super) stat: Stat,
 }
 
 #[derive(Debug)]
@@ -71,6 +71,17 @@ impl WorkdirRoot {
             is_read_only: context.is_read_only,
             owner: context.owner,
         })
+    }
+
+    /// The same root, but no path through it may have a symlink.
+    pub(super) fn without_symlinks(mut self) -> Self {
+        self.resolve |= ResolveFlags::NO_SYMLINKS;
+        self
+    }
+
+    /// The workdir as configured.
+    pub(super) fn workdir(&self) -> &Path {
+        &self.known_paths[0]
     }
 
     /// Refuses every change where the sandbox is read-only.

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use quell_kernel::ToolSpec;
+use quell_kernel::call_batch::CallConcurrency;
 use quell_kernel::escalation::ESCALATE_ARGUMENT;
 use quell_protocol::sandbox::SandboxMode;
 use quell_protocol::{AgentId, ResourceKind};
@@ -25,6 +26,8 @@ pub trait ToolArguments: DeserializeOwned + JsonSchema + Send + 'static {
     const RESOURCE_KIND: ResourceKind = ResourceKind::Task;
     /// Whether the mode of the agent's sandbox holds its calls back, so that a call may ask to run outside.
     const IS_SANDBOXED: bool = false;
+    /// Whether a call may run beside others of the same message.
+    const CONCURRENCY: CallConcurrency = CallConcurrency::Exclusive;
 
     /// The description for the model of this agent; `None` if the agent is not offered the tool.
     fn spec_for(_: &AgentFacts<'_>) -> Option<ToolSpec> {
@@ -60,14 +63,21 @@ pub struct ToolDefinition<'t> {
     pub resource_kind: ResourceKind,
     /// Whether a call may ask to run outside of the sandbox.
     pub is_sandboxed: bool,
+    /// Whether a call may run beside others of the same message.
+    pub concurrency: CallConcurrency,
     /// The description for the model of an agent; `None` if the agent is not offered the tool.
     pub spec_for: fn(&AgentFacts<'_>) -> Option<ToolSpec>,
 }
 
 impl ToolDefinition<'static> {
     pub const fn of<T: ToolArguments>() -> Self {
-        let (resource_kind, is_sandboxed) = (T::RESOURCE_KIND, T::IS_SANDBOXED);
-        Self { name: T::NAME, resource_kind, is_sandboxed, spec_for: T::spec_for }
+        Self {
+            name: T::NAME,
+            resource_kind: T::RESOURCE_KIND,
+            is_sandboxed: T::IS_SANDBOXED,
+            concurrency: T::CONCURRENCY,
+            spec_for: T::spec_for,
+        }
     }
 
     /// The description for the model of an agent, with the argument by which a call asks to run outside of the sandbox
@@ -171,6 +181,7 @@ fn check_type(property: &Value, value: &Value) -> Result<(), &'static str> {
     match property.get("type").and_then(Value::as_str) {
         Some("string") if !value.is_string() => Err("a text"),
         Some("boolean") if !value.is_boolean() => Err("true or false"),
+        Some("array") if !value.is_array() => Err("a list"),
         Some("integer") if !value.is_u64() => Err("a whole number, not negative"),
         _ => Ok(()),
     }

@@ -1,5 +1,6 @@
 //! The `fetch_url` tool.
 
+use quell_kernel::call_batch::CallConcurrency;
 use quell_protocol::ResourceKind;
 use quell_scope::{Cancelled, Point};
 use schemars::JsonSchema;
@@ -26,6 +27,7 @@ impl ToolArguments for FetchUrlArgs {
                                  unless configured otherwise.";
     const EXAMPLE: &'static str = r#"{"url": "https://example.com/page", "max_bytes": 100000}"#;
     const RESOURCE_KIND: ResourceKind = ResourceKind::HttpRequest;
+    const CONCURRENCY: CallConcurrency = CallConcurrency::Concurrent;
 }
 
 impl ContextTool for FetchUrlArgs {

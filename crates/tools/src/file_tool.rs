@@ -69,7 +69,26 @@ pub(crate) type FileToolError = Interrupted<String>;
 
 impl<T: FileTool> ContextTool for T {
     async fn call(self, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
-        let context = FileToolContext {
+        let context = FileToolContext::of_call(cx);
+        let label = format!("{} {}", T::NAME, quoted(self.ledger_subject()));
+        let execute = move |flag: &AtomicBool| self.execute(&context, &StopFlag(flag));
+        match cx.scope.blocking(Point::Blocking, &label, execute).await? {
+            Ok(text) => Ok(ToolOutput::ok(text)),
+            Err(error) => failed_output(cx, error),
+        }
+    }
+}
+
+/// The failure as the model reads it.
+pub(crate) fn failed_output(cx: &ToolContext<'_>, error: FileToolError) -> Result<ToolOutput, Cancelled> {
+    let text = error.into_failure()?;
+    let text = if cx.may_escalate { sandbox_note::with_escalation_advice(text) } else { text };
+    Ok(ToolOutput::error(text))
+}
+
+impl FileToolContext {
+    pub(crate) fn of_call(cx: &ToolContext<'_>) -> Self {
+        Self {
             workdir: cx.workdir.to_path_buf(),
             // They run as the daemon: where commands run as another user, they keep to the workdir.
             unconfined: cx.user().is_none()
@@ -78,21 +97,9 @@ impl<T: FileTool> ContextTool for T {
             is_read_only: cx.sandbox_mode() == SandboxMode::ReadOnly,
             output_limit: cx.output_limit,
             protected: cx.toolbox.settings.protected.clone(),
-        };
-        let label = format!("{} {}", T::NAME, quoted(self.ledger_subject()));
-        let execute = move |flag: &AtomicBool| self.execute(&context, &StopFlag(flag));
-        match cx.scope.blocking(Point::Blocking, &label, execute).await? {
-            Ok(text) => Ok(ToolOutput::ok(text)),
-            Err(error) => {
-                let text = error.into_failure()?;
-                let text = if cx.may_escalate { sandbox_note::with_escalation_advice(text) } else { text };
-                Ok(ToolOutput::error(text))
-            }
         }
     }
-}
 
-impl FileToolContext {
     /// A context for reads and writes that never leave the workdir.
     pub(crate) fn confined(workdir: &Path) -> Self {
         let protected = ProtectedPaths::default();

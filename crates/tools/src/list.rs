@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use globset::{Glob, GlobBuilder, GlobMatcher};
+use quell_kernel::call_batch::CallConcurrency;
 use rustix::fs::FileType;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -36,6 +37,7 @@ impl ToolArguments for ListFiles {
         "Lists files and directories (these end in /), sorted, one path per line. What .gitignore hides is left out.";
     const EXAMPLE: &'static str = r#"{"path": "src", "pattern": "*.rs", "depth": 3}"#;
     const IS_SANDBOXED: bool = true;
+    const CONCURRENCY: CallConcurrency = CallConcurrency::Concurrent;
 }
 
 impl FileTool for ListFiles {

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
+use quell_kernel::call_batch::CallConcurrency;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -35,6 +36,7 @@ impl ToolArguments for ReadFile {
                                  with which offset to go on.";
     const EXAMPLE: &'static str = r#"{"path": "src/main.rs", "offset": 1, "limit": 200}"#;
     const IS_SANDBOXED: bool = true;
+    const CONCURRENCY: CallConcurrency = CallConcurrency::Concurrent;
 }
 
 impl FileTool for ReadFile {

@@ -8,6 +8,7 @@ use std::path::Path;
 use grep_matcher::{LineTerminator, Matcher};
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, MmapChoice, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
+use quell_kernel::call_batch::CallConcurrency;
 use rustix::fs::FileType;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -59,6 +60,7 @@ impl ToolArguments for SearchFiles {
                                  and what .gitignore hides are left out.";
     const EXAMPLE: &'static str = r#"{"pattern": "fn main\\(", "path": "src", "glob": "*.rs", "context": 2}"#;
     const IS_SANDBOXED: bool = true;
+    const CONCURRENCY: CallConcurrency = CallConcurrency::Concurrent;
 }
 
 impl FileTool for SearchFiles {

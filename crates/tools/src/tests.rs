@@ -1,6 +1,7 @@
 //! The tools as the agent loop uses them: called through the tool set, in a scope, on a real file system.
 
 mod confinement;
+mod editing;
 mod fetching;
 mod files;
 mod listing;
@@ -10,6 +11,7 @@ mod stopping;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -24,7 +26,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::background::{BackgroundWork, RunIdentity};
-use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag};
+use crate::file_edit::execute_without_backup;
+use crate::file_tool::{FileTool as _, FileToolContext, FileToolError, StopFlag};
 
 /// Long enough for the slowest machine; no passing test waits that long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -35,6 +38,28 @@ struct ToolFixture {
     toolbox: Toolbox,
     scope: Scope,
     limit: usize,
+    backup: RecordingBackup,
+}
+
+/// What was kept before it was changed.
+#[derive(Default)]
+struct RecordingBackup {
+    files: Mutex<Vec<ChangedFile>>,
+    problem: Option<String>,
+    /// Called instead.
+    other: Option<Box<dyn FileBackup>>,
+}
+
+impl FileBackup for RecordingBackup {
+    fn keep_files(&self, files: Vec<ChangedFile>) -> BackupFuture<'_> {
+        if let Some(other) = &self.other {
+            return other.keep_files(files);
+        }
+        Box::pin(async move {
+            self.files.lock().unwrap().extend(files);
+            self.problem.clone().map_or(Ok(()), Err)
+        })
+    }
 }
 
 struct NoOutput;
@@ -55,7 +80,7 @@ impl ToolFixture {
         std::fs::create_dir(dir.path().join("work")).unwrap();
         std::fs::write(dir.path().join("secret"), "outside").unwrap();
         let scope = Scope::new(Clock::start(), PointProbe::default());
-        Self { dir, toolbox: Toolbox::new(settings), scope, limit: 10_000 }
+        Self { dir, toolbox: Toolbox::new(settings), scope, limit: 10_000, backup: RecordingBackup::default() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -102,6 +127,7 @@ impl ToolFixture {
             session_network: None,
             may_escalate: false,
             network: &NetworkAccess::On,
+            file_backup: &self.backup,
             sink: &mut NoOutput,
         };
         // As a trait object the future must be `Send`, which the agent loop needs.

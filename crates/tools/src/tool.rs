@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::background::{BackgroundWork, RunIdentity};
 use crate::definition::{ToolArguments, ToolDefinition, parse_arguments};
+use crate::file_edit::FileBackup;
 use crate::text;
 use crate::toolbox::Toolbox;
 
@@ -122,6 +123,8 @@ pub struct ToolContext<'a> {
     pub may_escalate: bool,
     /// The servers that commands and `fetch_url` may reach.
     pub network: &'a NetworkAccess,
+    /// Keeps files before a call changes them.
+    pub file_backup: &'a dyn FileBackup,
     /// Receives the output of a command while it runs.
     pub sink: &'a mut dyn OutputSink,
 }
@@ -147,12 +150,14 @@ pub struct ToolOutput {
     pub text: String,
     /// Images for models with vision, each as base64, not validated.
     pub images: Vec<String>,
+    /// Unified diffs of the files that the call has changed, for people.
+    pub diff: Option<String>,
 }
 
 impl ToolOutput {
     #[must_use]
     pub fn ok(text: String) -> Self {
-        Self { end: CallEnd::Ok, code: None, text, images: Vec::new() }
+        Self { end: CallEnd::Ok, code: None, text, images: Vec::new(), diff: None }
     }
 
     #[must_use]

@@ -9,6 +9,7 @@ use quell_net::filtering_proxy::SystemResolver;
 use crate::fetch::{FetchSettings, Fetcher};
 use crate::listed_network::ListedNetwork;
 use crate::protected_paths::ProtectedPaths;
+use crate::workdir_locks::WorkdirLocks;
 
 /// The tool settings of the configuration.
 #[derive(Debug, Clone, Default)]
@@ -25,13 +26,14 @@ pub struct ToolSettings {
 pub struct Toolbox {
     pub(crate) settings: ToolSettings,
     pub(crate) fetcher: Fetcher,
+    workdir_locks: WorkdirLocks,
     resolver: SystemResolver,
 }
 
 impl Toolbox {
     pub fn new(settings: ToolSettings) -> Self {
         let fetcher = Fetcher::new(settings.fetch.clone());
-        Self { settings, fetcher, resolver: SystemResolver::default() }
+        Self { settings, fetcher, workdir_locks: WorkdirLocks::default(), resolver: SystemResolver::default() }
     }
 
     /// The way out for one command of an agent with a list of servers; `None` for others.
@@ -50,6 +52,11 @@ impl Toolbox {
     /// Whether the file tools of all agents may leave the workdir.
     pub fn is_unconfined(&self) -> bool {
         self.settings.unconfined
+    }
+
+    /// Held by whatever changes files of a workdir.
+    pub fn workdir_locks(&self) -> &WorkdirLocks {
+        &self.workdir_locks
     }
 
     pub fn protected_paths(&self) -> &ProtectedPaths {

@@ -1,12 +1,14 @@
 //! The `write_file` tool.
 
+use quell_scope::Cancelled;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::atomic_write::AtomicWriteTarget;
-use crate::confined_fs::{WorkdirRoot, quoted_path};
 use crate::definition::ToolArguments;
-use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag, failed_call};
+use crate::file_edit::{EditPlan, EditedWorkdir, FileEditTool, execute_file_edit};
+use crate::file_tool::FileToolError;
+use crate::text::quoted;
+use crate::tool::{ContextTool, ToolContext, ToolOutput};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -25,21 +27,23 @@ impl ToolArguments for WriteFile {
     const IS_SANDBOXED: bool = true;
 }
 
-impl FileTool for WriteFile {
-    fn ledger_subject(&self) -> &str {
-        &self.path
+impl ContextTool for WriteFile {
+    async fn call(self, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
+        // waits: raced in `execute_file_edit`, with the scope of the context.
+        execute_file_edit(self, cx).await
+    }
+}
+
+impl FileEditTool for WriteFile {
+    fn edited_subject(&self) -> String {
+        quoted(&self.path)
     }
 
-    fn execute(self, context: &FileToolContext, stop: &StopFlag<'_>) -> Result<String, FileToolError> {
-        stop.check()?;
-        let root = WorkdirRoot::open(context)?;
-        let path = root.relative_path(&self.path)?;
-        if self.path.ends_with('/') {
-            return Err(failed_call(format!("{} names a directory, not a file", quoted_path(&path))));
-        }
-        let target = AtomicWriteTarget::resolve(&root, &path)?;
-        let verb = if target.exists() { "Replaced" } else { "Created" };
-        target.replace_content(self.content.as_bytes(), stop)?;
-        Ok(format!("{verb} {} ({} bytes)", quoted_path(&path), self.content.len()))
+    fn plan(self, files: &EditedWorkdir<'_>) -> Result<EditPlan, FileToolError> {
+        let bytes = self.content.len();
+        let write = files.plan_write(&self.path, Some(self.content.into_bytes()), None)?;
+        let verb = if write.is_new() { "Created" } else { "Replaced" };
+        let text = format!("{verb} {} ({bytes} bytes)", write.quoted_path());
+        Ok(EditPlan { writes: vec![write], text })
     }
 }

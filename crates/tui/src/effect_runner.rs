@@ -71,8 +71,8 @@ impl EffectRunner {
                     client.stop_run(&run, &request, StopWait::UntilRequested).await.map_err(DaemonFailure::from);
                 DaemonResponse::RunStopped { run, result }
             }),
-            ChatEffect::AnswerApproval { id, decision } => Box::pin(async move {
-                let result = client.answer_approval(&id, &decision.into()).await.map_err(DaemonFailure::from);
+            ChatEffect::AnswerApproval { id, answer } => Box::pin(async move {
+                let result = client.answer_approval(&id, &answer).await.map_err(DaemonFailure::from);
                 DaemonResponse::ApprovalAnswered { id, result }
             }),
             ChatEffect::SetHold(held) => Box::pin(async move {
@@ -80,7 +80,7 @@ impl EffectRunner {
                 DaemonResponse::Hold { result: result.map_err(DaemonFailure::from), by_user: true }
             }),
             ChatEffect::SetModel { session, model } => Box::pin(async move {
-                let patch = SessionPatch { model: Some(model.clone()), agent: None };
+                let patch = SessionPatch { model: Some(model.clone()), ..SessionPatch::default() };
                 let result = client.patch_session(&session, &patch).await.map_err(DaemonFailure::from);
                 DaemonResponse::ModelSet { model, result }
             }),

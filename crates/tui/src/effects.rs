@@ -5,7 +5,7 @@ use std::time::Duration;
 use crossterm::event::KeyEvent;
 use quell_client::daemon_client::{ClientError, SendReply, StopReply};
 use quell_protocol::api::{AgentRow, HistoryMessage, Hold, Page, RunView, SendRequest, SessionRow, StopAnswer};
-use quell_protocol::approval::{ApprovalRow, Decision};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::session::SessionView;
 use quell_protocol::{RunEvent, RunId, SessionKey};
 
@@ -123,7 +123,7 @@ pub(crate) enum ChatEffect {
     Query(DaemonQuery),
     AnswerApproval {
         id: String,
-        decision: Decision,
+        answer: ApprovalAnswer,
     },
     SetHold(bool),
     SetModel {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use quell_protocol::approval::Decision;
+use quell_protocol::approval::{ApprovalAnswer, Decision};
 
 use crate::effects::{ChatEffect, Scroll};
 use crate::slash_commands::{self, SlashCommandSpec};
@@ -28,8 +28,8 @@ impl ChatState {
         if self.handle_completion_key(key) {
             return;
         }
-        if let Some(decision) = self.decision_for_key(key) {
-            return self.decide_next_approval(decision);
+        if let Some(answer) = self.approval_answer_for_key(key) {
+            return self.answer_next_approval(answer);
         }
         if key.code == KeyCode::Esc {
             return self.stop_or_force();
@@ -103,7 +103,7 @@ impl ChatState {
         true
     }
 
-    /// True while `y` and `n` answer an approval: the input is empty and the call was on the screen long enough.
+    /// True while letters answer an approval: the input is empty and the call was on the screen long enough.
     pub(crate) fn accepts_letter_answer(&self) -> bool {
         let read = |shown: &ShownApproval| u128::from(self.now.millis_since(shown.since)) >= MIN_READ_TIME.as_millis();
         self.composer.is_empty() && self.shown_approval.as_ref().is_some_and(read)
@@ -122,13 +122,17 @@ impl ChatState {
         }
     }
 
-    fn decision_for_key(&self, key: KeyEvent) -> Option<Decision> {
+    fn approval_answer_for_key(&self, key: KeyEvent) -> Option<ApprovalAnswer> {
         let plain = key.modifiers.difference(KeyModifiers::SHIFT).is_empty();
         match key.code {
             // Ignore key repeats: they would answer the next call, which the user has not read.
             _ if !plain || key.kind != KeyEventKind::Press || !self.accepts_letter_answer() => None,
-            KeyCode::Char('y' | 'Y') => Some(Decision::Allow),
-            KeyCode::Char('n' | 'N') => Some(Decision::Deny),
+            KeyCode::Char('y' | 'Y') => Some(Decision::Allow.into()),
+            // What needs several people is allowed for one call only.
+            KeyCode::Char('s' | 'S') if self.next_approval().is_none_or(|asked| asked.row.quorum <= 1) => {
+                Some(ApprovalAnswer::for_session())
+            }
+            KeyCode::Char('n' | 'N') => Some(Decision::Deny.into()),
             _ => None,
         }
     }

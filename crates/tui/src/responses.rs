@@ -161,6 +161,12 @@ impl ChatState {
             Ok(answer) => {
                 self.mark_connected();
                 self.restore_withdrawn(&answer);
+                if let Some(node) = answer.unreached.iter().max_by_key(|node| node.lease_ends_in_ms) {
+                    let names = answer.unreached.iter().map(|node| node.node.as_str()).collect::<Vec<_>>().join(", ");
+                    let seconds = node.lease_ends_in_ms.div_ceil(1000).to_string();
+                    let text = self.texts.format("stop.unreached", &[("nodes", &names), ("seconds", &seconds)]);
+                    self.show_notice(NoticeLevel::Failure, text);
+                }
             }
             Err(failure) => {
                 self.note_failure(&failure);

@@ -41,8 +41,8 @@ pub(crate) const COMMANDS: [SlashCommandSpec; 12] = [
     slash_command_spec(SlashCommand::Agents, "/agents", "", "term.command.agents"),
     slash_command_spec(SlashCommand::Sessions, "/sessions", "", "term.command.sessions"),
     slash_command_spec(SlashCommand::Runs, "/runs", "", "term.command.runs"),
-    slash_command_spec(SlashCommand::Approve, "/approve", "", "term.command.approve"),
-    slash_command_spec(SlashCommand::Deny, "/deny", "", "term.command.deny"),
+    slash_command_spec(SlashCommand::Approve, "/approve", "SCOPE", "term.command.approve"),
+    slash_command_spec(SlashCommand::Deny, "/deny", "REASON", "term.command.deny"),
     slash_command_spec(SlashCommand::Hold, "/hold", "on|off", "term.command.hold"),
     slash_command_spec(SlashCommand::Queue, "/queue", "POLICY", "term.command.queue"),
     slash_command_spec(SlashCommand::Help, "/help", "", "term.command.help"),
@@ -96,6 +96,9 @@ mod tests {
     #[case(" /STOP ", InputLine::Command(SlashCommand::Stop, ""))]
     #[case("/hold on", InputLine::Command(SlashCommand::Hold, "on"))]
     #[case("/model openai/gpt-5", InputLine::Command(SlashCommand::Model, "openai/gpt-5"))]
+    #[case("/approve", InputLine::Command(SlashCommand::Approve, ""))]
+    #[case("/approve pattern git *", InputLine::Command(SlashCommand::Approve, "pattern git *"))]
+    #[case("/deny not on Friday", InputLine::Command(SlashCommand::Deny, "not on Friday"))]
     #[case("/stpo", InputLine::Unknown("/stpo"))]
     #[case("/etc/hosts is wrong", InputLine::Text)]
     #[case("/stop that nonsense", InputLine::Text)]

@@ -71,8 +71,12 @@ pub(crate) struct ChatToolCall {
     pub(crate) end: Option<CallEnd>,
     pub(crate) ms: Option<f64>,
     pub(crate) output: String,
+    /// Unified diffs of the files that the call changed.
+    pub(crate) diff: String,
     /// Id of the approval that the call waits for.
     pub(crate) pending_approval: Option<String>,
+    /// The call has not started, because it waits for others of the same message.
+    pub(crate) waits_for_calls: bool,
     /// The tool has started, so side effects are possible.
     tool_started: bool,
 }
@@ -148,11 +152,15 @@ impl ChatTurn {
             }
             EventKind::TextDelta { text } => self.append_text(text),
             EventKind::ThinkingDelta { text } => self.append_thinking(text),
+            EventKind::ToolWaiting { call_id, tool, arguments } => self.add_waiting_call(call_id, tool, arguments),
             EventKind::ToolStarted { call_id, tool, arguments } => self.start_call(call_id, tool, arguments, now),
             EventKind::ToolOutput { call_id, text, .. } => {
                 self.call_mut(call_id).into_iter().for_each(|call| call.append_output(text));
             }
-            EventKind::ToolEnded { call_id, end, output, ms, .. } => self.end_call(call_id, *end, output, Some(*ms)),
+            EventKind::ToolEnded { call_id, end, output, diff, ms, .. } => {
+                self.end_call(call_id, *end, output, Some(*ms));
+                self.set_diff(call_id, diff.as_deref());
+            }
             EventKind::ApprovalRequested { id, call_id, tool, arguments, .. } => {
                 self.request_approval(id, call_id, tool, arguments, now);
             }
@@ -214,12 +222,21 @@ impl ChatTurn {
         if let Some(call) = self.call_mut(id) {
             call.pending_approval = None;
             call.tool_started = true;
+            call.waits_for_calls = false;
             call.label = tool_call_label(arguments, MAX_LABEL_CHARS);
             call.since = Some(now);
             return;
         }
         let call = ChatToolCall::new(tool, tool_call_label(arguments, MAX_LABEL_CHARS), Some(now));
         self.add_call(id, ChatToolCall { tool_started: true, ..call });
+    }
+
+    /// Adds a call that waits for others of the same message.
+    fn add_waiting_call(&mut self, id: &CallId, tool: &str, arguments: &Value) {
+        if self.call_mut(id).is_none() {
+            let (tool, label) = (one_line(tool, MAX_NAME_CHARS), tool_call_label(arguments, MAX_LABEL_CHARS));
+            self.add_call(id, ChatToolCall { waits_for_calls: true, ..ChatToolCall::new(tool, label, None) });
+        }
     }
 
     fn add_call(&mut self, id: &CallId, call: ChatToolCall) {
@@ -234,6 +251,8 @@ impl ChatTurn {
         }
         if let Some(call) = self.call_mut(id) {
             call.pending_approval = Some(approval.to_owned());
+            call.waits_for_calls = false;
+            call.since = call.since.or(Some(now));
         }
         self.activity = ChatRunActivity::Approval(one_line(tool, MAX_NAME_CHARS));
     }
@@ -264,6 +283,7 @@ impl ChatTurn {
     fn end_call(&mut self, id: &CallId, end: CallEnd, output: &str, ms: Option<f64>) {
         if let Some(call) = self.call_mut(id) {
             call.end = Some(end);
+            call.waits_for_calls = false;
             call.ms = ms;
             call.pending_approval = None;
             // The output that the model reads replaces what was streamed.
@@ -275,9 +295,20 @@ impl ChatTurn {
         }
     }
 
+    fn set_diff(&mut self, id: &CallId, diff: Option<&str>) {
+        if let (Some(call), Some(diff)) = (self.call_mut(id), diff) {
+            diff.clone_into(&mut call.diff);
+        }
+    }
+
+    /// True if the run changed files.
+    pub(crate) fn has_diffs(&self) -> bool {
+        self.blocks.iter().any(|block| matches!(block, TurnBlock::Call(call) if !call.diff.is_empty()))
+    }
+
     fn current_activity(&self) -> ChatRunActivity {
         let open = self.blocks.iter().find_map(|block| match block {
-            TurnBlock::Call(call) if call.end.is_none() => Some(call),
+            TurnBlock::Call(call) if call.end.is_none() && !call.waits_for_calls => Some(call),
             _ => None,
         });
         match open {
@@ -296,14 +327,18 @@ impl ChatTurn {
         for seen in calls {
             if self.call_mut(&seen.call_id).is_none() {
                 let call = ChatToolCall::new(one_line(&seen.tool, MAX_NAME_CHARS), String::new(), Some(now));
-                self.add_call(&seen.call_id, ChatToolCall { tool_started: true, ..call });
+                self.add_call(&seen.call_id, ChatToolCall { tool_started: !seen.waiting, ..call });
             }
             if let Some(call) = self.call_mut(&seen.call_id).filter(|call| call.end.is_none()) {
                 call.end = seen.end;
+                call.waits_for_calls = seen.waiting;
                 if let Some(output) = &seen.output {
                     call.ms = seen.ms;
                     call.output.clear();
                     call.append_output(output);
+                }
+                if let Some(diff) = &seen.diff {
+                    diff.clone_into(&mut call.diff);
                 }
             }
         }
@@ -357,6 +392,7 @@ impl ChatTurn {
         for call in self.calls_mut() {
             call.pending_approval = None;
             call.since = None;
+            call.waits_for_calls = false;
             if cut_off && call.end.is_none() {
                 call.end = Some(if call.tool_started { CallEnd::Stopped } else { CallEnd::NotStarted });
             }
@@ -418,6 +454,7 @@ impl ChatTurn {
                 let id = message.call_id.as_deref().and_then(|id| CallId::parse(id).ok());
                 if let Some(call) = id.and_then(|id| self.call_mut(&id)) {
                     call.append_output(&message.text);
+                    call.diff = message.diff.clone().unwrap_or_default();
                     call.end = message.end.or(call.end);
                     call.ms = message.ms.or(call.ms);
                 }
@@ -441,8 +478,34 @@ pub(crate) fn completeness_of(message: &HistoryMessage) -> TextCompleteness {
 
 impl ChatToolCall {
     fn new(tool: String, label: String, since: Option<UnixMillis>) -> Self {
-        let (output, pending_approval, tool_started) = (String::new(), None, false);
-        Self { tool, label, since, end: None, ms: None, output, pending_approval, tool_started }
+        Self {
+            tool,
+            label,
+            since,
+            end: None,
+            ms: None,
+            output: String::new(),
+            diff: String::new(),
+            pending_approval: None,
+            waits_for_calls: false,
+            tool_started: false,
+        }
+    }
+
+    /// True for a to-do list.
+    pub(crate) fn is_plan(&self) -> bool {
+        self.tool == "todo" && self.end == Some(CallEnd::Ok)
+    }
+
+    /// How many lines of files were added and removed; `None` if no file was changed.
+    pub(crate) fn changed_lines(&self) -> Option<String> {
+        if self.diff.is_empty() {
+            return None;
+        }
+        let count = |mark: char, head: &str| {
+            self.diff.lines().filter(|line| line.starts_with(mark) && !line.starts_with(head)).count()
+        };
+        Some(format!("+{} -{}", count('+', "+++ "), count('-', "--- ")))
     }
 
     fn append_output(&mut self, text: &str) {

@@ -1,7 +1,7 @@
 //! Send messages, stop runs, run slash commands, answer approvals, leave.
 
 use quell_protocol::api::{OnBusy, SendRequest};
-use quell_protocol::approval::Decision;
+use quell_protocol::approval::ApprovalAnswer;
 use quell_protocol::{RunId, SessionKey};
 
 use crate::effects::{ChatEffect, DaemonQuery, Scroll};
@@ -76,8 +76,14 @@ impl ChatState {
             SlashCommand::Agents => self.open_picker(PickerList::Agents),
             SlashCommand::Sessions => self.open_picker(PickerList::Sessions(None)),
             SlashCommand::Runs => self.open_picker(PickerList::Runs(None)),
-            SlashCommand::Approve => self.decide_shown_approval(Decision::Allow),
-            SlashCommand::Deny => self.decide_shown_approval(Decision::Deny),
+            SlashCommand::Approve => match ApprovalAnswer::parse_allowance(argument) {
+                Some(answer) => self.answer_shown_approval(answer),
+                None => self.show_notice(NoticeLevel::Failure, self.texts.get("term.notice.approve_usage")),
+            },
+            SlashCommand::Deny => {
+                let reason = Some(argument.to_owned()).filter(|reason| !reason.is_empty());
+                self.answer_shown_approval(ApprovalAnswer::denial(reason));
+            }
             SlashCommand::Hold => self.run_hold_command(argument),
             SlashCommand::Queue => self.run_queue_command(argument),
             SlashCommand::Help => self.menu = Some(Menu::Help),
@@ -239,22 +245,22 @@ impl ChatState {
 
     /// Answers the approval that was shown when the user started typing the command. If that one was answered
     /// elsewhere, the next approval is not answered, because the user has not read it.
-    fn decide_shown_approval(&mut self, decision: Decision) {
-        let Some(asked) = self.next_approval() else { return self.decide_next_approval(decision) };
+    fn answer_shown_approval(&mut self, answer: ApprovalAnswer) {
+        let Some(asked) = self.next_approval() else { return self.answer_next_approval(answer) };
         if self.command_approval.as_ref() == Some(&asked.row.id) {
-            return self.decide_next_approval(decision);
+            return self.answer_next_approval(answer);
         }
         let tool = quell_client::text_format::one_line(&asked.row.tool, 60);
         self.show_notice(NoticeLevel::Failure, self.texts.format("term.notice.other_approval", &[("tool", &tool)]));
     }
 
     /// Answers the oldest approval.
-    pub(crate) fn decide_next_approval(&mut self, decision: Decision) {
+    pub(crate) fn answer_next_approval(&mut self, answer: ApprovalAnswer) {
         let Some(asked) = self.approvals.iter_mut().find(|asked| !asked.answered) else {
             return self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.no_approval"));
         };
         asked.answered = true;
-        self.effects.push(ChatEffect::AnswerApproval { id: asked.row.id.clone(), decision });
+        self.effects.push(ChatEffect::AnswerApproval { id: asked.row.id.clone(), answer });
     }
 
     /// Ctrl-C clears the input, then stops, then asks whether to leave.

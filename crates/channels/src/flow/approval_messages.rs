@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use quell_engine::engine::{AnswerError, Caller};
 use quell_kernel::approval::DecisionForbidden;
-use quell_kernel::channel::approval_button::ApprovalButton;
+use quell_kernel::channel::approval_button::{ApprovalButton, ButtonChoice};
 use quell_protocol::api::{AccessLevel, Grants};
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalState, Decision};
+use quell_protocol::approval::{AllowanceScope, ApprovalAnswer, ApprovalRow, ApprovalState, Decision};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, timeout};
 
@@ -131,7 +131,7 @@ pub(super) fn decide_press(channels: &Channels, channel: &ActiveChannel, press: 
     if is_pending && !channels.approval_messages().has_button(channel, press, &button) {
         return PressReply::Refused(plain(texts::WRONG_BUTTON));
     }
-    match answer_approval(channels, channel, &press.sender, &button.approval_id, button.decision.into()) {
+    match answer_approval(channels, channel, &press.sender, &button.approval_id, button.choice.answer()) {
         PressReply::Counted(text) => PressReply::Counted(plain(&text)),
         PressReply::Refused(text) => PressReply::Refused(plain(&text)),
     }
@@ -171,14 +171,14 @@ pub(super) fn answer_approval(
     let grants = Grants { approve: is_approver, ..Grants::NONE };
     let caller = channel_caller(&channel.name, sender, AccessLevel::Write);
     let caller = Caller { grants, verified_person: is_approver, ..caller };
-    let decision = answer.decision;
+    let (decision, scope) = (answer.decision, answer.scope.unwrap_or(AllowanceScope::Once));
     let answered = channels.engine().answer_approval(&caller, id, answer);
     if let Err(refused @ AnswerError::NotAllowed(..)) = &answered {
         let attempt = if decision == Decision::Allow { "approve" } else { "deny" };
         channels.engine().audit_refusal(&caller, &format!("{attempt} {id}"), &refused.to_string());
     }
     match answered {
-        Ok(row) if decision == Decision::Allow => PressReply::Counted(texts::allowed_text(&row)),
+        Ok(row) if decision == Decision::Allow => PressReply::Counted(texts::allowed_text(&row, scope)),
         Ok(row) => PressReply::Counted(texts::denied_text(&row)),
         Err(AnswerError::NotAllowed(_, DecisionForbidden::MissingApproveScope)) => {
             PressReply::Refused(texts::NOT_AN_APPROVER.to_owned())
@@ -210,7 +210,7 @@ impl ApprovalMessages {
         let mut messages = self.lock();
         let Some(shown) = messages.get_mut(&button.approval_id) else { return false };
         let is_here = shown.channel == channel.name && shown.address.target == press.address.target;
-        let is_offered = button.decision == Decision::Deny || shown.offers_allow;
+        let is_offered = button.choice == ButtonChoice::Deny || shown.offers_allow;
         if !is_here || !is_offered {
             return false;
         }

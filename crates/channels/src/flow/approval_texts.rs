@@ -1,8 +1,8 @@
 //! Texts about calls that wait for a person, and the buttons below them.
 
-use quell_kernel::channel::approval_button::ApprovalButton;
+use quell_kernel::channel::approval_button::{ApprovalButton, ButtonChoice};
 use quell_protocol::Requester;
-use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
+use quell_protocol::approval::{AllowanceScope, ApprovalRow, ApprovalState, Decision};
 use quell_protocol::display_text::{format_count, is_invisible, one_line};
 
 use crate::format::{MessageFormat, MessagePiece, split_message};
@@ -46,7 +46,10 @@ impl ApprovalMessage {
 pub(super) fn approval_notice_text(row: &ApprovalRow) -> String {
     let (heading, id) = (heading(row), &row.id);
     match shown_arguments(row) {
-        Some(block) => format!("{heading}\n{block}\nAnswer with one of these:\n/approve {id}\n/deny {id} REASON"),
+        Some(block) => {
+            let session = if row.quorum < 2 { format!("/approve {id} session\n") } else { String::new() };
+            format!("{heading}\n{block}\nAnswer with one of these:\n/approve {id}\n{session}/deny {id} REASON")
+        }
         None => format!("{heading}\n{CALL_TOO_LONG}\n/deny {id} REASON"),
     }
 }
@@ -56,11 +59,13 @@ pub(super) fn settled_before_text(row: &ApprovalRow) -> String {
     format!("⚠️ Nothing was changed: {}", settled_text(row))
 }
 
-pub(super) fn allowed_text(row: &ApprovalRow) -> String {
+pub(super) fn allowed_text(row: &ApprovalRow, scope: AllowanceScope) -> String {
     let tool = tool_name(row);
-    match row.missing_allowances() {
-        0 => format!("✅ Allowed: `{tool}`."),
-        missing => {
+    match (row.missing_allowances(), scope) {
+        (0, AllowanceScope::Once) => format!("✅ Allowed: `{tool}`."),
+        (0, AllowanceScope::Session) => format!("✅ Allowed in this conversation: `{tool}`."),
+        (0, AllowanceScope::Pattern) => format!("✅ Allowed: `{tool}`, and calls that match the pattern."),
+        (missing, _) => {
             let people = format_count(missing as u64, "person", "people");
             format!("☑ Allowed by you: `{tool}`. It still needs {people}.")
         }
@@ -125,12 +130,17 @@ fn buttons(row: &ApprovalRow, may_allow: bool) -> Vec<MessageButton> {
     if row.state != ApprovalState::Pending {
         return Vec::new();
     }
-    let offered = [(Decision::Allow, "Approve", may_allow), (Decision::Deny, "Deny", true)];
+    let offered = [
+        (ButtonChoice::AllowOnce, "Approve", may_allow),
+        // What needs several people is allowed for one call only.
+        (ButtonChoice::AllowInSession, "Approve in this conversation", may_allow && row.quorum < 2),
+        (ButtonChoice::Deny, "Deny", true),
+    ];
     let offered = offered.into_iter().filter(|(_, _, is_offered)| *is_offered);
-    let to_button = |(decision, label, _)| MessageButton {
-        style: button_style(decision),
+    let to_button = |(choice, label, _): (ButtonChoice, _, _)| MessageButton {
+        style: button_style(choice.answer().decision),
         label,
-        data: ApprovalButton { decision, approval_id: row.id.clone() }.to_data(),
+        data: ApprovalButton { choice, approval_id: row.id.clone() }.to_data(),
     };
     offered.map(to_button).collect()
 }
@@ -193,7 +203,7 @@ mod tests {
     fn an_approval_shows_the_whole_call_and_nothing_hides_in_it() {
         let text = approval_notice_text(&row("echo \u{202e}hi ``` /approve other"));
         assert!(text.contains("\\u{202e}hi") && text.matches("```").count() == 2, "{text}");
-        assert!(text.ends_with("/approve a1\n/deny a1 REASON"), "{text}");
+        assert!(text.ends_with("/approve a1\n/approve a1 session\n/deny a1 REASON"), "{text}");
         let long = approval_notice_text(&row(&"x".repeat(2000)));
         assert!(!long.contains("/approve") && long.contains("/deny a1"), "{long}");
     }

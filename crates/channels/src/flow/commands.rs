@@ -8,7 +8,7 @@ use quell_kernel::channel::commands::{self, ChannelCommand, HELP_TEXT};
 use quell_kernel::channel::inbox::InboxMessage;
 use quell_kernel::registry::StopRequest;
 use quell_protocol::api::{AccessLevel, AgentRow};
-use quell_protocol::approval::{ApprovalAnswer, Decision};
+use quell_protocol::approval::ApprovalAnswer;
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ErrorCode, SessionKey, StopReason, Surface};
 use quell_scope::Interrupted;
@@ -99,8 +99,7 @@ impl CommandRun<'_> {
             ChannelCommand::UseModel(name) => self.use_model(&name).await,
             ChannelCommand::New => self.start_new_conversation().await,
             ChannelCommand::Status => self.status_text().await,
-            ChannelCommand::Approve(id) => Ok(self.answer_approval(&id, Decision::Allow.into())),
-            ChannelCommand::Deny { id, reason } => Ok(self.answer_approval(&id, ApprovalAnswer::denial(reason))),
+            ChannelCommand::AnswerApproval { id, answer } => Ok(self.answer_approval(&id, answer)),
         }
     }
 
@@ -234,7 +233,7 @@ impl CommandRun<'_> {
     }
 
     async fn set_session_model(self, model: String) -> Result<String, CommandStopped> {
-        let patch = SessionPatch { model: Some(model.clone()), agent: None };
+        let patch = SessionPatch { model: Some(model.clone()), ..SessionPatch::default() };
         let (caller, stopped) = (self.caller(), &self.queued.extra.stop_token);
         let patched =
             self.channels.engine().patch_session_until_cancelled(&caller, &self.queued.conversation, patch, stopped);

@@ -108,6 +108,7 @@ async fn submit_run(channels: &Channels, queued: InboxMessage<ChatOrigin>) {
         send_files_hint: supports_files(channel.config.kind).then(|| FILE_MARKER_NOTE.to_owned()),
         routed_model: settings.settings.routing.model_for(&message.content),
         max_history_chars: messages.history_budget_chars,
+        max_steps: Some(messages.max_rounds()),
     };
     let caller = channel_caller(&message.channel, &message.sender, access_level);
     let text = if message.content.is_empty() { FILES_ONLY_TEXT.to_owned() } else { message.content.clone() };

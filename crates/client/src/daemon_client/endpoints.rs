@@ -16,6 +16,7 @@ use quell_protocol::cluster::{ClusterView, DrainRequest, DrainView};
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::schedule::{SchedulePatch, ScheduleRequest, ScheduleView};
 use quell_protocol::session::SessionView;
+use quell_protocol::undo::{UndoReport, UndoRequest};
 use quell_protocol::web_ui::{SessionPatch, SignInLink};
 use quell_protocol::{AgentId, Receipt, RunId, SessionKey, Verdict};
 use reqwest::Method;
@@ -341,6 +342,14 @@ impl DaemonClient {
         let path = ["api", "sessions", key.as_str(), "sharing"];
         let request = self.build_request(Method::PUT, &path, &[])?.json(&request);
         self.fetch_json(request, ClientRequestTimeout::Default).await
+    }
+
+    /// Takes the file changes of a run back.
+    ///
+    /// # Cancel safety
+    /// If dropped, they may have been taken back.
+    pub(crate) async fn undo_run(&self, run: &RunId, request: UndoRequest) -> Result<UndoReport, ClientError> {
+        self.post_json(&["api", "runs", run.as_str(), "undo"], &request).await
     }
 
     /// Clears a session's history.

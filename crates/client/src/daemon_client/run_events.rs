@@ -225,5 +225,5 @@ impl RunEventFollower {
 }
 
 const KNOWN_EVENTS: &str = "\
-    run.queued run.started step.started text.delta thinking.delta tool.started tool.output tool.ended \
-    approval.requested approval.resolved context.compacted model.retry run.snapshot run.ending run.ended usage";
+    run.queued run.started step.started text.delta thinking.delta tool.waiting tool.started \
+    tool.output tool.ended approval.requested approval.updated approval.resolved context.compacted model.retry run.snapshot run.ending run.ended usage";

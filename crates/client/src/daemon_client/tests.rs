@@ -290,7 +290,7 @@ async fn one_page_of_a_history_is_one_request() {
 async fn a_session_is_given_another_model() {
     let row = json!({"key": "s", "state": "ready", "createdAt": "", "lastUsedAt": "", "activeRuns": [], "turns": 0});
     let daemon = ScriptedDaemon::with_replies(vec![("PATCH /api/sessions/s", row)]);
-    let patch = SessionPatch { model: Some("openai/gpt-5".into()), agent: None };
+    let patch = SessionPatch { model: Some("openai/gpt-5".into()), ..SessionPatch::default() };
     daemon.client().patch_session(&key("s"), &patch).await.unwrap();
     assert_eq!(daemon.requests().remove(0).body, json!({"model": "openai/gpt-5"}));
 }

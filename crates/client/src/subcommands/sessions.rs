@@ -138,6 +138,10 @@ async fn print_session(cx: &mut SubcommandContext<'_>, key: &SessionKey) -> Subc
     for line in settings_lines(&view) {
         cx.print_styled(OutputStyle::Quiet, &line)?;
     }
+    if !view.instructions.is_empty() {
+        let files = one_line(&view.instructions.join(", "), 400);
+        cx.print_styled(OutputStyle::Quiet, &format!("project instructions: {files}"))?;
+    }
     for message in &history {
         print_history_message(cx, message, now)?;
     }
@@ -190,6 +194,14 @@ fn print_history_message(
             message.text.clone()
         };
         cx.io.output.print_line(text.trim_end())?;
+    }
+    for line in message.diff.iter().flat_map(|diff| diff.lines()) {
+        let style = match line.as_bytes().first() {
+            Some(b'+') if !line.starts_with("+++ ") => OutputStyle::Done,
+            Some(b'-') if !line.starts_with("--- ") => OutputStyle::Failure,
+            _ => OutputStyle::Quiet,
+        };
+        cx.print_styled(style, &strip_terminal_controls(line))?;
     }
     for call in &message.calls {
         let arguments = one_line(&call.arguments.to_string(), 100);

@@ -87,7 +87,8 @@ impl StopCommandReport {
     pub(super) fn exit_code(&self) -> Exit {
         let clean = self.runs.iter().all(StoppedRun::has_no_leftovers)
             && self.stop.processes.iter().all(|process| process.leftovers.is_empty())
-            && self.hold_problem.is_none();
+            && self.hold_problem.is_none()
+            && self.stop.unreached.is_empty();
         if clean { Exit::Done } else { Exit::Failed }
     }
 
@@ -100,7 +101,8 @@ impl StopCommandReport {
     /// Prints what was stopped, run by run, to stdout.
     pub(super) fn print_report(&self, io: &mut CommandIo) -> io::Result<()> {
         let covered = self.covered_runs();
-        if self.is_empty() {
+        let nodes = [self.stop.unreached_text(), self.stop.settled_text()];
+        if self.is_empty() && nodes.iter().all(Option::is_none) {
             io.output.print_line("nothing to stop: no run is active")?;
         } else if self.runs.is_empty() && !covered.is_empty() {
             let ids: Vec<&str> = covered.iter().map(RunId::as_str).collect();
@@ -116,6 +118,10 @@ impl StopCommandReport {
         }
         for schedule in &self.stop.paused_schedules {
             io.output.print_line(&format!("paused the schedule {}", one_line(schedule, 100)))?;
+        }
+        for text in nodes.into_iter().flatten() {
+            let text = io.output.stdout().apply_style(OutputStyle::Failure, &text);
+            io.output.print_line(&text)?;
         }
         for message in &self.stop.withdrawn {
             io.output.print_line(&format!("withdrawn from the queue: {}", one_line(&message.text, 200)))?;

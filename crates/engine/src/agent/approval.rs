@@ -11,7 +11,7 @@ use quell_scope::{Cancelled, Point, Release, Scope};
 use super::escalation::PlannedCall;
 use super::{Agent, AgentLoop, Services};
 use crate::approvals::{ApprovalAnnouncer, Approvals};
-use crate::live_run::RunWriter;
+use crate::live_run::{RunWriter, TurnSealed};
 
 const DENIED_BY_TIMEOUT: &str =
     "[Nobody allowed the call in time, which counts as a denial. It did not run and did nothing.]";
@@ -103,9 +103,14 @@ pub async fn request_approval(
     }
     let (id, approvals) = (row.id.clone(), services.approvals.clone());
     let announcer = EventAnnouncer { writer: writer.clone(), id: id.clone() };
-    let mut waiter = approvals.open(row, |row| writer.emit_approval_requested(row), announcer)?;
+    // A stop that comes before the approval is listed refuses it, and a later one settles it: none is left pending.
     let held = scope.hold(ResourceKind::Approval, format!("{} {id}", call.tool));
     let held = held.on_stop(move |_| approvals.cancel(&id));
+    let announce = |row: &ApprovalRow| match scope.is_cancelled() {
+        true => Err(TurnSealed),
+        false => writer.emit_approval_requested(row),
+    };
+    let mut waiter = services.approvals.open(row, announce, announcer)?;
     let state = scope.race(Point::Approval, waiter.wait_settled(timeout)).await?;
     held.release(Release::Finished);
     Ok(state)

@@ -76,6 +76,9 @@ pub struct AgentConfig {
     /// A folder below the workdir, with a folder for each skill. The names and descriptions of the skills are in its
     /// prompt. No skills if absent.
     pub skills: Option<String>,
+    /// Whether the `AGENTS.md` of its workdir is in its prompt, and of the repository around it if its tools may leave
+    /// the workdir. If absent: only if `workdir` is set.
+    pub agents_md: Option<bool>,
     /// What happens to text that a stop cuts off: `discard` (people see it, the model does not) or `keep`.
     #[schemars(with = "String")]
     pub partial: PartialPolicy,
@@ -170,6 +173,11 @@ impl AgentConfig {
         SKILL_READING_TOOLS
             .into_iter()
             .find(|tool| self.has_tool(tool) && self.approval_policy(tool) != ApprovalPolicy::Deny)
+    }
+
+    /// Whether it reads project instructions: only with a tool that could read them, too.
+    pub fn reads_instructions(&self) -> bool {
+        self.agents_md.unwrap_or(self.workdir.is_some()) && self.skill_reading_tool().is_some()
     }
 
     /// What is wrong with the folder of its skills.
@@ -277,6 +285,7 @@ impl Default for AgentConfig {
             language: None,
             workdir: None,
             skills: None,
+            agents_md: None,
             partial: PartialPolicy::Discard,
             approvals: BTreeMap::new(),
             approval_quorum: default_quorum(),
@@ -318,6 +327,8 @@ pub struct Limits {
     pub sub_run_depth: usize,
     /// Sub-runs of one run that may be active at the same time.
     pub sub_runs_per_run: usize,
+    /// Tool calls of one message that may run at the same time.
+    pub parallel_calls: usize,
     /// Background commands of one session that may run at the same time.
     pub background_per_session: usize,
     /// Seconds after which an unanswered approval counts as denied.
@@ -351,6 +362,7 @@ impl Default for Limits {
             queued_per_session: run_limits.max_queued,
             sub_run_depth: run_limits.max_depth,
             sub_runs_per_run: run_limits.max_children,
+            parallel_calls: 8,
             background_per_session: 16,
             approval_timeout_s: 900,
             run_timeout_s: 3600,

@@ -23,8 +23,8 @@ const MAX_IMAGES_PER_SESSION: usize = 200;
 impl AgentLoop<'_> {
     /// The result of a call, with its images saved. It stands even if that fails; it then says what is missing.
     pub(super) async fn save_result_images(&self, output: ToolOutput) -> CallResult {
-        let ToolOutput { end, code, text, images } = output;
-        let mut result = CallResult { code, ..CallResult::new(end, text) };
+        let ToolOutput { end, code, text, images, diff } = output;
+        let mut result = CallResult { code, diff: diff.map(String::into_boxed_str), ..CallResult::new(end, text) };
         if images.is_empty() {
             return result;
         }

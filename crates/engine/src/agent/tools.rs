@@ -16,9 +16,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use quell_kernel::ToolSpec;
+use quell_kernel::call_batch::CallConcurrency;
 use quell_kernel::escalation::EscalationRight;
 use quell_kernel::permissions::contains_tool;
-use quell_kernel::turn::CallResult;
+use quell_kernel::turn::{CallResult, ToolCall};
 use quell_mcp::server_of_tool;
 use quell_process::OutputSink;
 use quell_protocol::{CallEnd, CallId, ResourceKind, ToolOutputStream};
@@ -197,12 +198,18 @@ impl AgentLoop<'_> {
             session_network,
             may_escalate: planned.escalation.is_none()
                 && self.agent.escalation_right(&self.services.limits) == EscalationRight::MayAsk,
+            file_backup: self.control,
             sink: &mut ToolCallSink { writer: &self.writer, call: &call.id },
         };
         // waits: raced in the tool, with the scope in `context`.
         let output = call_tool(&*tool, &call.arguments, &mut context).await?;
         // waits: on a thread of the scope, which is told of a stop.
         Ok(self.save_result_images(output).await)
+    }
+
+    /// Whether a call may run beside others. A call of an unknown tool does nothing, so it may.
+    pub(super) fn call_concurrency(&self, call: &ToolCall) -> CallConcurrency {
+        self.find_tool(&call.tool).map_or(CallConcurrency::Concurrent, |tool| tool.definition().concurrency)
     }
 
     /// The tool of this name, if the agent may use it.

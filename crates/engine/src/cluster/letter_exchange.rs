@@ -231,7 +231,7 @@ impl LetterExchange {
         };
         metrics::counter!(LETTERS_METRIC, "direction" => "received").increment(1);
         let from = membership(opened.from);
-        if !self.cluster.accepts_letters_of(&from) {
+        if !self.cluster.may_be_at_work(from.epoch) {
             tracing::debug!(node = %from.node, epoch = from.epoch, "a letter of a node that is not a member any more is dropped");
             return None;
         }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use quell_kernel::lease::Epoch;
-use quell_store::{Membership, NodeRow};
+use quell_store::Membership;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -311,13 +311,7 @@ impl PeerLink {
     }
 
     /// Ends the calls to nodes that are not at work any more, and what is being answered for them.
-    pub fn drop_calls_of_gone_nodes(&self, nodes: &[NodeRow]) {
-        // A node that has joined after this list was read has a higher epoch.
-        let highest = nodes.iter().map(|row| row.membership.epoch).max();
-        let is_at_work = |epoch: Epoch| {
-            Some(epoch) > highest
-                || nodes.iter().any(|row| row.membership.epoch == epoch && !row.fenced && !row.expires_in.is_zero())
-        };
+    pub fn drop_calls_of_gone_nodes(&self, is_at_work: impl Fn(Epoch) -> bool) {
         let mut state = self.lock();
         let gone: Vec<u64> =
             state.calls.iter().filter(|(_, open)| !is_at_work(open.peer.epoch)).map(|(call, _)| *call).collect();
@@ -515,6 +509,7 @@ impl Drop for PeerAnswer {
 mod tests {
     use std::sync::mpsc;
 
+    use futures_util::FutureExt as _;
     use quell_protocol::NodeName;
 
     use super::*;
@@ -555,6 +550,16 @@ mod tests {
 
     fn deliver(frames: Vec<Frame>, from: &Membership, to: &PeerLink) {
         frames.into_iter().for_each(|frame| to.receive(from, frame));
+    }
+
+    #[tokio::test]
+    async fn calls_to_a_node_that_is_gone_end() {
+        let (a, b, c) = (TestNode::new("a", 1), TestNode::new("b", 2), TestNode::new("c", 3));
+        let mut to_gone = a.link.call(&b.membership, b"question", b"");
+        let mut to_other = a.link.call(&c.membership, b"question", b"");
+        a.link.drop_calls_of_gone_nodes(|epoch| epoch != b.membership.epoch);
+        assert_eq!(to_gone.next().await, Some(Err(PeerCallError::Gone)));
+        assert!(to_other.next().now_or_never().is_none());
     }
 
     #[tokio::test]

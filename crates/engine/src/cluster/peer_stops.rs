@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use quell_protocol::NodeName;
 use quell_protocol::api::{StopAnswer, UnreachedNode};
 use quell_store::{Membership, RequestedStop};
 use serde::{Deserialize, Serialize};
@@ -70,6 +71,8 @@ struct AskedPeers {
     /// The calls that have answered that the stop is carried out, and the indexes of their answers.
     answered: Vec<(PeerCall, usize)>,
     unreached: Vec<UnreachedNode>,
+    /// Nodes that ended before they answered, and whose runs are sealed.
+    settled: Vec<NodeName>,
 }
 
 impl PeerStops {
@@ -83,7 +86,7 @@ impl PeerStops {
     ) -> Self {
         let asked: Vec<Membership> = cluster.live_peers().into_iter().map(|row| row.membership).collect();
         let calls = asked.iter().map(|peer| link.call(peer, &request, &[])).collect();
-        let (answers, answered, unreached) = (Vec::new(), Vec::new(), Vec::new());
+        let (answers, answered, unreached, settled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let unsettled = cluster.unsettled_memberships();
         let stored = Some(stored);
         Self(Some(Box::new(AskedPeers {
@@ -98,6 +101,7 @@ impl PeerStops {
             answers,
             answered,
             unreached,
+            settled,
         })))
     }
 
@@ -138,6 +142,7 @@ impl PeerStops {
             }
         }
         answer.unreached.extend(asked.unreached.iter().cloned());
+        answer.settled_nodes.extend(asked.settled.iter().cloned());
     }
 }
 
@@ -158,8 +163,9 @@ impl AskedPeers {
         let mut silent = std::mem::take(&mut self.unsettled);
         if wait == StopWait::Ended {
             for membership in std::mem::take(&mut silent) {
-                if timeout_at(deadline, self.cluster.wait_until_settled(&membership)).await.is_err() {
-                    silent.push(membership);
+                match timeout_at(deadline, self.cluster.wait_until_settled(&membership)).await {
+                    Ok(()) => self.settled.push(membership.node),
+                    Err(_) => silent.push(membership),
                 }
             }
         }
@@ -194,6 +200,7 @@ impl AskedPeers {
             (call, answer)
         };
         let (mut answers, mut answered) = (Vec::new(), Vec::new());
+        let mut settled = self.settled.clone();
         let mut pending: FuturesUnordered<_> = calls.into_iter().map(ask).collect();
         while let Some((call, answer)) = pending.next().await {
             match answer {
@@ -205,16 +212,18 @@ impl AskedPeers {
                     }
                     if is_done {
                         silent.clear();
+                        settled.clear();
                         break;
                     }
                 }
-                PeerOutcome::Settled => {}
+                PeerOutcome::Settled => settled.push(call.peer().node.clone()),
                 PeerOutcome::Silent => silent.push(call.peer().clone()),
             }
         }
         drop(pending);
         self.answers.extend(answers);
         self.answered.extend(answered);
+        self.settled = settled;
     }
 
     /// `None` for a node that holds nothing that the stop covers.

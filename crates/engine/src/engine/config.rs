@@ -13,7 +13,7 @@ use quell_kernel::lease::LeaseTiming;
 use quell_llm::{ProviderConfig, ProviderConfigError};
 use quell_mcp::{McpConfig, McpConfigError};
 use quell_process::WardenExe;
-use quell_protocol::AgentId;
+use quell_protocol::{AgentId, NodeName};
 use quell_scope::PointProbe;
 use quell_scope::clock::Clock;
 use quell_store::{StoreError, StoreLocation};
@@ -140,6 +140,10 @@ pub enum StartError {
     Agents(#[from] AgentRegistryError),
     #[error("a node of a cluster needs the secret of the cluster; set secret_file in [cluster]")]
     NoClusterSecret,
+    #[error(
+        "the node {0} has another secret of the cluster, so it would not hear this one; write the same secret into the file that secret_file in [cluster] names"
+    )]
+    OtherClusterSecret(NodeName),
     #[error(transparent)]
     MessageBus(#[from] quell_bus::ConnectError),
     #[error("wardens cannot be started: {0}")]

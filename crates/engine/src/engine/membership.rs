@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_bus::{NatsTransport, NodeAddress};
+use quell_bus::{KeyFingerprints, NatsTransport, NodeAddress};
 use quell_kernel::Moment;
 use quell_kernel::StopLevel;
 use quell_kernel::clock_skew::clock_skew_ms;
@@ -54,6 +54,9 @@ pub(super) struct Node {
     pub(super) foreign_events: mpsc::Sender<PeerEvents>,
     pub(super) peer_agents: PeerAgents,
     pub(super) pending_sessions: PendingSessions,
+    keys: KeyFingerprints,
+    /// Nodes with another secret that were warned of.
+    warned_of: Mutex<HashSet<Epoch>>,
     recovery: Recovery,
     /// Memberships that a task of this node settles.
     settling: Mutex<HashSet<Epoch>>,
@@ -76,6 +79,13 @@ impl Node {
         settings: &NodeSettings,
     ) -> Result<(Self, NodeTasks), StartError> {
         let secret = settings.secret.clone().ok_or(StartError::NoClusterSecret)?;
+        let keys = KeyFingerprints::of(&secret);
+        let peers = cluster.store().list_nodes().await?;
+        let is_at_work = |row: &&NodeRow| !row.fenced && !row.expires_in.is_zero();
+        let mut peers = peers.iter().filter(is_at_work);
+        if let Some(stranger) = peers.find(|row| !keys.agree_with(&NodeReport::of(row).keys)) {
+            return Err(StartError::OtherClusterSecret(stranger.membership.node.clone()));
+        }
         let own = NodeAddress { node: cluster.node().clone(), epoch: cluster.membership().epoch };
         let nats = match &settings.nats {
             Some(nats) => Some(NatsTransport::connect(nats.clone(), own).await?),
@@ -96,6 +106,8 @@ impl Node {
             foreign_events,
             peer_agents: PeerAgents::default(),
             pending_sessions: PendingSessions::default(),
+            keys,
+            warned_of: Mutex::default(),
             recovery,
             settling: Mutex::default(),
             changes: Mutex::default(),
@@ -107,6 +119,17 @@ impl Node {
 
     pub(super) fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// Warns once of each node whose letters this one cannot read, or the reverse: both have started at the same time.
+    fn warn_of_other_secrets(&self) {
+        let peers = self.cluster.live_peers();
+        let mut warned_of = self.warned_of.lock().unwrap_or_else(PoisonError::into_inner);
+        for row in peers.iter().filter(|row| !self.keys.agree_with(&NodeReport::of(row).keys)) {
+            if warned_of.insert(row.membership.epoch) {
+                tracing::error!(node = %row.membership.node, "this node has another secret, so neither hears stops and requests of the other at once; write the same secret on all nodes, and restart them");
+            }
+        }
     }
 
     fn settling(&self) -> MutexGuard<'_, HashSet<Epoch>> {
@@ -186,6 +209,7 @@ impl Engine {
         let (day, spending) = self.inner().runs.uncounted_spending();
         let lease = self.cluster().map(|cluster| cluster.timing().lease()).unwrap_or_default();
         NodeReport {
+            keys: self.inner().node.as_ref().map(|node| node.keys.clone()).unwrap_or_default(),
             on_bus: self.cluster().is_some_and(Cluster::is_on_bus),
             day,
             spending,
@@ -224,7 +248,6 @@ impl Engine {
         for dead in answer.nodes.iter().filter(|row| row.membership != *own && is_to_be_settled(row, &own.node)) {
             self.settle(node, dead.membership.clone());
         }
-        node.link.drop_calls_of_gone_nodes(&answer.nodes);
         let is_member = |epoch| answer.nodes.iter().any(|row| row.membership.epoch == epoch);
         self.retain_interested_peers(is_member);
         self.forget_peer_activity(is_member);
@@ -234,6 +257,8 @@ impl Engine {
             self.inner().hub.overrun_readers();
         }
         node.cluster.set_nodes(answer.nodes);
+        node.link.drop_calls_of_gone_nodes(|epoch| node.cluster.may_be_at_work(epoch));
+        node.warn_of_other_secrets();
         carried_out
     }
 

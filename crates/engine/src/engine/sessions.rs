@@ -160,7 +160,7 @@ impl Engine {
         patch: SessionPatch,
     ) -> Result<SessionRequest, OpenSessionError> {
         let config = self.session_view(key).await?.and_then(|view| view.config);
-        let SessionPatch { model, agent } = patch;
+        let SessionPatch { model, agent, thinking } = patch;
         let bound_provider =
             config.as_ref().filter(|config| config.user_id.is_some()).map(|config| config.provider.clone());
         let named_provider =
@@ -180,7 +180,7 @@ impl Engine {
             // The provider of the agent that it has or gets.
             (None, None) => String::new(),
         };
-        Ok(SessionRequest { provider, model, agent, ..SessionRequest::default() })
+        Ok(SessionRequest { provider, model, agent, thinking, ..SessionRequest::default() })
     }
 
     fn claim_for_setup(&self, caller: &Caller, key: &SessionKey) -> Result<SessionClaim, OpenSessionError> {
@@ -238,7 +238,8 @@ impl Engine {
             Ok(config) => (Some(config), None),
             Err(why) => (None, Some(why.to_string())),
         };
-        Ok(Some(SessionView { row: self.build_session_row(stored), config, config_problem }))
+        let instructions = self.inner().sessions.instruction_files(key);
+        Ok(Some(SessionView { row: self.build_session_row(stored), config, config_problem, instructions }))
     }
 
     /// Stops the session's runs, then resets its history; the old turns stay before a boundary. False if there is no

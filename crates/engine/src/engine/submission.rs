@@ -234,6 +234,7 @@ pub fn build_stop_answer(stop_result: &StopResult) -> StopAnswer {
         withdrawn: withdrawn.map(|(run_id, text)| Withdrawn { run_id, text }).collect(),
         paused_schedules: stop_result.paused_schedules.clone(),
         unreached: Vec::new(),
+        settled_nodes: Vec::new(),
     };
     stop_result.peers.add_to(&mut answer);
     answer

@@ -21,6 +21,8 @@ const EVENT_OVERHEAD_BYTES: usize = 192;
 /// The most bytes that one event counts for. Tool output is cut to this size. Model text, arguments and receipts are
 /// sent whole: the run holds them in memory anyway.
 const MAX_EVENT_BYTES: usize = RING_BYTES / 4 - EVENT_OVERHEAD_BYTES;
+/// The last line of a diff that is cut.
+const CUT_DIFF_NOTE: &str = "[cut here: the history of the session has all of it]\n";
 /// The most bytes of all tool outputs in a snapshot together, unless each call is at its minimum.
 const MAX_SNAPSHOT_OUTPUT_BYTES: usize = 64 * 1024;
 /// The least output of each call in a snapshot, bytes.
@@ -90,7 +92,20 @@ pub(super) fn truncate_output(output: &str) -> String {
 /// Builds the event for the end of a call.
 pub(super) fn tool_ended_event(call_id: CallId, result: &CallResult) -> EventKind {
     let (end, code, ms) = (result.end, result.code, result.duration_ms().unwrap_or_default());
-    EventKind::ToolEnded { call_id, end, code, output: truncate_output(&result.output), ms }
+    // Together they are no longer than an output may be.
+    let diff_bytes = result.diff.as_ref().map_or(0, |diff| diff.len().min(MAX_EVENT_BYTES / 2));
+    let output = keep_both_ends(&result.output, MAX_EVENT_BYTES - 64 - diff_bytes).into_owned();
+    let diff = result.diff.as_ref().map(|diff| shorten_diff(diff, diff_bytes));
+    EventKind::ToolEnded { call_id, end, code, output, diff, ms }
+}
+
+/// The beginning of a diff, in whole lines.
+fn shorten_diff(diff: &str, max_bytes: usize) -> String {
+    if diff.len() <= max_bytes {
+        return diff.to_owned();
+    }
+    let kept = &diff[..diff.floor_char_boundary(max_bytes.saturating_sub(CUT_DIFF_NOTE.len()))];
+    format!("{}{CUT_DIFF_NOTE}", kept.rfind('\n').map_or("", |end| &kept[..=end]))
 }
 
 pub(super) fn whole_micros(time: Duration) -> u64 {
@@ -102,8 +117,8 @@ fn event_bytes(event: &RunEvent) -> usize {
         EventKind::TextDelta { text } | EventKind::ThinkingDelta { text } | EventKind::ToolOutput { text, .. } => {
             text.len()
         }
-        EventKind::ToolEnded { output, .. } => output.len(),
-        EventKind::ToolStarted { tool, .. } => tool.len() + 256,
+        EventKind::ToolEnded { output, diff, .. } => output.len() + diff.as_ref().map_or(0, String::len),
+        EventKind::ToolStarted { tool, .. } | EventKind::ToolWaiting { tool, .. } => tool.len() + 256,
         EventKind::ModelRetry { reason, .. } => reason.len(),
         EventKind::Snapshot { text, thinking, .. } => text.len() + thinking.len(),
         EventKind::Ended { receipt, text, .. } => {
@@ -184,6 +199,8 @@ impl Follower {
             (None, Some(turn)) => snapshot_calls(turn.results().map(|(id, tool, result)| (id, tool, Some(result)))),
             (None, None) => Vec::new(),
         };
+        let is_waiting = |id: &CallId| state.waiting_calls.contains(id);
+        let calls = calls.into_iter().map(|call| SnapshotCall { waiting: is_waiting(&call.call_id), ..call }).collect();
         // The draft holds the newest text, which the kept deltas would repeat: skip to the last kept delta.
         let last_delta =
             state.events.ring.iter().rev().find(|event| event.kind.is_delta()).map_or(0, |event| event.seq);
@@ -204,10 +221,12 @@ fn snapshot_calls<'a>(calls: impl Iterator<Item = (&'a CallId, &'a str, Option<&
     let call = |(id, tool, result): (&CallId, &str, Option<&CallResult>)| SnapshotCall {
         call_id: id.clone(),
         tool: tool.to_owned(),
+        waiting: false,
         end: result.map(|result| result.end),
         code: result.and_then(|result| result.code),
         ms: result.and_then(CallResult::duration_ms),
         output: result.map(|result| keep_both_ends(&result.output, max_bytes).into_owned()),
+        diff: result.and_then(|result| result.diff.as_ref()).map(|diff| shorten_diff(diff, max_bytes)),
     };
     calls.into_iter().map(call).collect()
 }

@@ -159,6 +159,21 @@ impl RunWriter {
         }
     }
 
+    /// Announces the calls of a message in their order, before any of them starts. Each of them starts later, or ends
+    /// with the turn.
+    ///
+    /// # Errors
+    /// [`TurnSealed`] once the stream is closed.
+    pub fn report_waiting_calls(&self, calls: &[ToolCall]) -> Result<(), TurnSealed> {
+        self.write_if_open(|live_run, state| {
+            for call in calls {
+                state.waiting_calls.insert(call.id.clone());
+                let (call_id, tool, arguments) = (call.id.clone(), call.tool.clone(), call.arguments.clone());
+                live_run.emit_event(state, EventKind::ToolWaiting { call_id, tool, arguments });
+            }
+        })
+    }
+
     /// Records the start of a call: side effects are possible from here on.
     ///
     /// # Errors
@@ -168,6 +183,7 @@ impl RunWriter {
             if let Some(draft) = &mut state.draft {
                 draft.begin_call(&call.id);
             }
+            state.waiting_calls.remove(&call.id);
             state.running_calls.insert(call.id.clone(), live_run.clock.now());
             let (tool, arguments) = (call.tool.clone(), call.arguments.clone());
             live_run.emit_event(state, EventKind::ToolStarted { call_id: call.id.clone(), tool, arguments });

@@ -153,6 +153,9 @@ impl RunTable {
             history: &history,
             delegation_tools: services.agents.delegation_tools(&agent),
             run_context,
+            max_steps: channel_origin
+                .and_then(|origin| origin.options().max_steps)
+                .map_or(services.limits.max_steps, |steps| steps.min(services.limits.max_steps)),
             image_cache: ImageCache::default(),
             mcp_client: services.mcp.client_for_run(client_options),
             scope: &live_run.scope,

@@ -4,9 +4,9 @@
 use std::fmt;
 use std::mem::take;
 
-use quell_llm::ProviderOverride;
+use quell_llm::{ProviderOverride, ThinkingMode};
 use quell_net::AddressPolicy;
-use quell_protocol::session::{Secret, SessionConfig, SessionRequest, Setting, SettingSource};
+use quell_protocol::session::{Secret, SessionConfig, SessionRequest, Setting, SettingSource, ThinkingLevel};
 use quell_protocol::{AgentId, Principal, SessionKey};
 use quell_store::{PrivateEndpoints, SessionSetup, SessionSetupAccess, StoredSession};
 use secrecy::SecretString;
@@ -15,7 +15,7 @@ use url::Url;
 
 use super::key_store::SessionKeyStore;
 use crate::access::Caller;
-use crate::agent::{Agent, AgentConfig};
+use crate::agent::{Agent, AgentConfig, ThinkingSetting};
 
 /// Defaults of sessions that are opened by user, chat and provider (row C2). A session that a message creates has the
 /// settings of its agent, or else those of the provider, because not every model accepts a temperature.
@@ -91,6 +91,7 @@ impl SessionOverrides {
             model: request.model.or(before.model),
             temperature: request.temperature.or(before.temperature),
             max_tokens: request.max_tokens.or(before.max_tokens),
+            thinking: request.thinking.or(before.thinking),
             language: request.language.or(before.language),
             instruction: request.instruction.or(before.instruction),
             mcp_servers: request.mcp_servers.or(before.mcp_servers),
@@ -267,7 +268,8 @@ impl SessionOverrides {
         }
         let has_identity = self.identity().is_some();
         // A thinking model accepts only its own temperature.
-        let uses_default_temperature = has_identity && agent.thinking_mode().is_none();
+        let (thinking, thinking_tokens) = thinking_settings(request.thinking, agent);
+        let uses_default_temperature = has_identity && thinking.is_none() && thinking_tokens.is_none();
         let temperature =
             request.temperature.or(agent.temperature).or(uses_default_temperature.then_some(DEFAULT_TEMPERATURE));
         if temperature.is_some_and(|temperature| !(0.0..=2.0).contains(&temperature)) {
@@ -279,6 +281,8 @@ impl SessionOverrides {
         Ok(AgentConfig {
             model: self.resolve_model_name(agent)?,
             temperature,
+            thinking,
+            thinking_tokens,
             max_tokens: request.max_tokens.or(agent.max_tokens).or(has_identity.then_some(DEFAULT_MAX_TOKENS)),
             language: request
                 .language
@@ -305,6 +309,15 @@ impl SessionOverrides {
                 agent.model
             )),
         }
+    }
+}
+
+/// The thinking settings of an agent under the level of a session.
+fn thinking_settings(level: Option<ThinkingLevel>, agent: &AgentConfig) -> (Option<ThinkingSetting>, Option<u32>) {
+    match level {
+        None | Some(ThinkingLevel::Default) => (agent.thinking, agent.thinking_tokens),
+        Some(ThinkingLevel::Adaptive) => (Some(ThinkingSetting::Adaptive), None),
+        Some(level) => (None, level.tokens()),
     }
 }
 
@@ -349,6 +362,15 @@ pub(super) fn build_session_config(
             let by_session = request.is_some_and(|own| own.max_tokens.is_some());
             setting(value, source(by_session, base.max_tokens.is_some()))
         }),
+        thinking: {
+            let own = request.and_then(|own| own.thinking).filter(|level| *level != ThinkingLevel::Default);
+            let level = match config.thinking_mode() {
+                None => ThinkingLevel::Off,
+                Some(ThinkingMode::Adaptive) => ThinkingLevel::Adaptive,
+                Some(ThinkingMode::Tokens(tokens)) => ThinkingLevel::nearest(tokens),
+            };
+            setting(level, source(own.is_some(), base.thinking_mode().is_some()))
+        },
         language: config.language.clone().map(|value| {
             let by_session = request.is_some_and(|own| own.language.is_some());
             setting(value, source(by_session, base.language.is_some()))

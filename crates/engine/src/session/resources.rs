@@ -12,7 +12,7 @@ use quell_protocol::hook::SessionFacts;
 use quell_protocol::{AgentId, SessionKey};
 
 use super::overrides::SessionOverrides;
-use super::skill_cache::SkillCache;
+use super::prompt_files::PromptFileCache;
 use crate::agent::{Agent, AgentConfig, AgentFactory};
 use crate::hooks::StageUndo;
 
@@ -23,7 +23,7 @@ pub(super) struct SessionResources {
     address_policy: AddressPolicy,
     pub(super) overrides: Option<SessionOverrides>,
     pub(super) endpoint: Option<SessionEndpoint>,
-    pub(super) skill_cache: Arc<SkillCache>,
+    pub(super) prompt_files: Arc<PromptFileCache>,
     model_clients: Arc<SessionModels>,
     instances: Mutex<Vec<AgentInstance>>,
     stages: Arc<Mutex<Vec<BegunStage>>>,
@@ -68,13 +68,13 @@ impl SessionResources {
     ) -> Self {
         let provider_override = overrides.as_ref().map(|own| own.provider_override(address_policy)).unwrap_or_default();
         let model_clients = Arc::new(SessionModels { provider_override, resolved: Mutex::default() });
-        let (skill_cache, instances, stages) = (Arc::default(), Mutex::default(), Arc::default());
+        let (prompt_files, instances, stages) = (Arc::default(), Mutex::default(), Arc::default());
         Self {
             facts,
             address_policy,
             overrides,
             endpoint,
-            skill_cache,
+            prompt_files,
             model_clients,
             instances,
             stages,
@@ -95,7 +95,7 @@ impl SessionResources {
         Self {
             model_clients: if is_same_provider { Arc::clone(&self.model_clients) } else { changed.model_clients },
             stages: Arc::clone(&self.stages),
-            skill_cache: Arc::clone(&self.skill_cache),
+            prompt_files: Arc::clone(&self.prompt_files),
             ..changed
         }
     }
@@ -176,7 +176,7 @@ impl SessionResources {
     /// Drops its agents, their skills, and its model clients.
     pub(super) fn drop_agents(&self) {
         self.lock_instances().clear();
-        self.skill_cache.clear();
+        self.prompt_files.clear();
         self.model_clients.lock_resolved().by_name.clear();
     }
 

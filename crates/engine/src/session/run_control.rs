@@ -12,7 +12,7 @@ use quell_protocol::api::OnBusy;
 use quell_protocol::schedule::ScheduleDelivery;
 use quell_protocol::{AgentId, Principal, ResourceKind, Rung, SessionKey, StopReason, Surface, Usage, Verdict};
 use quell_scope::{Held, Release};
-use quell_tools::ToolOutput;
+use quell_tools::{BackupFuture, ChangedFile, FileBackup, ToolOutput};
 
 use super::{SessionClaim, Sessions};
 use crate::access::is_named_token;
@@ -22,6 +22,20 @@ use crate::live_run::{LiveRun, RunProgress, RunRequest};
 pub(super) struct SessionRunControl<'a> {
     pub(super) sessions: &'a Sessions,
     pub(super) live_run: &'a Arc<LiveRun>,
+}
+
+impl FileBackup for SessionRunControl<'_> {
+    fn keep_files(&self, files: Vec<ChangedFile>) -> BackupFuture<'_> {
+        let (live_run, clock) = (self.live_run, self.sessions.0.runs.clock());
+        let rows = live_run.kept_files.rows(files, &live_run.lineage(), &clock.rfc3339(clock.now()));
+        let stored = self.sessions.0.runs.store().file_changes().add(live_run.run.id.clone(), rows.clone());
+        Box::pin(async move {
+            // waits: for the database, raced at `Point::FileBackup`.
+            stored.await.map_err(|error| error.to_string())?;
+            live_run.kept_files.mark_stored(&rows);
+            Ok(())
+        })
+    }
 }
 
 impl RunControl for SessionRunControl<'_> {
@@ -82,6 +96,7 @@ impl SessionRunControl<'_> {
             channel_origin: None,
             max_permissions: Some(request.max_permissions),
         });
+        let _ = child.ancestors.set(self.live_run.lineage());
         sessions.0.runs.accept(&child).map_err(|refusal| refusal.to_string())?;
         let held = self.live_run.scope.hold(ResourceKind::Run, format!("{agent} ({})", child.run.id));
         if request.waits_for_end {

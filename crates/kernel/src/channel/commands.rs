@@ -4,6 +4,7 @@
 //! model exists.
 
 use quell_protocol::api::RunView;
+use quell_protocol::approval::ApprovalAnswer;
 
 pub const HELP_TEXT: &str = "\
 /stop - stop what I am doing for you here
@@ -15,6 +16,8 @@ pub const HELP_TEXT: &str = "\
 /models - the providers
 /models PROVIDER - use another provider in this conversation
 /approve ID - allow a call that waits (approvers)
+/approve ID session - allow such calls in this conversation, too
+/approve ID pattern PATTERN - allow calls whose command or path matches, too
 /deny ID REASON - deny a call that waits; the reason is for the model
 /help - this list";
 
@@ -47,10 +50,9 @@ pub enum ChannelCommand {
     New,
     /// `/stop`, `/stop all`: abort the runs in this reach.
     Stop(StopReach),
-    /// `/approve ID`: allow a call that waits for a person.
-    Approve(String),
-    /// `/deny ID REASON`: deny such a call.
-    Deny { id: String, reason: Option<String> },
+    /// `/approve ID`, `/approve ID session`, `/approve ID pattern PATTERN`, `/deny ID REASON`: answer a call that waits
+    /// for a person.
+    AnswerApproval { id: String, answer: ApprovalAnswer },
     /// `/status`: show the runs of this conversation.
     Status,
     /// `/help`, and every known command with invalid arguments.
@@ -81,7 +83,13 @@ impl ChannelCommand {
             None => name,
         };
         if name.eq_ignore_ascii_case("deny") {
-            return Some(Self::parse_denial(text));
+            return Some(Self::parse_answer(text, |reason| {
+                let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+                Some(ApprovalAnswer::denial(Some(reason).filter(|reason| !reason.is_empty())))
+            }));
+        }
+        if name.eq_ignore_ascii_case("approve") {
+            return Some(Self::parse_answer(text, ApprovalAnswer::parse_allowance));
         }
         // No other command takes two arguments.
         let arguments: Vec<&str> = words.take(2).collect();
@@ -92,22 +100,23 @@ impl ChannelCommand {
             ("model", [model]) if is_valid_name(model) => Self::UseModel((*model).to_owned()),
             ("stop", []) => Self::Stop(StopReach::Own),
             ("stop", [word]) if word.eq_ignore_ascii_case("all") => Self::Stop(StopReach::All),
-            ("approve", [id]) if is_valid_name(id) => Self::Approve((*id).to_owned()),
             ("new", []) => Self::New,
             ("status", []) => Self::Status,
-            ("models" | "model" | "stop" | "approve" | "new" | "status" | "help", _) => Self::Help,
+            ("models" | "model" | "stop" | "new" | "status" | "help", _) => Self::Help,
             _ => return None,
         })
     }
 }
 
 impl ChannelCommand {
-    /// Parses the arguments of `/deny`. All words behind the id are the reason.
-    fn parse_denial(text: &str) -> Self {
-        let mut words = text.split_whitespace().skip(1);
-        let Some(id) = words.next().filter(|id| is_valid_name(id)) else { return Self::Help };
-        let reason = words.collect::<Vec<_>>().join(" ");
-        Self::Deny { id: id.to_owned(), reason: Some(reason).filter(|reason| !reason.is_empty()) }
+    /// Parses the arguments of `/approve` and `/deny`: an id, and words that `parse` reads.
+    fn parse_answer(text: &str, parse: impl FnOnce(&str) -> Option<ApprovalAnswer>) -> Self {
+        let arguments = text.trim_start().split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim());
+        let (id, words) = arguments.split_once(char::is_whitespace).unwrap_or((arguments, ""));
+        match parse(words) {
+            Some(answer) if !id.is_empty() && is_valid_name(id) => Self::AnswerApproval { id: id.to_owned(), answer },
+            _ => Self::Help,
+        }
     }
 }
 
@@ -124,12 +133,17 @@ fn is_account_name(word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use quell_protocol::approval::Decision;
     use rstest::rstest;
 
     use super::*;
 
     fn provider(name: &str) -> Option<ChannelCommand> {
         Some(ChannelCommand::UseProvider(name.to_owned()))
+    }
+
+    fn answer(id: &str, answer: ApprovalAnswer) -> Option<ChannelCommand> {
+        Some(ChannelCommand::AnswerApproval { id: id.to_owned(), answer })
     }
 
     fn model(name: &str) -> Option<ChannelCommand> {
@@ -142,9 +156,11 @@ mod tests {
     #[case("/model anthropic/claude-sonnet-4-5", model("anthropic/claude-sonnet-4-5"))]
     #[case("/model llama3.2:8b", model("llama3.2:8b"))]
     #[case("/model", Some(ChannelCommand::Model))]
-    #[case("/approve 01a2-b3", Some(ChannelCommand::Approve("01a2-b3".to_owned())))]
-    #[case("/deny@quell_bot 01a2", Some(ChannelCommand::Deny { id: "01a2".to_owned(), reason: None }))]
-    #[case("/deny 01a2 not  on\nFriday", Some(ChannelCommand::Deny { id: "01a2".to_owned(), reason: Some("not on Friday".to_owned()) }))]
+    #[case("/approve 01a2-b3", answer("01a2-b3", Decision::Allow.into()))]
+    #[case("/approve 01a2 session", answer("01a2", ApprovalAnswer::for_session()))]
+    #[case("/approve 01a2 pattern git  log *", answer("01a2", ApprovalAnswer::for_pattern("git  log *".to_owned())))]
+    #[case("/deny@quell_bot 01a2", answer("01a2", ApprovalAnswer::denial(None)))]
+    #[case("/deny 01a2 not  on\nFriday", answer("01a2", ApprovalAnswer::denial(Some("not on Friday".to_owned()))))]
     #[case("/new", Some(ChannelCommand::New))]
     #[case("  /new \n", Some(ChannelCommand::New))]
     #[case("/stop", Some(ChannelCommand::Stop(StopReach::Own)))]
@@ -169,6 +185,7 @@ mod tests {
     #[case::approves_nothing("/approve")]
     #[case::approves_all("/approve --all")]
     #[case::approves_two("/approve 01a2 01a3")]
+    #[case::approves_without_pattern("/approve 01a2 pattern")]
     #[case::denies_nothing("/deny")]
     #[case::two_names("/model gpt 5")]
     #[case::words_behind("/new plan for tomorrow")]

@@ -104,7 +104,9 @@ impl TurnDraft {
     /// Approximate bytes of memory: texts, reasoning, calls and results, without the message that streams.
     pub fn memory_size(&self) -> usize {
         let of_call = |call: &DraftCall| {
-            let output = if let CallState::Done(result) = &call.state { result.output.len() } else { 0 };
+            let result_bytes =
+                |result: &CallResult| result.output.len() + result.diff.as_ref().map_or(0, |diff| diff.len());
+            let output = if let CallState::Done(result) = &call.state { result_bytes(result) } else { 0 };
             call.call.tool.len() + crate::json_size::memory_size(&call.call.arguments) + output
         };
         let of_block = |block: &MessageBlock<DraftCall>| match block {

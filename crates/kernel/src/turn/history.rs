@@ -55,6 +55,7 @@ impl Turn {
             call_id: Some(call.id.to_string()),
             end,
             code: result.code,
+            diff: result.diff.as_deref().map(str::to_owned),
             ms: result.duration_ms(),
             ..message
         }

@@ -28,6 +28,8 @@ pub struct HistoryMessage {
     pub end: Option<CallEnd>,
     /// On a result: the exit code, if the call was a command that exited.
     pub code: Option<i32>,
+    /// On a result: unified diffs of the files that the call changed.
+    pub diff: Option<String>,
     /// On a result: the duration of the call in milliseconds, if it is known.
     pub ms: Option<f64>,
     /// Reasoning of an assistant message, as it streamed, for people. A message with reasoning alone was cut off.
@@ -60,6 +62,7 @@ impl HistoryMessage {
             call_id: None,
             end: None,
             code: None,
+            diff: None,
             ms: None,
             thinking: String::new(),
             agent: None,

@@ -186,6 +186,7 @@ impl SoakAuditor {
         let mut facts = self.fixture.results.lock();
         facts.named_runs.clear();
         facts.maybe_stopped.clear();
+        facts.stop_answers.clear();
         facts.all_maybe_stopped = false;
     }
 
@@ -217,10 +218,17 @@ impl SoakAuditor {
         facts.sub_runs += u64::from(row["parent"].is_string());
         *facts.ends.entry(verdict_text(row)).or_default() += 1;
         let unexplained = unexplained_verdict(&facts, row);
+        let names = [run, row["sessionKey"].as_str().unwrap_or(run), row["agent"].as_str().unwrap_or(run), "/api/stop"];
+        let is_about = |answer: &&String| names.iter().any(|name| answer.contains(name));
+        let stops: Vec<String> = match unexplained {
+            Some(_) => facts.stop_answers.iter().filter(is_about).cloned().collect(),
+            None => Vec::new(),
+        };
         drop(facts);
         if let Some(why) = unexplained {
-            let log_lines = self.fixture.log_lines_of(&[run, row["sessionKey"].as_str().unwrap_or(run)]);
-            results.add_fault(FaultKind::Verdict, run, format!("{why}: {row}\n{log_lines}"));
+            let log_lines = self.fixture.log_lines_of(&names[..2]);
+            let stops = stops.join("\n");
+            results.add_fault(FaultKind::Verdict, run, format!("{why}: {row}\n{stops}\n{log_lines}"));
         }
     }
 

@@ -86,6 +86,7 @@ impl SoakFixture {
     /// Stops a session and waits for the end, to clean up after a round.
     pub(crate) async fn stop_session(&self, session: &str) -> Vec<String> {
         let answer = self.http().post(&format!("/api/sessions/{session}/stop?wait=1"), &json!({})).await;
+        self.results.add_stop_answer(&format!("clean-up of {session}"), &answer.body);
         run_ids(&self.expect_status(&answer, 200, "a stop of a session"))
     }
 

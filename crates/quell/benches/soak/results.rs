@@ -90,6 +90,8 @@ pub(crate) struct SoakCounts {
     pub(crate) all_maybe_stopped: bool,
     /// Stops that were answered before all nodes had: they are stored for the others.
     pub(crate) unconfirmed_stops: u64,
+    /// The stops since the last audit with their answers, to explain a verdict.
+    pub(crate) stop_answers: Vec<String>,
     pub(crate) faults: Vec<SoakFault>,
 }
 
@@ -141,6 +143,10 @@ impl SoakResults {
         let mut facts = self.lock();
         let times = if waits { &mut facts.settle_times } else { &mut facts.answer_times };
         times.add(took);
+    }
+
+    pub(crate) fn add_stop_answer(&self, request: &str, answer: &Value) {
+        self.lock().stop_answers.push(format!("{request} -> {answer}"));
     }
 
     pub(crate) fn add_named_runs(&self, runs: &[String]) {

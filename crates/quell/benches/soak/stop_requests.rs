@@ -65,12 +65,14 @@ async fn send_stop(fixture: &SoakFixture, plan: &RoundPlan, target: &StopTarget)
             let asked = fixture.http().post(&path, &body);
             // Only the daemon knows whether the stop arrived.
             let answered = tokio::time::timeout(Duration::from_micros(plan.variant_bits % 4000), asked).await;
+            fixture.results.add_stop_answer(&path, &json!(answered.is_ok()));
             return answered.map_or_else(|_| Vec::new(), |answer| run_ids(&answer.body));
         }
         StopMethod::TimeOut | StopMethod::NoStop => return Vec::new(),
     };
     let begun = Instant::now();
     let answer = fixture.http().post(&path, &body).await;
+    fixture.results.add_stop_answer(&format!("{path} {body}"), &answer.body);
     if note_unreached_nodes(fixture, plan, target, &answer.body) && answer.status == 503 {
         return Vec::new();
     }
@@ -88,7 +90,9 @@ async fn call_gateway(
 ) -> Vec<String> {
     let mut gateway = GatewayTestClient::connect(fixture.daemon()).await;
     let begun = Instant::now();
+    let request = format!("{method} {params}");
     let answer = gateway.call(method, params).await;
+    fixture.results.add_stop_answer(&request, &answer);
     fixture.results.add_answer_time(plan, begun.elapsed());
     note_unreached_nodes(fixture, plan, target, &answer);
     run_ids(&answer)

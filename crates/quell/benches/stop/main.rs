@@ -57,7 +57,7 @@ fn main() {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let report = BenchReport::default();
-    let measurements: [(&str, LocalBoxFuture<'_, ()>); 19] = [
+    let measurements: [(&str, LocalBoxFuture<'_, ()>); 20] = [
         ("start", startup::measure(&report).boxed_local()),
         ("single", single::measure(&report, samples, single::BackgroundLoad::Idle).boxed_local()),
         ("loaded", single::measure(&report, samples, single::BackgroundLoad::Searching).boxed_local()),
@@ -71,6 +71,7 @@ fn main() {
         ("mcp", mcp::measure(&report, samples.min(100)).boxed_local()),
         ("many", concurrent_stops::measure_few_and_many(&report).boxed_local()),
         ("subtree", subtree::measure(&report).boxed_local()),
+        ("parallel-calls", subtree::measure_parallel_calls(&report).boxed_local()),
         ("recovery", recovery::measure(&report).boxed_local()),
         ("sessions", sessions::measure(&report).boxed_local()),
         ("page", page::measure(&report).boxed_local()),

@@ -116,6 +116,7 @@ fn zero_limits(config: &Config) -> impl Iterator<Item = &'static str> {
         ("limits.max_steps", limits.max_steps == 0),
         ("limits.request_body_bytes", limits.request_body_bytes == 0),
         ("limits.import_bytes", limits.import_bytes == 0),
+        ("limits.parallel_calls", limits.parallel_calls == 0),
         ("limits.tool_output_bytes", limits.tool_output_bytes == 0),
         ("limits.run_timeout_s", limits.run_timeout_s == 0),
         ("server.max_connections", config.server.max_connections == 0),

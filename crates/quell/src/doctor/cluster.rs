@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use quell_bus::KeyFingerprints;
 use quell_engine::engine::NodeReport;
 use quell_protocol::NodeName;
 use quell_store::NodeRow;
@@ -26,7 +27,9 @@ pub(super) fn cluster(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     if let (Some(node), Ok(found)) = (&section.node, input.inspection())
         && let Some(server) = &found.server
     {
-        let own = OwnNode { node, lease_ms: section.lease_ms, runs: found.holder.is_some() };
+        let keys = section.node_settings().ok().and_then(|settings| settings.secret);
+        let keys = keys.as_ref().map(KeyFingerprints::of).unwrap_or_default();
+        let own = OwnNode { node, lease_ms: section.lease_ms, keys, runs: found.holder.is_some() };
         findings.push(check_clock(server.clock_skew_ms));
         findings.extend(check_nodes(&own, &server.nodes));
     }
@@ -78,6 +81,7 @@ pub(super) fn check_clock(skew_ms: i64) -> DoctorFinding {
 pub(super) struct OwnNode<'a> {
     pub(super) node: &'a NodeName,
     pub(super) lease_ms: u64,
+    pub(super) keys: KeyFingerprints,
     /// A daemon runs on this data directory.
     pub(super) runs: bool,
 }
@@ -96,6 +100,7 @@ pub(super) fn check_nodes(own: &OwnNode<'_>, nodes: &[NodeRow]) -> Vec<DoctorFin
     });
     findings.extend(others.iter().filter_map(|row| check_version(row)));
     findings.extend(others.iter().filter_map(|row| check_lease(own, row)));
+    findings.extend(others.iter().filter_map(|row| check_keys(own, row)));
     findings
 }
 
@@ -140,6 +145,15 @@ pub(super) fn are_neighbours(version: &str, other: &str) -> bool {
         }
         _ => version == other,
     }
+}
+
+fn check_keys(own: &OwnNode<'_>, row: &NodeRow) -> Option<DoctorFinding> {
+    (!own.keys.agree_with(&NodeReport::of(row).keys)).then(|| {
+        DoctorFinding::fail(
+            format!("the node {} has another secret, so the two do not hear each other", row.membership.node),
+            "write the same secret on all nodes, and restart them",
+        )
+    })
 }
 
 fn check_lease(own: &OwnNode<'_>, row: &NodeRow) -> Option<DoctorFinding> {

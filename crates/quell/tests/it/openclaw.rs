@@ -1,6 +1,13 @@
-//! The unmodified npm client of the gateway protocol, `@openclaw/gateway-client`, against Quell, through a lossy relay.
+//! OpenClaw's own clients, unmodified, against Quell: its terminal, its commands, its Control UI, and the npm client of
+//! the gateway protocol.
 //!
-//! Covers connect, stream, abort, gap and reconnect. The relay loses one event and cuts the connection once.
+//! `@openclaw/gateway-client` goes through a lossy relay, which loses one event and cuts the connection once: it covers
+//! connect, stream, abort, gap and reconnect.
+
+mod clients;
+mod command_line;
+mod control_ui;
+mod terminal;
 
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -6,6 +6,7 @@
 
 mod agents;
 mod chat;
+mod edits;
 mod hostile;
 mod keyboard;
 mod long_session;

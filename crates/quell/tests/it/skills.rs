@@ -99,7 +99,7 @@ async fn another_model_for_a_message_or_for_the_session_changes_nothing() {
     test.wait_ended(&run).await;
     assert_eq!(test.model.recorded_requests().last().unwrap().body["model"], "claude");
     assert_eq!(system_prompt(&test), before, "a message with another model");
-    let patch = SessionPatch { model: Some("anthropic/other".to_owned()), agent: None };
+    let patch = SessionPatch { model: Some("anthropic/other".to_owned()), ..SessionPatch::default() };
     test.engine.patch_session(&alice(), &parse_session_key("s"), patch).await.unwrap();
     test.run_message("s", "hello").await;
     assert_eq!(test.model.recorded_requests().last().unwrap().body["model"], "other");

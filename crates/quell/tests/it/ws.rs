@@ -4,6 +4,7 @@ mod chat;
 mod connection_limits;
 mod contract;
 mod follow;
+mod gateway;
 mod handshake;
 mod stop;
 

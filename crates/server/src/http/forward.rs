@@ -24,7 +24,7 @@ use quell_kernel::stop_text;
 use quell_protocol::api::SendRequest;
 use quell_protocol::channel::ChannelSend;
 use quell_protocol::session::SessionRequest;
-use quell_protocol::{ErrorCode, SessionKey};
+use quell_protocol::{ErrorCode, RunId, SessionKey};
 use quell_store::Membership;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -102,6 +102,7 @@ pub(super) async fn forward_to_owner(State(server): State<ServerState>, request:
         ClusterRoute::Here => return next.run(request).await,
         ClusterRoute::Session(key) => at_owner_of(&server, request, next, key, Placement::WhereItIs).await,
         ClusterRoute::ChangeSession(key) => at_owner_of(&server, request, next, key, Placement::Place).await,
+        ClusterRoute::ChangeRun(id) => at_owner_of_run(&server, request, next, &id).await,
         ClusterRoute::Message(key) => message(&server, request, next, key).await,
         ClusterRoute::OpenSession => open_session(&server, request, next).await,
         ClusterRoute::EveryNode => every_node(&server, request, next).await,
@@ -219,6 +220,23 @@ fn is_repeatable(method: &Method, body: &[u8]) -> bool {
     let has_key = || serde_json::from_slice::<SendRequest>(body).is_ok_and(|message| message.idempotency_key.is_some());
     // A deletion that is repeated could tell that there is nothing to delete, or delete what was created since.
     *method != Method::DELETE && (*method != Method::POST || has_key())
+}
+
+/// Answers a request about a run on the node that has its session.
+async fn at_owner_of_run(
+    server: &ServerState,
+    request: Request,
+    next: Next,
+    id: &RunId,
+) -> Result<Response, ProblemResponse> {
+    match server.engine().find_stored_run(id).await? {
+        Some(run) => {
+            server.engine().refresh_owner(&run.session_key).await?;
+            at_owner_of(server, request, next, run.session_key, Placement::Place).await
+        }
+        // The handler says that there is none.
+        None => Ok(next.run(request).await),
+    }
 }
 
 /// A request whose caller is known, so that it is not counted again.

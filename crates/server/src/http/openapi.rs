@@ -17,6 +17,7 @@ use quell_protocol::cluster::{ClusterView, DrainRequest, DrainView, NodeView};
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::schedule::{SchedulePatch, ScheduleRequest, ScheduleView};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
+use quell_protocol::undo::{UndoReport, UndoRequest};
 use quell_protocol::web_ui::{CallerView, ModelRow, SessionPatch, SignInLink, SignInRequest, SignedIn};
 use quell_protocol::{ErrorCode, Problem, RunEvent};
 use serde_json::{Map, Value, json};
@@ -83,6 +84,8 @@ use super::ApiCall;
     TokenRequest,
     TokenRotationRequest,
     TokenRow,
+    UndoReport,
+    UndoRequest,
 )))]
 struct OpenApiSchemas;
 

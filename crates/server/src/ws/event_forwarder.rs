@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::gateway_events;
 use super::methods::WsClient;
 use super::outbox::{ClientOutbox, DropPolicy};
 use super::payloads;
@@ -163,9 +164,15 @@ impl EventForwarder {
     }
 
     fn forward_run_event(&mut self, event: &RunEvent) {
-        if !self.is_followed(&event.run_id, &event.session_key) {
+        let is_followed = self.is_followed(&event.run_id, &event.session_key);
+        // An approver sees the waiting calls of all runs.
+        if is_followed || self.client.peer.caller.may_approve() {
+            gateway_events::send_approval_event(&self.client, event);
+        }
+        if !is_followed {
             return;
         }
+        gateway_events::send_session_message(&self.client, event);
         if !self.client.peer.run_events {
             self.send_chat_event(event);
         }

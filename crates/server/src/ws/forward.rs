@@ -67,6 +67,7 @@ impl MethodRoute {
             | ClusterRoute::Duty(_)
             | ClusterRoute::SendToChannel
             | ClusterRoute::Channels
+            | ClusterRoute::ChangeRun(_)
             | ClusterRoute::Here => Self::Here,
         }
     }

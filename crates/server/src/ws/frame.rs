@@ -149,7 +149,7 @@ impl RpcError {
         (self.code == "FORBIDDEN" || is_foreign_approval()).then_some(&self.message)
     }
 
-    fn to_json(&self) -> Value {
+    pub(super) fn to_json(&self) -> Value {
         let mut error = json!({"code": self.code, "message": self.message});
         if let Some(details) = &self.details {
             error["details"] = (**details).clone();

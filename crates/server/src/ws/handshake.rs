@@ -248,7 +248,8 @@ fn hello_payload(server: &ServerState, connection: &str, protocol: u64, role: Ws
 
 const EVENT_NAMES: &str = "\
     connect.challenge tick chat agent sessions.changed shutdown run run.event run.amended run.unfollowed \
-    agents.changed execution:cancel hold.changed";
+    agents.changed execution:cancel hold.changed session.message plugin.approval.requested plugin.approval.resolved \
+    plugin.approval.removed";
 
 #[cfg(test)]
 mod tests {

@@ -1,12 +1,16 @@
 //! Parse a request, check its parameters and its scope, call the method, send the response.
 
+mod agent_run;
 mod approvals;
 mod chat;
 mod commands;
 mod follow;
+mod gateway_info;
 mod history;
 pub(super) mod parameters;
 mod queries;
+mod session_reads;
+mod session_settings;
 mod sessions;
 mod stop;
 
@@ -49,6 +53,7 @@ const MAX_CHAT_SUBSCRIPTIONS: usize = 1024;
 pub(super) struct WsSubscriptions {
     sessions: Mutex<bool>,
     chats: Mutex<HashSet<SessionKey>>,
+    messages: Mutex<HashSet<SessionKey>>,
 }
 
 impl WsSubscriptions {
@@ -61,20 +66,39 @@ impl WsSubscriptions {
         self.chats.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
     }
 
+    /// The client wants the `session.message` events of this session.
+    pub(super) fn wants_messages(&self, key: &SessionKey) -> bool {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
+    }
+
     fn subscribe_sessions(&self) {
         *self.sessions.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
     fn set_chat_subscription(&self, key: SessionKey, wanted: bool) {
-        let mut chats = self.chats.lock().unwrap_or_else(PoisonError::into_inner);
-        if wanted {
-            if chats.len() < MAX_CHAT_SUBSCRIPTIONS {
-                chats.insert(key);
-            }
-        } else {
-            chats.remove(&key);
-        }
+        // A client that has too many hears of no further one.
+        let _ = set_subscription(&self.chats, key, wanted);
     }
+
+    /// False if there are too many.
+    #[must_use]
+    fn set_message_subscription(&self, key: SessionKey, wanted: bool) -> bool {
+        set_subscription(&self.messages, key, wanted)
+    }
+}
+
+/// Adds or removes a session. False if there are too many.
+fn set_subscription(keys: &Mutex<HashSet<SessionKey>>, key: SessionKey, wanted: bool) -> bool {
+    let mut keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
+    if !wanted {
+        keys.remove(&key);
+        return true;
+    }
+    if keys.len() < MAX_CHAT_SUBSCRIPTIONS {
+        keys.insert(key);
+        return true;
+    }
+    keys.contains(&key)
 }
 
 type RpcResult = Result<Value, RpcError>;
@@ -187,6 +211,21 @@ impl WsClient {
                 drop((held, permit));
                 None
             })),
+            Ok(MethodOutcome::TwoAnswers(work)) => RequestOutcome::Pending(Box::pin(async move {
+                let result = match work.await {
+                    Ok((first, last)) => {
+                        outbox.push_response(&id, &Ok(first));
+                        last.await
+                    }
+                    Err(refusal) => Err(refusal),
+                };
+                if let Err(refusal) = &result {
+                    client.audit_refusal(&method, refusal);
+                }
+                outbox.push_response(&id, &result);
+                drop((held, permit));
+                None
+            })),
             Ok(MethodOutcome::Follow(run, work)) => {
                 let lookup = Box::pin(async move {
                     let found = work.await;
@@ -234,12 +273,24 @@ impl WsClient {
         }
     }
 
-    /// Answers a method that follows no run.
+    /// Calls a method for another one, on the node that it concerns. Its scope is that of the caller.
+    fn dispatch(
+        self: &Arc<Self>,
+        method: &'static str,
+        params: Value,
+    ) -> Pin<Box<dyn Future<Output = RpcResult> + Send>> {
+        let route = MethodRoute::of(self, method, &params);
+        Box::pin(Arc::clone(self).answer_on_route(method.to_owned(), params, route))
+    }
+
+    /// Answers a method with one answer.
     pub(super) async fn answer_here(self: Arc<Self>, method: &str, params: Value) -> RpcResult {
         match self.call_method(method, params, ConnectionLoad { pending_requests: 0, followed_runs: 0 })? {
             MethodOutcome::Answered(payload) => Ok(payload),
             MethodOutcome::Pending(work) => work.await,
-            MethodOutcome::Follow(..) | MethodOutcome::Unfollow(_) => Err(parameters::unknown_method(method)),
+            MethodOutcome::TwoAnswers(_) | MethodOutcome::Follow(..) | MethodOutcome::Unfollow(_) => {
+                Err(parameters::unknown_method(method))
+            }
         }
     }
 
@@ -249,8 +300,8 @@ impl WsClient {
         params: Value,
         load: ConnectionLoad,
     ) -> Result<MethodOutcome, RpcError> {
-        if method == "sessions.messages.subscribe" {
-            return Err(sessions::messages_subscribe_unsupported());
+        if let Some(refusal) = parameters::unsupported_method(method) {
+            return Err(refusal);
         }
         if let Some(access) = parameters::required_access(method)? {
             self.peer.require_access(access)?;
@@ -267,7 +318,23 @@ impl WsClient {
             "plugin.approval.list" => approvals::plugin_list(self)?,
             "approvals.resolve" | "plugin.approval.resolve" => approvals::resolve(self, params)?,
             "chat.send" => return Ok(pending(chat::send(client, params))),
-            "chat.history" => return Ok(pending(history::history(client, params))),
+            "agent" if load.pending_requests >= MAX_PENDING_WAITS => {
+                return Err(RpcError::unavailable("too many requests of this connection are pending"));
+            }
+            "agent" => return Ok(MethodOutcome::TwoAnswers(Box::pin(agent_run::start(client, params)))),
+            "chat.metadata" => session_reads::chat_metadata(self, params)?,
+            "config.get" => gateway_info::config(self),
+            "system-presence" => gateway_info::presence(self),
+            // What waits for a person is in `plugin.approval.list`, commands too.
+            "exec.approval.list" => json!([]),
+            "sessions.create" => return Ok(pending(session_settings::create(client, params))),
+            "sessions.patch" => return Ok(pending(session_settings::patch(client, params))),
+            "sessions.get" => return Ok(pending(session_reads::get(client, params))),
+            "sessions.preview" => return Ok(pending(session_reads::preview(client, params))),
+            "sessions.usage" => return Ok(pending(session_reads::usage(client, params))),
+            "sessions.messages.subscribe" => queries::subscribe_messages(self, params, true)?,
+            "sessions.messages.unsubscribe" => queries::subscribe_messages(self, params, false)?,
+            "chat.history" | "chat.startup" => return Ok(pending(history::history(client, params))),
             "agent.wait" if load.pending_requests >= MAX_PENDING_WAITS => {
                 return Err(RpcError::unavailable("too many requests of this connection are pending"));
             }
@@ -285,7 +352,7 @@ impl WsClient {
             "runs.unfollow" => return follow::unfollow(params),
             "commands.list" => commands::list(self, params)?,
             "health" => queries::health(self),
-            "status" => queries::status(self),
+            "status" => return Ok(pending(queries::status(client))),
             "agents.list" => queries::agents_payload(self),
             "models.list" => queries::models_payload(self, params)?,
             // Quell has no questions, so the list is always empty.
@@ -300,6 +367,8 @@ impl WsClient {
 enum MethodOutcome {
     Answered(Value),
     Pending(Pin<Box<dyn Future<Output = RpcResult> + Send>>),
+    /// The request gets two responses: one when it is accepted, one when it is done.
+    TwoAnswers(agent_run::FirstAnswer),
     Follow(RunId, Pin<Box<dyn Future<Output = Result<FoundRun, RpcError>> + Send>>),
     Unfollow(RunId),
 }

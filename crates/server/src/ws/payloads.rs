@@ -2,8 +2,8 @@
 
 use quell_kernel::turn::CODE_REFUSED;
 use quell_protocol::api::{HistoryMessage, RunResult, RunView, SessionRow};
-use quell_protocol::approval::ApprovalRow;
-use quell_protocol::{RunId, Verdict};
+use quell_protocol::approval::{ApprovalRow, Escalation};
+use quell_protocol::{AgentId, CallId, RunId, SessionKey, Verdict};
 use quell_scope::clock::Clock;
 use serde_json::{Value, json};
 
@@ -43,27 +43,62 @@ fn error_kind(code: &str) -> &'static str {
     }
 }
 
-/// A pending approval, in the form in which the gateway lists those of plugins.
+/// A call that waits for a person.
+pub(super) struct WaitingCall<'a> {
+    pub(super) id: &'a str,
+    pub(super) call_id: &'a CallId,
+    pub(super) tool: &'a str,
+    pub(super) arguments: &'a Value,
+    pub(super) escalation: Option<&'a Escalation>,
+    pub(super) agent: Option<&'a AgentId>,
+    pub(super) session: &'a SessionKey,
+    pub(super) run: &'a RunId,
+    pub(super) requested_at: &'a str,
+    pub(super) expires_at: &'a str,
+}
+
+impl WaitingCall<'_> {
+    /// The form in which the gateway lists those of plugins. An allowance for later calls is given elsewhere.
+    pub(super) fn to_payload(&self) -> Value {
+        let place = self.escalation.map_or_else(String::new, |escalation| {
+            format!(" outside of the sandbox, because: {}. Now {}", escalation.reason, escalation.rule)
+        });
+        let who = self.agent.map_or("An agent", |agent| agent.as_str());
+        json!({
+            "id": self.id,
+            "request": {
+                "pluginId": "quell",
+                "title": format!("{who} wants to run {}", self.tool),
+                "description": format!("{}{place}", self.arguments),
+                "severity": "warning",
+                "toolName": self.tool,
+                "toolCallId": self.call_id,
+                "agentId": self.agent,
+                "sessionKey": self.session,
+                "runId": self.run,
+                "allowedDecisions": ["allow-once", "deny"],
+            },
+            "createdAtMs": rfc3339_to_ms(self.requested_at),
+            "expiresAtMs": rfc3339_to_ms(self.expires_at),
+        })
+    }
+}
+
+/// A pending approval, in the same form.
 pub(super) fn approval_row(row: &ApprovalRow) -> Value {
-    let place = row.escalation.as_ref().map_or_else(String::new, |escalation| {
-        format!(" outside of the sandbox, because: {}. Now {}", escalation.reason, escalation.rule)
-    });
-    json!({
-        "id": row.id,
-        "request": {
-            "pluginId": "quell",
-            "title": format!("{} wants to run {}", row.agent, row.tool),
-            "description": format!("{}{place}", row.arguments),
-            "severity": "warning",
-            "toolName": row.tool,
-            "toolCallId": row.call_id,
-            "agentId": row.agent,
-            "sessionKey": row.session_key,
-            "runId": row.run_id,
-        },
-        "createdAtMs": rfc3339_to_ms(&row.requested_at),
-        "expiresAtMs": rfc3339_to_ms(&row.expires_at),
-    })
+    let waiting = WaitingCall {
+        id: &row.id,
+        call_id: &row.call_id,
+        tool: &row.tool,
+        arguments: &row.arguments,
+        escalation: row.escalation.as_ref(),
+        agent: Some(&row.agent),
+        session: &row.session_key,
+        run: &row.run_id,
+        requested_at: &row.requested_at,
+        expires_at: &row.expires_at,
+    };
+    waiting.to_payload()
 }
 
 /// Position of a row in a transcript: the number of its turn, and its index in the turn.
@@ -108,11 +143,41 @@ fn row_id(run: &RunId, position: TranscriptPosition) -> Value {
     json!({"id": format!("{run}:{}", position.index), "seq": position.seq(), "runId": run})
 }
 
+/// The id of the row with the prompt of a run.
+pub(super) fn first_row_id(run: &RunId) -> String {
+    format!("{run}:0")
+}
+
+/// A message that waits in the queue of its session.
+pub(super) fn pending_input(run: &RunView) -> Value {
+    let mut message = live_message_row(&run.run_id, "user", &run.text, &run.accepted_at);
+    message["__openclaw"]["id"] = json!(first_row_id(&run.run_id));
+    json!({
+        "id": run.run_id, "runId": run.run_id, "state": "queued", "text": run.text, "message": message,
+        "acceptedAt": rfc3339_to_ms(&run.accepted_at),
+    })
+}
+
+/// By this key a client recognises the row of a message that it has sent, or whose end it has seen.
+fn message_key(run: &RunId, role: &str) -> String {
+    format!("{run}:{role}")
+}
+
+/// A row of `session.message`, whose place in the transcript is not known yet.
+pub(super) fn live_message_row(run: &RunId, role: &str, text: &str, at: &str) -> Value {
+    json!({
+        "role": role, "content": [{"type": "text", "text": text}], "timestamp": rfc3339_to_ms(at),
+        "__openclaw": {"runId": run, "idempotencyKey": message_key(run, role)},
+    })
+}
+
 /// A history row with the prompt of a run whose turn is not stored yet.
 pub(super) fn prompt_row(run: &RunView, position: TranscriptPosition) -> Value {
     let content = json!([{"type": "text", "text": run.text}]);
     let at = run.started_at.as_deref().unwrap_or(&run.accepted_at);
-    json!({"role": "user", "content": content, "timestamp": rfc3339_to_ms(at), "__openclaw": row_id(&run.run_id, position)})
+    let mut row = json!({"role": "user", "content": content, "timestamp": rfc3339_to_ms(at), "__openclaw": row_id(&run.run_id, position)});
+    row["__openclaw"]["idempotencyKey"] = json!(message_key(&run.run_id, "user"));
+    row
 }
 
 pub(super) fn message_row(message: &HistoryMessage, position: TranscriptPosition) -> Value {
@@ -130,6 +195,9 @@ pub(super) fn message_row(message: &HistoryMessage, position: TranscriptPosition
         "timestamp": rfc3339_to_ms(&message.at),
         "__openclaw": message.run_id.as_ref().map(|run| row_id(run, position)),
     });
+    if let Some(run) = message.run_id.as_ref().filter(|_| message.role == "user") {
+        row["__openclaw"]["idempotencyKey"] = json!(message_key(run, "user"));
+    }
     if let Some(id) = &message.call_id {
         row["toolCallId"] = json!(id);
     }
@@ -169,10 +237,22 @@ pub(super) fn session_row(row: &SessionRow, last: Option<&RunView>) -> Value {
     })
 }
 
+/// Adds the fields of one object to another one.
+pub(super) fn add_fields(object: &mut Value, fields: &Value) {
+    if let (Some(object), Some(fields)) = (object.as_object_mut(), fields.as_object()) {
+        object.extend(fields.clone());
+    }
+}
+
 /// The model defaults, in the form that several responses share.
 pub(super) fn model_defaults(model: &str) -> Value {
     let (provider, name) = model.split_once('/').unwrap_or(("", model));
     json!({"modelProvider": provider, "model": name, "contextTokens": null})
+}
+
+/// The model of an agent, as gateway clients read it.
+pub(super) fn primary_model(model: &str) -> Value {
+    json!({"primary": model})
 }
 
 pub(super) fn model_row(model: &str) -> Value {

@@ -166,6 +166,24 @@ pub(crate) const TABLES: &[CopiedTable] = &[
     ),
     plain("journal", &[id("run"), number("number"), text("line")]),
     numbered(
+        "file_changes",
+        &[
+            number("seq"),
+            id("run"),
+            id("tree"),
+            id("lineage"),
+            text("workdir"),
+            text("path"),
+            number("owner"),
+            id("at"),
+            id("before_sha256"),
+            number("before_mode"),
+            CopiedColumn { name: "content", kind: ColumnKind::Bytes },
+            id("after_sha256"),
+            id("undone_at"),
+        ],
+    ),
+    numbered(
         "hook_outbox",
         &[
             number("number"),

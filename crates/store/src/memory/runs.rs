@@ -20,7 +20,7 @@ impl RunRow {
 }
 
 impl Data {
-    fn run_mut(&mut self, id: &RunId) -> Result<&mut RunEntry, StoreError> {
+    pub(super) fn run_mut(&mut self, id: &RunId) -> Result<&mut RunEntry, StoreError> {
         self.runs.iter_mut().find(|run| run.row.id == *id).ok_or_else(|| StoreError::NoSuchRun(id.clone()))
     }
 

@@ -25,7 +25,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0014_verified_cookies.sql"),
     include_str!("migrations/0015_sharing.sql"),
     include_str!("migrations/0016_token_lifetimes.sql"),
-    include_str!("migrations/0017_schedules.sql"),
+    include_str!("migrations/0017_file_changes.sql"),
+    include_str!("migrations/0018_schedules.sql"),
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.

@@ -183,12 +183,18 @@ impl TestRunEventLog {
         let ids = |kind: &str| -> Vec<&str> {
             self.of_kind(kind).iter().map(|event| event.data["callId"].as_str().unwrap_or_default()).collect()
         };
-        let (started, ended) = (ids("tool.started"), ids("tool.ended"));
+        let (waiting, started, ended) = (ids("tool.waiting"), ids("tool.started"), ids("tool.ended"));
         let count = |list: &[&str], id: &str| list.iter().filter(|held| **held == id).count();
         for id in &started {
             let (begun, over) = (count(&started, id), count(&ended, id));
             if begun != over {
                 faults.push(format!("call {id}: started {begun}, ended {over}"));
+            }
+        }
+        for id in &waiting {
+            let (announced, over) = (count(&waiting, id), count(&ended, id));
+            if announced != over {
+                faults.push(format!("call {id}: announced as waiting {announced} times, ended {over}"));
             }
         }
     }

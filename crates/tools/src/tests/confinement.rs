@@ -106,7 +106,7 @@ async fn a_workdir_behind_a_symlink_is_no_obstacle() {
         assert_eq!(tool.execute(&context, &StopFlag(&flag)), Ok("inside".into()), "{path:?}");
     }
     let tool: write::WriteFile = parse_arguments(&json!({"path": "good", "content": "new"})).unwrap();
-    tool.execute(&context, &StopFlag(&flag)).unwrap();
+    execute_without_backup(tool, &context, &StopFlag(&flag)).unwrap();
     assert_eq!(fixture.read_file("a/b/file"), "new");
 }
 
@@ -210,7 +210,7 @@ proptest! {
         let search: search::SearchFiles = parse_arguments(&json!({"path": path, "pattern": "outside|root:"})).unwrap();
         if let Ok(text) = search.execute(&context, &stop) { prop_assert!(text.starts_with("[no match"), "{}", text); }
         let write: write::WriteFile = parse_arguments(&json!({"path": path, "content": "inside"})).unwrap();
-        let _ = write.execute(&context, &stop);
+        let _ = execute_without_backup(write, &context, &stop);
         prop_assert_eq!(std::fs::read_to_string(fixture.dir.path().join("secret")).unwrap(), "outside");
         prop_assert_eq!(std::fs::read_dir(fixture.dir.path()).unwrap().count(), 2);
     }

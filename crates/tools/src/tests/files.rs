@@ -153,8 +153,16 @@ async fn an_edit_replaces_one_place_or_all() {
 #[case::empty("", "x", "`old` is empty")]
 #[case::same("b", "b", "are the same")]
 #[case::nothing_like_it("zzz qqq", "x", "No line of it comes near")]
-#[case::indented("  b\n\tc", "x", "The nearest place, from line 2, is:\nb\nc\n")]
-#[case::similar("let value = 7;", "x", "The nearest place, from line 6, is:\nlet value = 8;\n")]
+#[case::other_indentation(
+    "b\n  c\nB",
+    "x",
+    "with their numbers, are:\n2: b\n3: c\n4: b\nThe first line of `old` that differs there is: B"
+)]
+#[case::similar(
+    "let value = 7;",
+    "x",
+    "are:\n6: let value = 8;\nThe first line of `old` that differs there is: let value = 7;"
+)]
 #[tokio::test]
 async fn an_edit_that_cannot_be_made_says_why(#[case] old: &str, #[case] new: &str, #[case] wanted: &str) {
     let fixture = ToolFixture::new();
@@ -166,11 +174,18 @@ async fn an_edit_that_cannot_be_made_says_why(#[case] old: &str, #[case] new: &s
 }
 
 #[tokio::test]
-async fn line_ends_are_the_hint_when_they_are_the_difference() {
+async fn a_tolerant_match_is_said() {
     let fixture = ToolFixture::new();
     fixture.write_file("f", "a\r\nb\r\n");
-    let text = fixture.call_error("edit_file", json!({"path": "f", "old": "a\nb", "new": "x"})).await;
-    assert!(text.contains("lines of this file end in \\r\\n"), "{text}");
+    let text = fixture.call_ok("edit_file", json!({"path": "f", "old": "a\nb", "new": "x\ny"})).await;
+    assert!(text.ends_with("(at line 1). `old` matched only after ignoring the kind of line ends"), "{text}");
+    assert_eq!(fixture.read_file("f"), "x\r\ny\r\n");
+    fixture.write_file("g", "  a \n  b\n\ta \n\tb\n");
+    let text = fixture.call_error("edit_file", json!({"path": "g", "old": "a\nb", "new": "x"})).await;
+    assert!(
+        text.contains("`old` stands 2 times in \"g\" (lines 1, 3) if it is searched ignoring the indentation"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -186,5 +201,5 @@ async fn binary_and_oversized_files_are_not_edited() {
     fixture.write_file("dense", "a".repeat(100_000));
     let given = json!({"path": "dense", "old": "a", "new": "b".repeat(1000), "all": true});
     let text = fixture.call_error("edit_file", given).await;
-    assert!(text.contains("`old` stands 100000 times: the file would become too large"), "{text}");
+    assert!(text.contains("times or more: the file would become too large"), "{text}");
 }

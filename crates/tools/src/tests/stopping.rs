@@ -89,6 +89,8 @@ impl ToolFixture {
         match tool {
             "write_file" => json!({"path": "new/file", "content": "x"}),
             "edit_file" => json!({"path": "f", "old": "a", "new": "b"}),
+            "apply_patch" => json!({"input": "*** Begin Patch\n*** Add File: new/file\n+x\n*** End Patch"}),
+            "todo" => json!({"items": [{"text": "Test", "status": "pending"}]}),
             "search_files" => json!({"pattern": "x"}),
             "list_files" => json!({}),
             "process" => json!({"action": "list"}),
@@ -135,7 +137,7 @@ fn a_write_that_is_stopped_at_any_time_happened_or_did_not() {
                     flag.store(true, Ordering::Relaxed);
                 });
             }
-            tool.execute(&fixture.file_context(), &StopFlag(&flag))
+            execute_without_backup(tool, &fixture.file_context(), &StopFlag(&flag))
         });
         match result {
             Ok(_) => {

@@ -11,7 +11,9 @@ use quell_protocol::{Principal, RunId, SessionKey, ToolOutputStream};
 use quell_scope::clock::Clock;
 use quell_scope::{Cancelled, PointProbe, Scope};
 use quell_tools::background::{BackgroundWork, RunIdentity};
-use quell_tools::{BUILT_IN_TOOLS, ToolContext, ToolOutput, ToolSettings, Toolbox, call_tool};
+use quell_tools::{
+    BUILT_IN_TOOLS, BackupFuture, ChangedFile, FileBackup, ToolContext, ToolOutput, ToolSettings, Toolbox, call_tool,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -83,6 +85,7 @@ impl ShellFixture {
             session_network: None,
             may_escalate: false,
             network: &NetworkAccess::On,
+            file_backup: &NoBackup,
             sink: &mut SeenOutput(&self.seen),
         };
         let shell = BUILT_IN_TOOLS.iter().find(|tool| tool.definition().name == "shell").unwrap();
@@ -104,5 +107,14 @@ impl ShellFixture {
             "processes of the run are alive"
         );
         assert_eq!(self.scope.ledger().open_count(), 0, "the ledger still holds something");
+    }
+}
+
+/// These tests change no files with file tools.
+struct NoBackup;
+
+impl FileBackup for NoBackup {
+    fn keep_files(&self, _: Vec<ChangedFile>) -> BackupFuture<'_> {
+        Box::pin(async { Err("these tests keep no files".to_owned()) })
     }
 }

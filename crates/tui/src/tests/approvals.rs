@@ -1,7 +1,7 @@
 //! Approvals: only a call that could be read can be answered.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use quell_protocol::approval::Decision;
+use quell_protocol::approval::{ApprovalAnswer, Decision};
 use serde_json::json;
 
 use crate::effects::{ChatEffect, ChatInput};
@@ -17,7 +17,11 @@ fn asks(scene: &mut ChatHarness, ids: &[&str]) {
 }
 
 fn allow(id: &str) -> ChatEffect {
-    ChatEffect::AnswerApproval { id: id.into(), decision: Decision::Allow }
+    answer(id, Decision::Allow.into())
+}
+
+fn answer(id: &str, answer: ApprovalAnswer) -> ChatEffect {
+    ChatEffect::AnswerApproval { id: id.into(), answer }
 }
 
 #[test]
@@ -87,4 +91,26 @@ fn a_call_that_asks_to_leave_the_sandbox_is_marked() {
         assert!(screen.contains(part), "{part}: {screen}");
     }
     assert!(!screen.contains('\u{202e}'), "{screen}");
+}
+
+#[test]
+fn a_call_is_allowed_for_the_session_and_denied_with_a_reason() {
+    let (mut scene, _) = ChatHarness::running("work");
+    asks(&mut scene, &["a1", "a2", "a3"]);
+    scene.advance_time(1_000);
+    assert_eq!(scene.press_key(KeyCode::Char('s')), [answer("a1", ApprovalAnswer::for_session())]);
+    let pattern = ApprovalAnswer::for_pattern("git *".to_owned());
+    assert_eq!(scene.submit_text("/approve pattern git *"), [answer("a2", pattern)]);
+    let denial = ApprovalAnswer::denial(Some("not on Friday".to_owned()));
+    assert_eq!(scene.submit_text("/deny not on Friday"), [answer("a3", denial)]);
+}
+
+#[test]
+fn an_allowance_that_is_written_wrong_allows_nothing() {
+    let (mut scene, _) = ChatHarness::running("work");
+    asks(&mut scene, &["a1"]);
+    for wrong in ["/approve everything", "/approve pattern"] {
+        assert_eq!(scene.submit_text(wrong), []);
+        assert!(scene.screen_text(100, 24).contains("/approve session"), "{wrong}");
+    }
 }

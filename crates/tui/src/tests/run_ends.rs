@@ -165,3 +165,13 @@ fn amendments_after_the_end_are_shown_when_they_come() {
     assert!(shown.contains("the MCP server files") && shown.contains("later"), "{shown}");
     assert!(!asks(&mut scene, 5000), "nothing more can come");
 }
+
+#[test]
+fn nodes_that_could_not_be_asked_for_a_stop_are_named() {
+    let (mut scene, _) = ChatHarness::running("work");
+    scene.press_esc();
+    scene.receive_stop_answer(json!({"aborted": false, "runIds": [], "withdrawn": [], "unreached": [
+        {"node": "b", "stored": true, "leaseEndsInMs": 3900, "leaseEndsBy": "2026-01-02T03:04:05Z"}]}));
+    let screen = scene.screen_text(100, 24);
+    assert!(screen.contains("Not every node answers (b). What runs there ends within 4 s."), "{screen}");
+}

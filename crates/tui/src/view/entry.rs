@@ -96,6 +96,10 @@ fn turn_rows(turn: &ChatTurn, options: RenderOptions, render_prose: ProseRendere
             rows.push(Line::default());
         }
         rows.extend(ended);
+        if let Some(receipt) = end.receipt.as_ref().filter(|_| turn.has_diffs()) {
+            let hint = options.texts.format("term.page.undo", &[("run", receipt.run_id.as_str())]);
+            rows.extend(marked_rows(&hint, "· ", QUIET_STYLE, options.width));
+        }
     }
     rows
 }
@@ -132,6 +136,7 @@ fn thinking_rows(text: &str, turn: &ChatTurn, at: usize, options: RenderOptions)
 fn call_rows(call: &ChatToolCall, options: RenderOptions) -> Vec<Line<'static>> {
     let (sign, style) = match call.end {
         None if call.pending_approval.is_some() => ("◔", WAITING_STYLE),
+        None if call.waits_for_calls => ("○", QUIET_STYLE),
         // Older histories do not store how a call ended.
         None if call.since.is_none() => ("·", QUIET_STYLE),
         None => ("●", PLAIN_STYLE),
@@ -146,7 +151,8 @@ fn call_rows(call: &ChatToolCall, options: RenderOptions) -> Vec<Line<'static>> 
         (None, Some(since), None) => Some(seconds_text(options.now.millis_since(since))),
         _ => None,
     };
-    let tail: Vec<String> = time.into_iter().chain(call_end_text(call, options.texts)).collect();
+    let tail = time.into_iter().chain(call_end_text(call, options.texts)).chain(call.changed_lines());
+    let tail: Vec<String> = tail.collect();
     let tail = tail.join("  ");
     let tool = single_line(&call.tool, options.width / 2);
     let taken = 2 + display_width(&tool) + 2 + if tail.is_empty() { 0 } else { display_width(&tail) + 3 };
@@ -160,8 +166,49 @@ fn call_rows(call: &ChatToolCall, options: RenderOptions) -> Vec<Line<'static>> 
         spans.push(Span::styled(format!("   {}", truncate(&tail, room)), style.patch(QUIET_STYLE)));
     }
     let mut rows = vec![Line::from(spans)];
-    if options.details == DetailsMode::Open {
+    if call.is_plan() {
+        rows.extend(plan_rows(call, options));
+    } else if options.details == DetailsMode::Open {
         rows.extend(output_rows(call, options));
+        rows.extend(diff_rows(call, options));
+    }
+    rows
+}
+
+/// The items of a to-do list, below the line that counts them.
+fn plan_rows(call: &ChatToolCall, options: RenderOptions) -> Vec<Line<'static>> {
+    let output = sanitize(&call.output);
+    let mut rows = Vec::new();
+    for item in output.lines().skip(1) {
+        let (mark, style, text) = match item.split_once("] ") {
+            Some(("[x", text)) => ("  ✓ ", DONE_STYLE, text),
+            Some(("[>", text)) => ("  ● ", STRONG_STYLE, text),
+            Some((_, text)) => ("  ○ ", QUIET_STYLE, text),
+            None => ("    ", QUIET_STYLE, item),
+        };
+        rows.extend(wrap_block(text, style, mark, "    ", options.width));
+    }
+    rows
+}
+
+/// Added lines are green and removed ones yellow: red belongs to stopping.
+fn diff_rows(call: &ChatToolCall, options: RenderOptions) -> Vec<Line<'static>> {
+    let diff = sanitize(&call.diff);
+    let lines: Vec<&str> = diff.lines().collect();
+    let mut rows = Vec::new();
+    for line in lines.iter().take(MAX_OUTPUT_LINES) {
+        let style = match line.as_bytes() {
+            [b'-', b'-', b'-', b' ', ..] | [b'+', b'+', b'+', b' ', ..] => STRONG_STYLE,
+            [b'+', ..] => DONE_STYLE,
+            [b'-', ..] => FAILURE_STYLE,
+            _ => QUIET_STYLE,
+        };
+        rows.extend(wrap_block(line, style, "  │ ", "  │ ", options.width));
+    }
+    let hidden = lines.len().saturating_sub(MAX_OUTPUT_LINES);
+    if hidden > 0 {
+        let below = options.texts.plural("term.page.below.one", "term.page.below.many", hidden);
+        rows.extend(wrap_block(&below, QUIET_STYLE, "  │ ", "  │ ", options.width));
     }
     rows
 }
@@ -171,6 +218,7 @@ fn call_end_text(call: &ChatToolCall, texts: Texts) -> Option<String> {
     let code = exit_code(&call.output);
     Some(match call.end {
         None if call.pending_approval.is_some() => texts.get("term.call.asking").to_owned(),
+        None if call.waits_for_calls => texts.get("term.call.waiting").to_owned(),
         None if call.since.is_some() => return None,
         None => return code.map(|code| format!("exit {code}")),
         Some(CallEnd::Ok | CallEnd::Error) if code.is_some() => format!("exit {}", code.unwrap_or_default()),

@@ -111,7 +111,7 @@ fn help_rows(chat: &ChatState, max_width: usize) -> Vec<Line<'static>> {
         ("Up, Down", "term.help.history"),
         ("PgUp, PgDn, End", "term.help.scroll"),
         ("Ctrl-O", "term.help.output"),
-        ("y, n", "term.help.approve"),
+        ("y, s, n", "term.help.approve"),
         ("Ctrl-L", "term.help.redraw"),
         ("Ctrl-D", "term.help.quit"),
     ];

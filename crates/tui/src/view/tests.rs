@@ -381,3 +381,32 @@ fn amendments_are_shown_below_the_receipt() {
     let screen = scene.screen_text(80, 24);
     assert!(screen.contains("3 s later: the MCP server files finished the call"), "{screen}");
 }
+
+/// A write with its diff, and a plan.
+fn edits(scene: &mut ChatHarness) {
+    let id = scene.submit_running("Correct it.");
+    scene.receive_tool_started(&id, "c1", "edit_file", json!({"path": "a.txt"}));
+    let diff = "--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n";
+    let ended = json!({"type": "tool.ended", "callId": "c1", "end": "ok", "output": "Replaced 1 place", "diff": diff, "ms": 3.0});
+    scene.receive_event(&id, from_json(ended));
+    scene.receive_tool_started(&id, "c2", "todo", json!({"items": []}));
+    scene.receive_tool_ended(&id, "c2", "ok", "1 of 3 done\n[x] Look\n[>] Act\n[ ] Test");
+    let completed = Receipt { verdict: Verdict::Completed, leftovers: Vec::new(), ..receipts::stopped_receipt() };
+    scene.receive_end(&id, completed);
+}
+
+#[test]
+fn an_edit_shows_its_lines_a_plan_its_items_and_the_end_how_to_undo() {
+    let mut scene = ChatHarness::new();
+    edits(&mut scene);
+    let folded = scene.screen_text(80, 30);
+    assert!(folded.contains("ok  +1 -1") && !folded.contains("+2"), "{folded}");
+    for line in ["✓ Look", "● Act", "○ Test", "quell undo r1 takes the file changes back"] {
+        assert!(folded.contains(line), "{line}: {folded}");
+    }
+    scene.press_control('o');
+    let open = scene.screen_text(80, 40);
+    for line in ["│ --- a/a.txt", "│ -two", "│ +2"] {
+        assert!(open.contains(line), "{line}: {open}");
+    }
+}

@@ -139,7 +139,7 @@ async fn an_approver_presses_approve_and_the_message_says_so(#[values(Telegram, 
     let (message, row) = fixture.ask(json!({"path": "."})).await;
     assert!(message.text.contains("list_files") && message.text.contains(r#"{"path":"."}"#), "{message:?}");
     let (approve, deny) = (data_of(&message, "Approve"), data_of(&message, "Deny"));
-    assert!(message.buttons.len() == 2 && approve != deny && approve.contains(&row.id), "{message:?}");
+    assert!(message.buttons.len() == 3 && approve != deny && approve.contains(&row.id), "{message:?}");
     fixture.server.press("bob", &message.id, &approve);
     let by = format!("chat:{}", fixture.server.person_id("bob"));
     let shown = fixture.wait_for_end(&message, &format!("list_files was allowed by {by}.")).await;
@@ -152,6 +152,19 @@ async fn an_approver_presses_approve_and_the_message_says_so(#[values(Telegram, 
         fixture.press_refused(person, &message.id, &deny, &format!("was allowed by {by}")).await;
     }
     assert_eq!(fixture.server.view().refusals.len(), 4);
+    fixture.shut_down().await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approver_allows_a_tool_for_the_conversation(#[values(Telegram, Discord, Slack)] kind: ChannelKind) {
+    let fixture = ButtonFixture::start(kind).await;
+    let (message, row) = fixture.ask(json!({"path": "."})).await;
+    fixture.server.press("bob", &message.id, &data_of(&message, "in this conversation"));
+    fixture.wait_for_end(&message, "list_files was allowed by").await;
+    fixture.wait_for_answer().await;
+    let rules = fixture.engine.visible_approval_rules(&super::operations::admin_caller());
+    assert!(matches!(rules.as_slice(), [rule] if rule.session_key.as_ref() == Some(&row.session_key)), "{rules:?}");
     fixture.shut_down().await;
 }
 

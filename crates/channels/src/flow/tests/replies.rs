@@ -174,6 +174,23 @@ async fn a_request_that_takes_too_long_is_stopped_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_has_no_more_rounds_than_its_messages_say() {
+    let fixture = FlowFixture::start().await;
+    let mut settings = fixture.live_settings.current().settings.clone();
+    settings.messages.max_tool_iterations = 3;
+    fixture.live_settings.replace(settings);
+    for call in ["c1", "c2", "c3", "c4"] {
+        fixture.model.script(ScriptedResponse::tool_call(call, "recall", &serde_json::json!({"query": "boats"})));
+    }
+    let message_id = fixture.network.receive_text("ann", "look again and again");
+    fixture.network.wait_for("its sign", |state| state.reactions_on(&message_id) == ["⏹"]).await;
+    fixture.network.wait_for_text("the steps of this request are used up").await;
+    assert_eq!(fixture.model.recorded_requests().len(), 3);
+    fixture.model.assert_histories_valid();
+    fixture.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tools_are_told_where_that_is_wanted() {
     let fixture = FlowFixture::start_with("show_tool_calls = true", |_| {}).await;
     fixture.model.script(ScriptedResponse::tool_call("c1", "recall", &serde_json::json!({"query": "boats"})));

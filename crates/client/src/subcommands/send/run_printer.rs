@@ -118,7 +118,10 @@ impl RunPrinter {
             }
             EventKind::Snapshot { text, .. } => self.print_missed_text(&text, output)?,
             EventKind::Ending { verdict: Verdict::Aborted { .. } } if !self.is_stopping() => self.set_stopping(""),
-            EventKind::Ending { .. } | EventKind::ToolOutput { .. } | EventKind::Usage { .. } => {}
+            EventKind::ToolWaiting { .. }
+            | EventKind::Ending { .. }
+            | EventKind::ToolOutput { .. }
+            | EventKind::Usage { .. } => {}
             EventKind::Ended { verdict, receipt, steps, text } => {
                 return Ok(Some(PrintedRunEnd { session: event.session_key, verdict, receipt: *receipt, steps, text }));
             }

@@ -30,7 +30,14 @@ fn tool(seq: u64, id: &str, command: &str) -> ScriptedStreamPiece {
 fn tool_over(seq: u64, id: &str, end: CallEnd, ms: f64) -> ScriptedStreamPiece {
     event_piece(
         seq,
-        EventKind::ToolEnded { call_id: CallId::parse(id).unwrap(), end, code: None, output: "x".into(), ms },
+        EventKind::ToolEnded {
+            call_id: CallId::parse(id).unwrap(),
+            end,
+            code: None,
+            output: "x".into(),
+            diff: None,
+            ms,
+        },
     )
 }
 

@@ -52,6 +52,38 @@ async fn a_stop_waits_for_the_receipt_and_prints_it_in_one_line(
     assert_eq!(daemon.requests()[0].body, json!({"force": true, "reason": "wrong branch"}));
 }
 
+/// The answer to a stop of a session that named no run.
+fn nothing_named(more: &Value) -> Value {
+    let mut answer = json!({"aborted": false, "runIds": [], "withdrawn": []});
+    answer.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    answer
+}
+
+#[rstest]
+#[case::silent(
+    json!({"unreached": [{"node": "b", "stored": true, "leaseEndsInMs": 3900, "leaseEndsBy": "2026-01-02T03:04:05Z"}]}),
+    Exit::Failed,
+    "the node b does not answer; the stop is stored for it, and what runs there ends within 4 s"
+)]
+#[case::silent_and_not_stored(
+    json!({"unreached": [{"node": "b", "stored": false, "leaseEndsInMs": 900, "leaseEndsBy": "2026-01-02T03:04:05Z"}]}),
+    Exit::Failed,
+    "the node b does not answer; the stop could not be stored, so send it again, and what runs there ends within 1 s"
+)]
+#[case::ended(
+    json!({"settledNodes": ["b", "c"]}),
+    Exit::Done,
+    "the nodes b, c ended before the stop was answered: what ran there is over"
+)]
+#[tokio::test]
+async fn nodes_that_could_not_be_asked_are_named(#[case] nodes: Value, #[case] wanted: Exit, #[case] line: &str) {
+    let idle = json!({"key": "s", "state": "ready", "createdAt": "", "lastUsedAt": "", "activeRuns": [], "turns": 0});
+    let replies = vec![("POST /api/sessions/s/stop?wait=1", nothing_named(&nodes)), ("GET /api/sessions/s", idle)];
+    let daemon = ScriptedDaemon::with_replies(replies);
+    let (exit, seen) = run_piped(&daemon, &["stop", "--session", "s"]).await;
+    assert_eq!((exit, seen.out()), (wanted, format!("{line}\n")), "{}", seen.err());
+}
+
 #[tokio::test]
 async fn an_unknown_run_is_exit_3() {
     let daemon = ScriptedDaemon::with_replies(vec![]);

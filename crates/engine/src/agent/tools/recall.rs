@@ -1,5 +1,6 @@
 //! The `recall` tool: search the notes of the session and of the agent.
 
+use quell_kernel::call_batch::CallConcurrency;
 use quell_scope::{Cancelled, Point};
 use quell_store::StoreError;
 use quell_tools::{ToolArguments, ToolOutput};
@@ -30,6 +31,7 @@ impl ToolArguments for RecallArgs {
     const ABOUT: &'static str =
         "Finds notes that were written with `remember`, and earlier messages where those are kept.";
     const EXAMPLE: &'static str = r#"{"query": "favourite colour"}"#;
+    const CONCURRENCY: CallConcurrency = CallConcurrency::Concurrent;
 }
 
 impl RunTool for RecallArgs {

@@ -1,6 +1,7 @@
 //! The `spawn_agent` tool: give a task to an agent in a new session.
 
 use quell_kernel::ToolSpec;
+use quell_kernel::call_batch::CallConcurrency;
 use quell_protocol::ResourceKind;
 use quell_scope::Cancelled;
 use quell_tools::{AgentFacts, ToolArguments, ToolOutput};
@@ -28,6 +29,7 @@ impl ToolArguments for SpawnAgentArgs {
     const ABOUT: &'static str = "Gives a task to an agent in a conversation of its own and returns its answer.";
     const EXAMPLE: &'static str = r#"{"agent": "main", "prompt": "Count the lines of all files in ./src."}"#;
     const RESOURCE_KIND: ResourceKind = ResourceKind::Run;
+    const CONCURRENCY: CallConcurrency = CallConcurrency::Concurrent;
 
     fn spec_for(agent: &AgentFacts<'_>) -> Option<ToolSpec> {
         spec_with_delegates::<Self>("agent", agent)

@@ -41,6 +41,7 @@ fn a_body_knows_what_the_configuration_knows() {
             "price" => json!({"input": 1.0, "output": 1.0}),
             "mcp" | "delegates" => json!([]),
             "approvals" => json!({}),
+            "agents_md" => json!(true),
             "parent" | "role" | "language" | "workdir" | "skills" => json!("x"),
             key if text[key].is_string() => text[key].clone(),
             _ if default.is_null() => json!(1),

@@ -125,3 +125,16 @@ async fn a_daemon_without_a_cluster_says_how_to_get_one() {
     }
     assert!(!daemon.api().get("/metrics").await.body.as_str().unwrap().contains("quell_cluster_nodes{"));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_with_another_secret_does_not_join() {
+    let Some(cluster) = TestCluster::start(1, Bus::Database).await else { return };
+    cluster.wait_for_nodes("report LIKE '%\"keys\":[\"%'", "1").await;
+    let stranger = cluster.new_home("", &[]);
+    std::fs::write(stranger.root_dir().join("secret"), "another secret, which is long enough for a key\n").unwrap();
+    let ended = run_cli(&stranger, &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(ended.code, 1, "{}", ended.err);
+    assert!(ended.err.contains("the node node-0 has another secret of the cluster"), "{}", ended.err);
+    let doctor = run_cli(&stranger, &["doctor"]);
+    assert!(doctor.out.contains("the node node-0 has another secret"), "{}", doctor.out);
+}

@@ -126,6 +126,83 @@ async fn approvals_are_answered_once_and_shown_as_they_are() {
     fixture.assert_no_page_errors(&["status of 409", "status of 404"]).await;
 }
 
+/// Focuses the call that waits, once its first clicks are no accident any more, and presses a key.
+async fn answer_by_key(fixture: &PageFixture, key: &str) {
+    fixture.wait_visible("#approvals [data-approval]:not(.click-guard)").await;
+    fixture.run_script("document.querySelector('#approvals [data-approval]').focus()", &[]).await;
+    fixture.type_text(key).await;
+    fixture.wait_hidden("#approvals [data-approval]").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_are_answered_by_key_and_what_is_remembered_is_revoked() {
+    let asks = PageConfig::main("approvals = { shell = \"ask\" }");
+    let Some(fixture) = PageFixture::start_signed_in_with(&asks).await else { return };
+    let script_call = |answer: &str| {
+        fixture.model.script(shell_call("echo hi")).script(ScriptedResponse::text(answer));
+    };
+    script_call("Allowed.");
+    let run = fixture.http.send_message("asker", "please").await;
+    fixture.go_to("#/approvals").await;
+    fixture.wait_for("document.title.startsWith('(1) ')").await;
+    answer_by_key(&fixture, "s").await;
+    assert_eq!(fixture.http.wait_ended(&run).await["output"], "Allowed.");
+    fixture.wait_for("!document.title.startsWith('(')").await;
+    fixture.wait_text("#approval-rules [data-rule]", "in the session asker").await;
+    script_call("Not asked.");
+    let remembered = fixture.http.send_message("asker", "again").await;
+    assert_eq!(fixture.http.wait_ended(&remembered).await["output"], "Not asked.");
+
+    fixture.click_until_hidden("#approval-rules [data-rule] button", "#approval-rules").await;
+    script_call("Denied.");
+    let asked_again = fixture.http.send_message("asker", "and now?").await;
+    answer_by_key(&fixture, "n").await;
+    assert_eq!(fixture.http.wait_ended(&asked_again).await["output"], "Denied.");
+
+    script_call("I see.");
+    let reasoned = fixture.http.send_message("asker", "once more").await;
+    fixture.wait_visible("#approvals [data-approval]:not(.click-guard)").await;
+    fixture.click("#approvals .approval-remember:last-of-type summary").await;
+    fixture.fill("#approvals .approval-remember:last-of-type input", "not on Friday").await;
+    let deny = "#approvals .approval-remember:last-of-type .deny";
+    fixture.click_until_hidden(deny, "#approvals [data-approval]").await;
+    assert_eq!(fixture.http.wait_ended(&reasoned).await["output"], "I see.");
+    let told = fixture.model.recorded_requests().pop().unwrap().body["messages"].to_string();
+    assert!(told.contains("not on Friday"), "{told}");
+    fixture.assert_no_page_errors(&[]).await;
+}
+
+/// A browser without a person permits no notifications, so the page gets one that counts them.
+const COUNT_NOTIFICATIONS: &str = "window.__shown = [];
+    window.Notification = class {
+      static permission = 'granted';
+      static requestPermission = async () => 'granted';
+      constructor(title, { body }) { window.__shown.push({ title, body, open: true }); this.at = window.__shown.length - 1; }
+      close() { window.__shown[this.at].open = false; }
+    };
+    Object.defineProperty(document, 'hidden', { get: () => true });";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hidden_page_notifies_of_a_waiting_call_until_it_is_answered() {
+    let asks = PageConfig::main("approvals = { shell = \"ask\" }");
+    let Some(fixture) = PageFixture::start_signed_in_with(&asks).await else { return };
+    fixture.go_to("#/approvals").await;
+    fixture.run_script(COUNT_NOTIFICATIONS, &[]).await;
+    fixture.click("#approval-notices button").await;
+    fixture.wait_visible("#approval-notices button[aria-checked=true]").await;
+    fixture.model.script(shell_call("echo secret")).script(ScriptedResponse::text("Thank you."));
+    let run = fixture.http.send_message("asker", "please").await;
+    fixture.wait_for("window.__shown.length === 1 && window.__shown[0].open").await;
+    let shown = fixture.eval("window.__shown[0]").await;
+    assert_eq!((&shown["title"], &shown["body"]), (&json!("main wants to call shell"), &json!("asker")));
+    let asked = fixture.http.get("/api/approvals").await.expect_status(200);
+    let path = format!("/api/approvals/{}", asked["items"][0]["id"].as_str().unwrap());
+    fixture.http.post(&path, &json!({"decision": "deny"})).await.expect_status(200);
+    fixture.wait_for("!window.__shown[0].open").await;
+    fixture.http.wait_ended(&run).await;
+    fixture.assert_no_page_errors(&[]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_asks_to_leave_the_sandbox_is_marked_and_remembered_for_a_session() {
     let Some(fixture) = PageFixture::start_signed_in().await else { return };

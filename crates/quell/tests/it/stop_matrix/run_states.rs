@@ -64,6 +64,7 @@ pub(super) const STOPPABLE_STATES: &[StoppableState] = &[
         Reached::Processes(1),
     ),
     StoppableState::new("sub-agent", call_sub_agent, Reached::Processes(2)),
+    StoppableState::new("parallel sub-agents", call_sub_agents, Reached::Processes(4)),
     StoppableState::new("queued message", |_, _| Vec::new(), Reached::Queued),
     StoppableState::new("pending approval", |_, run| call_shell(run, commands::setsid_child), Reached::Approval),
     StoppableState::new("compaction", |_, _| Vec::new(), Reached::Summarising),
@@ -146,7 +147,7 @@ pub(super) fn config_toml(model: &ScriptedModel, hole: &BlackHole) -> String {
             text.push_str("mcp = []\n");
         }
         match state.name {
-            "sub-agent" => text.push_str("delegates = [\"scout\"]\n"),
+            "sub-agent" | "parallel sub-agents" => text.push_str("delegates = [\"scout\"]\n"),
             "pending approval" => text.push_str("approvals.shell = \"ask\"\n"),
             "compaction" => text.push_str("window_tokens = 400\n"),
             _ => {}
@@ -176,6 +177,18 @@ fn call_sub_agent(fixture: &StopMatrixDaemon, state_run: &mut StateRun) -> Vec<S
     let below = format!("below-{}", state_run.marker);
     fixture.scripts.script(&below, call_shell(state_run, commands::setsid_child));
     vec![tool_call("spawn_agent", &json!({"agent": "scout", "prompt": format!("look marker:{below}")}))]
+}
+
+/// Two sub-agents at the same time, whose processes carry one marker.
+fn call_sub_agents(fixture: &StopMatrixDaemon, state_run: &mut StateRun) -> Vec<ScriptedResponse> {
+    let command = commands::setsid_child(add_marker(state_run));
+    let spawn = |stream: ScriptedStream, number: u32| {
+        let below = format!("below-{number}-{}", state_run.marker);
+        fixture.scripts.script(&below, [shell_call(&command)]);
+        let arguments = json!({"agent": "scout", "prompt": format!("look marker:{below}")});
+        stream.tool_call(format!("c{number}"), "spawn_agent", &arguments)
+    };
+    vec![(1..=2).fold(ScriptedStream::new(), spawn).into()]
 }
 
 pub(super) async fn wait_processes(state_run: &StateRun, count: usize) {

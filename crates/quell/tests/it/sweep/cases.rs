@@ -72,10 +72,21 @@ fn tool_cases() -> Vec<SweepCase> {
             .at(Point::BeforeTool, 2)
             .shows(&["first of the batch", "Not started"])
             .hides(&["second of the batch\\n"]),
+        SweepCase::new("several calls at the same time, and one that waits for them")
+            .prepare(script_parallel_calls)
+            .when(|case_run| wait_parallel_calls(case_run).boxed())
+            .check_after(|case_run| check_parallel_calls_gone(case_run).boxed())
+            .shows(&["Stopped while it ran", "Not started"])
+            .hides(&["after all others\\n"]),
         SweepCase::new("blocking file tool running")
             .prepare(script_long_search)
             .when(|case_run| wait_held(case_run, ResourceKind::Task).boxed())
             .shows(&["Stopped while it ran"]),
+        // The thread that plans the write, the one that writes, and both while they are at work.
+        SweepCase::new("before a write is planned").prepare(script_write).at(Point::Blocking, 1),
+        SweepCase::new("a write is planned").prepare(script_write).at(Point::Blocking, 2),
+        SweepCase::new("before a file is written").prepare(script_write).at(Point::Blocking, 3),
+        SweepCase::new("a file is written").prepare(script_write).at(Point::Blocking, 4),
         SweepCase::new("fetch_url running")
             .prepare(script_silent_fetch)
             .when(|case_run| wait_fetch_arrived(case_run).boxed())
@@ -95,12 +106,12 @@ fn tool_cases() -> Vec<SweepCase> {
         SweepCase::new("pending approval")
             .agent("asking")
             .prepare(script_setsid_child)
-            .when(|case_run| wait_held(case_run, ResourceKind::Approval).boxed())
+            .when(|case_run| wait_pending_approval(case_run).boxed())
             .check_after(|case_run| check_late_approval(case_run).boxed())
             .shows(&["Not started"]),
         SweepCase::new("pending request to leave the sandbox")
             .prepare(script_escalation)
-            .when(|case_run| wait_held(case_run, ResourceKind::Approval).boxed())
+            .when(|case_run| wait_pending_approval(case_run).boxed())
             .check_after(|case_run| check_late_approval(case_run).boxed())
             .shows(&["Not started"]),
         SweepCase::new("background process")
@@ -168,6 +179,7 @@ fn point_cases() -> Vec<SweepCase> {
             Point::Skills => case.agent("skilled").prepare(script_short_answer),
             Point::Attachments | Point::Delivery => case.sent_by_channel().prepare(script_short_answer),
             Point::ProcessWait => case.prepare(script_process_wait),
+            Point::WorkdirLock | Point::FileBackup => case.prepare(script_write),
             Point::Approval => case.agent("asking").prepare(script_setsid_child),
             _ => case.prepare(script_everything),
         }
@@ -209,6 +221,10 @@ pub(super) fn script_call<'a>(case_run: &'a CaseRun<'a>, tool: &str, arguments: 
     script_model(case_run, [ScriptedResponse::tool_call("c1", tool, arguments)])
 }
 
+fn script_write<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    script_call(case_run, "write_file", &json!({"path": "written.txt", "content": "new"}))
+}
+
 fn script_printing_shell<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     let child = commands::setsid_child(&case_run.mark);
     let command = format!("printf 'printed %s the stop\\n' before; {child}");
@@ -229,6 +245,19 @@ fn script_batch<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
 fn script_silent_fetch<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     let url = format!("http://{}/never", case_run.sweep.silent_listener.local_addr().unwrap());
     script_call(case_run, "fetch_url", &json!({"url": url}))
+}
+
+/// A page, a search and a sub-run at the same time; a command waits for them.
+fn script_parallel_calls<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let child = format!("of-{}", case_run.run);
+    case_run.sweep.script_run(&child, [shell_call(commands::setsid_child(&case_run.mark))]);
+    let url = format!("http://{}/never", case_run.sweep.silent_listener.local_addr().unwrap());
+    let calls = ScriptedStream::new()
+        .tool_call("c1", "fetch_url", &json!({"url": url}))
+        .tool_call("c2", "search_files", &json!({"pattern": "[a-z]+[0-9]+[A-Z]+Q$", "path": "long.txt"}))
+        .tool_call("c3", "spawn_agent", &json!({"agent": "main", "prompt": format!("help marker:{child}")}))
+        .tool_call("c4", "shell", &json!({"command": "printf 'after all %s\\n' others"}));
+    script_model(case_run, [calls.into()])
 }
 
 fn script_proxied_request<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
@@ -280,6 +309,15 @@ async fn check_background_gone(case_run: &CaseRun<'_>) {
     assert!(matches!(row.how.as_str(), "term" | "kill"), "{row:#?}");
 }
 
+async fn wait_pending_approval(case_run: &CaseRun<'_>) {
+    let (engine, run) = (case_run.sweep.test_engine.engine.clone(), case_run.run.clone());
+    leaks::wait_until(WAIT_TIMEOUT, move || match engine.pending_approvals().iter().any(|row| row.run_id == run) {
+        true => Ok(()),
+        false => Err(format!("no call of {run} waits for a person")),
+    })
+    .await;
+}
+
 async fn check_late_approval(case_run: &CaseRun<'_>) {
     let engine = &case_run.sweep.test_engine.engine;
     assert!(engine.pending_approvals().is_empty(), "{:?}", engine.pending_approvals());
@@ -294,6 +332,16 @@ async fn check_late_approval(case_run: &CaseRun<'_>) {
 async fn wait_child_running(case_run: &CaseRun<'_>) {
     case_run.mark.wait_for_count(2).await;
     wait_held(case_run, ResourceKind::Run).await;
+}
+
+async fn wait_parallel_calls(case_run: &CaseRun<'_>) {
+    wait_fetch_arrived(case_run).await;
+    wait_child_running(case_run).await;
+}
+
+async fn check_parallel_calls_gone(case_run: &CaseRun<'_>) {
+    wait_fetch_disconnected(case_run).await;
+    check_child_gone(case_run).await;
 }
 
 async fn check_child_gone(case_run: &CaseRun<'_>) {

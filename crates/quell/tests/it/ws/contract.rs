@@ -53,7 +53,7 @@ async fn a_parameter_that_is_not_heeded_is_refused_by_name() {
     let more = "thinking fastMode deliver originatingChannel replyToId toolBindings intent mentions expectedLeafEntryId workContext atachments";
     for (method, params, names) in [
         ("chat.send", send, more),
-        ("chat.history", json!({"sessionKey": "s"}), "maxChars messageId inputRunIds pendingBefore before"),
+        ("chat.history", json!({"sessionKey": "s"}), "maxChars messageId pendingBefore before"),
         ("chat.abort", json!({"sessionKey": "s"}), "runid keepQueued"),
         ("sessions.abort", json!({"key": "s"}), "runid"),
         ("sessions.list", json!({}), "ownerId involvingMe boardFace serach"),
@@ -131,17 +131,6 @@ async fn a_session_is_aborted_with_its_queue_unless_it_is_kept() {
     let last = server.send_message("s", "last").await;
     let all = client.call("sessions.abort", json!({"key": "s", "clearQueued": true})).await;
     assert_eq!(all["withdrawn"][0]["runId"], last);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_subscription_without_events_is_refused() {
-    let (server, mut client) = start_with_socket().await;
-    let hello = client.handshake(&server.token, json!({})).await;
-    let methods = hello["payload"]["features"]["methods"].as_array().unwrap().clone();
-    assert!(!methods.contains(&json!("sessions.messages.subscribe")), "{methods:?}");
-    let error = client.call_refused("sessions.messages.subscribe", json!({"key": "s"})).await;
-    assert_fields(&error, &json!({"code": "INVALID_REQUEST", "details": {"code": "UNSUPPORTED_METHOD"}}));
-    assert!(error["message"].as_str().unwrap().contains("session.message"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -367,6 +367,18 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         Optional("StopRunRequest"),
         &["202 TicketView stopping", "200 TicketView over, with the receipt", "403 not yours", "404 unknown"],
     ),
+    post(
+        Manage,
+        "/api/runs/{id}/undo",
+        "Put the files back that the file tools of a run and its sub-runs have changed, all or none",
+        Optional("UndoRequest"),
+        &[
+            "200 UndoReport what was put back, and what is not covered",
+            "403 not yours",
+            "404 unknown",
+            "409 a run is active, a file was changed since, or it was undone before",
+        ],
+    ),
     get(List, "/api/approvals", "Calls that wait for a person", &["200 [ApprovalRow] approvals"]),
     post(
         Approve,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quell_engine::engine::{RunFollow, StopTextMode, Submission, SubmitError, SubmitOutcome};
 use quell_engine::live_run::RunProgress;
 use quell_kernel::admission::AdmissionError;
-use quell_protocol::api::{OnBusy, SendAnswer};
+use quell_protocol::api::{OnBusy, RunView, SendAnswer};
 use quell_protocol::{AgentId, RunId, SessionKey};
 use quell_store::StoreError;
 use serde::Deserialize;
@@ -153,36 +153,41 @@ struct AgentWaitParams {
 
 pub(super) async fn wait(client: Arc<WsClient>, value: Value) -> RpcResult {
     let wait: AgentWaitParams = parse_params(value)?;
-    let unknown = || RpcError::invalid(format!("there is no run {:?}", wait.run_id));
-    let run = client.find_readable_run(&wait.run_id).await?.ok_or_else(unknown)?;
-    if let Some(live_run) = client.engine().live_run(&wait.run_id) {
-        let limit = wait.timeout_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
-        tokio::select! {
-            biased;
-            () = client.engine().wait_run_withdrawn(&client.peer.caller, &run.principal, &run.session_key) => {
-                return Err(unknown());
-            }
-            ended = tokio::time::timeout(limit, live_run.wait_for_progress(RunProgress::Ended)) => if ended.is_err() {
-                return Ok(json!({"runId": wait.run_id, "status": "pending"}));
-            }
-        }
-        return Ok(payloads::run_outcome(&live_run.view()));
-    }
     let limit = wait.timeout_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
-    if let Some(RunFollow::Remote(mut follower)) = client.engine().follow_run(&wait.run_id, u64::MAX).await? {
-        tokio::select! {
-            biased;
-            () = client.engine().wait_run_withdrawn(&client.peer.caller, &run.principal, &run.session_key) => {
-                return Err(unknown());
-            }
-            ended = tokio::time::timeout(limit, async { while follower.next().await.is_some() {} }) => if ended.is_err() {
-                return Ok(json!({"runId": wait.run_id, "status": "pending"}));
-            }
-        }
-    }
-    match client.engine().find_run(&wait.run_id).await? {
+    match wait_for_end(&client, &wait.run_id, Some(limit)).await? {
         Some(run) => Ok(payloads::run_outcome(&run)),
-        None => Err(unknown()),
+        None => Ok(json!({"runId": wait.run_id, "status": "pending"})),
+    }
+}
+
+/// Waits until a run has ended; `None` if it has not at the limit.
+pub(super) async fn wait_for_end(
+    client: &WsClient,
+    id: &RunId,
+    limit: Option<Duration>,
+) -> Result<Option<RunView>, RpcError> {
+    let unknown = || RpcError::invalid(format!("there is no run {id:?}"));
+    let run = client.find_readable_run(id).await?.ok_or_else(unknown)?;
+    let end = async {
+        if let Some(live_run) = client.engine().live_run(id) {
+            live_run.wait_for_progress(RunProgress::Ended).await;
+            return Ok(Some(live_run.view()));
+        }
+        if let Some(RunFollow::Remote(mut follower)) = client.engine().follow_run(id, u64::MAX).await? {
+            while follower.next().await.is_some() {}
+        }
+        client.engine().find_run(id).await?.ok_or_else(unknown).map(Some)
+    };
+    let limited = async {
+        match limit {
+            Some(limit) => tokio::time::timeout(limit, end).await.unwrap_or(Ok(None)),
+            None => end.await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = client.engine().wait_run_withdrawn(&client.peer.caller, &run.principal, &run.session_key) => Err(unknown()),
+        ended = limited => ended,
     }
 }
 

@@ -4,6 +4,7 @@
 use quell_kernel::StopLevel;
 use quell_kernel::channel::commands::{ChannelCommand, StopReach, status_text};
 use quell_kernel::registry::StopRequest;
+use quell_protocol::approval::Decision;
 use quell_protocol::{AgentId, SessionKey, StopReason};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -51,8 +52,10 @@ pub(super) fn parse_command(text: &str) -> Result<Option<GatewayCommand>, RpcErr
         Some(ChannelCommand::Stop(StopReach::All)) => Err(unsupported_command("stop all")),
         Some(ChannelCommand::Providers | ChannelCommand::UseProvider(_)) => Err(unsupported_command("models")),
         // `approvals.resolve` answers a call.
-        Some(ChannelCommand::Approve(_)) => Err(unsupported_command("approve")),
-        Some(ChannelCommand::Deny { .. }) => Err(unsupported_command("deny")),
+        Some(ChannelCommand::AnswerApproval { answer, .. }) => Err(unsupported_command(match answer.decision {
+            Decision::Allow => "approve",
+            Decision::Deny => "deny",
+        })),
         Some(ChannelCommand::Model | ChannelCommand::UseModel(_)) => Err(unsupported_command("model")),
     }
 }

@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use quell_engine::engine::NumberedTurn;
 use quell_protocol::api::RunView;
-use quell_protocol::{AgentId, SessionKey};
+use quell_protocol::{AgentId, RunId, SessionKey};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
 use super::super::payloads::{self, TranscriptPosition};
-use super::sessions::{check_session_agent, latest_run};
+use super::sessions::{add_settings, check_session_agent, latest_run};
 use super::{RpcResult, WsClient, check_session_id, parse_params};
 
 /// Default and maximum number of rows of a page, as in OpenClaw's gateway.
 const DEFAULT_ROWS: usize = 200;
 const MAX_ROWS: usize = 1000;
+/// Messages whose fate one request may ask for, as in OpenClaw's gateway.
+const MAX_RECEIPTS: usize = 50;
 /// Number of turns in one read of the store.
 const TURNS_PER_READ: usize = 32;
 
@@ -28,6 +30,8 @@ struct ChatHistoryParams {
     limit: Option<usize>,
     offset: Option<usize>,
     cursor: Option<String>,
+    max_bytes: Option<usize>,
+    input_run_ids: Option<Vec<RunId>>,
 }
 
 pub(super) async fn history(client: Arc<WsClient>, value: Value) -> RpcResult {
@@ -47,36 +51,66 @@ pub(super) async fn history(client: Arc<WsClient>, value: Value) -> RpcResult {
     // Read active runs before stored turns: a run that ends in between then appears twice instead of never.
     let active = engine.active_runs_of_session(key);
     let before = params.cursor.as_deref().map(TranscriptPosition::parse).transpose()?;
-    let (rows, next) =
-        read_page(&client, key, &active, &HistoryWindow { limit, offset: params.offset.unwrap_or(0), before }).await?;
+    let window = HistoryWindow {
+        limit,
+        offset: params.offset.unwrap_or(0),
+        before,
+        max_bytes: params.max_bytes.unwrap_or(usize::MAX),
+    };
+    let (rows, next) = read_page(&client, key, &active, &window).await?;
     let agents = engine.list_agents();
     let model = agents.iter().find(|agent| agent.default).map_or("", |agent| agent.model.as_str());
     let last = match active.first() {
         Some(run) => Some(run.clone()),
         None => latest_run(&client, key).await?,
     };
-    let queued: Vec<Value> = active
-        .iter()
-        .filter(|run| run.state == "queued")
-        .map(|run| json!({"runId": run.run_id, "text": run.text, "acceptedAt": run.accepted_at}))
-        .collect();
+    let mut session_info = session.as_ref().map(|row| payloads::session_row(row, last.as_ref()));
+    if let Some(row_payload) = &mut session_info {
+        add_settings(&client, row_payload, key).await?;
+    }
+    let queued: Vec<Value> = active.iter().filter(|run| run.state == "queued").map(payloads::pending_input).collect();
+    let receipts = match &params.input_run_ids {
+        Some(ids) => Some(input_receipts(&client, key, ids).await?),
+        None => None,
+    };
     let in_flight = active.iter().find(|run| run.state == "running").map(|run| {
         let text = engine.live_run(&run.run_id).map(|live_run| live_run.streaming_text()).unwrap_or_default();
         json!({"runId": run.run_id, "text": text, "sessionAbortable": true})
     });
-    Ok(json!({
+    let mut answer = json!({
         "sessionKey": key,
         "sessionId": key,
         "messages": rows,
         "pendingInputs": {"items": queued, "total": queued.len()},
         "defaults": payloads::model_defaults(model),
-        "sessionInfo": session.as_ref().map(|row| payloads::session_row(row, last.as_ref())),
-        "thinkingLevel": "off",
+        "thinkingLevel": session_info.as_ref().map_or(Value::Null, |row| row["thinkingLevel"].clone()),
+        "sessionInfo": session_info,
         "fastMode": false,
         "verboseLevel": "off",
         "inFlightRun": in_flight,
         "nextCursor": next,
-    }))
+    });
+    if let Some(receipts) = receipts {
+        answer["inputReceipts"] = json!(receipts);
+    }
+    Ok(answer)
+}
+
+/// What has become of messages that the client has sent: each is `pending` in the queue, or `consumed` by a run. A
+/// message that is not known is left out.
+async fn input_receipts(client: &WsClient, key: &SessionKey, ids: &[RunId]) -> Result<Vec<Value>, RpcError> {
+    if ids.len() > MAX_RECEIPTS {
+        return Err(RpcError::invalid(format!("inputRunIds has {} ids; it may have {MAX_RECEIPTS}", ids.len())));
+    }
+    let mut receipts = Vec::new();
+    for id in ids {
+        let Some(run) = client.find_readable_run(id).await?.filter(|run| run.session_key == *key) else { continue };
+        receipts.push(match run.state.as_str() {
+            "queued" => json!({"runId": id, "state": "pending"}),
+            _ => json!({"runId": id, "state": "consumed", "consumedByEventId": payloads::first_row_id(id)}),
+        });
+    }
+    Ok(receipts)
 }
 
 /// The window of rows, counted from the newest.
@@ -85,6 +119,8 @@ struct HistoryWindow {
     offset: usize,
     /// Only rows before this position, so none of active runs.
     before: Option<TranscriptPosition>,
+    /// Size of the rows as JSON. The newest row is returned however large it is.
+    max_bytes: usize,
 }
 
 /// Reads the rows of a window, oldest first, and the cursor of the page before it.
@@ -119,11 +155,26 @@ async fn read_page(
     rows.reverse();
     rows.append(&mut stored);
     let rows: Vec<(TranscriptPosition, Value)> = rows.into_iter().skip(window.offset).take(window.limit + 1).collect();
-    let more = rows.len() > window.limit;
-    let mut rows: Vec<(TranscriptPosition, Value)> = rows.into_iter().take(window.limit).collect();
+    let fitting = count_fitting(&rows, window.max_bytes).min(window.limit);
+    let more = rows.len() > fitting;
+    let mut rows: Vec<(TranscriptPosition, Value)> = rows.into_iter().take(fitting).collect();
     rows.reverse();
     let next = rows.first().filter(|_| more).map(|(position, _)| position.to_string());
     Ok((rows.into_iter().map(|(_, row)| row).collect(), next))
+}
+
+/// The number of rows, from the first on, that are together not larger than this; at least one.
+fn count_fitting(rows: &[(TranscriptPosition, Value)], max_bytes: usize) -> usize {
+    if max_bytes == usize::MAX {
+        return rows.len();
+    }
+    let mut left = max_bytes;
+    let fits = |(_, row): &&(TranscriptPosition, Value)| {
+        let taken = left.checked_sub(row.to_string().len());
+        left = taken.unwrap_or(0);
+        taken.is_some()
+    };
+    rows.iter().take_while(fits).count().max(1)
 }
 
 /// The rows of a turn, in order. Notes are for the model only, and clients of this protocol have no row for thinking

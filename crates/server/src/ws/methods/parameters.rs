@@ -58,6 +58,8 @@ const fn open(access: RouteAccess, name: &'static str, parameters: &'static str)
 }
 
 pub(in crate::ws) const METHODS: &[MethodSpec] = &[
+    // `thinking`, `deliver` and the rest that a client may leave out are refused unless they ask for nothing.
+    method(Use, "agent", "message idempotencyKey agentId sessionKey sessionId timeout"),
     method(Read, "agent.wait", "runId timeoutMs"),
     method(List, "agents.list", ""),
     open(List, "approvals.list", ""),
@@ -65,19 +67,24 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     // `agentId` is accepted and ignored: a key identifies one session whatever its agent is, and an agent's name must
     // never widen a stop. `preserveSideRuns` has no effect, because Quell has no side runs.
     method(Stop, "chat.abort", "sessionKey runId agentId preserveSideRuns force reason stopReason"),
-    method(Read, "chat.history", "sessionKey sessionId agentId limit offset cursor"),
+    method(Read, "chat.history", "sessionKey sessionId agentId limit offset cursor maxBytes inputRunIds"),
+    method(Token, "chat.metadata", "agentId sessionKey"),
     method(
         Use,
         "chat.send",
         "sessionKey sessionId message idempotencyKey agentId queueMode timeoutMs suppressCommandInterpretation",
     ),
+    method(Read, "chat.startup", "sessionKey sessionId agentId limit offset cursor maxBytes inputRunIds"),
     method(Token, "commands.list", "scope includeArgs agentId sessionKey"),
+    method(Token, "config.get", ""),
     open(Public, "connect", ""),
+    open(List, "exec.approval.list", ""),
     // `probe` is ignored: the answer is always current.
     open(Public, "health", "probe"),
     method(Token, "hold.get", ""),
     method(Admin, "hold.set", "held reason"),
-    method(Token, "models.list", "agentId view"),
+    // The models of an agent are the same in all its sessions.
+    method(Token, "models.list", "agentId view sessionKey"),
     open(List, "node.event", "event payload payloadJSON"),
     open(List, "plugin.approval.list", ""),
     open(Approve, "plugin.approval.resolve", "id decision scope pattern reason"),
@@ -88,23 +95,49 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     method(Stop, "runs.stop", "runId sessionKey force wait reason"),
     open(Public, "runs.unfollow", "runId"),
     method(Stop, "sessions.abort", "key sessionKey runId agentId clearQueued force reason stopReason"),
+    // `parentSessionKey` and the fields beside it are accepted: a session takes nothing over from another one.
+    method(
+        Use,
+        "sessions.create",
+        "key agentId model thinkingLevel message idempotencyKey parentSessionKey succeedsParent emitCommandHooks",
+    ),
     method(Manage, "sessions.delete", "key sessionKey agentId expectedSessionId"),
     method(Read, "sessions.describe", "key sessionKey includeDerivedTitles includeLastMessage"),
+    method(Read, "sessions.get", "key agentId limit offset cursor"),
     method(
         List,
         "sessions.list",
         "limit offset cursor activeMinutes sortBy includeGlobal includeUnknown includeDerivedTitles \
          includeLastMessage label search archived agentId",
     ),
+    // Approvals come to every client that may see them.
+    method(List, "sessions.messages.subscribe", "key agentId includeApprovals"),
+    method(List, "sessions.messages.unsubscribe", "key agentId includeApprovals"),
+    method(Use, "sessions.patch", "key agentId expectedSessionId model thinkingLevel verboseLevel"),
+    method(List, "sessions.preview", "keys limit maxChars"),
     method(Manage, "sessions.reset", "key sessionKey agentId reason expectedSessionId"),
     // Quell has no sessions of the kinds global and unknown.
     method(Read, "sessions.resolve", "key sessionKey sessionId agentId includeGlobal includeUnknown allowMissing"),
     method(Manage, "sessions.share", "key sessionKey shared"),
     method(List, "sessions.subscribe", ""),
+    method(Read, "sessions.usage", "key"),
     // Ignored: the answer has no channels that could be left out.
     method(Token, "status", "includeChannelSummary"),
     method(StopAll, "stop.all", "force hold reason"),
+    method(Token, "system-presence", ""),
 ];
+
+/// Methods of the gateway that Quell knows and refuses, each with the reason.
+const UNSUPPORTED_METHODS: &[(&str, &str)] = &[
+    ("chat.inject", "only a run adds to a conversation, so that what models read stays valid; use chat.send"),
+    ("sessions.compact", "a conversation is summarised by itself when it fills four fifths of the model's window"),
+];
+
+pub(super) fn unsupported_method(name: &str) -> Option<RpcError> {
+    let (name, reason) = UNSUPPORTED_METHODS.iter().find(|(known, _)| *known == name)?;
+    let refusal = RpcError::invalid(format!("{name} is not supported: {reason}"));
+    Some(refusal.with_details(json!({"code": "UNSUPPORTED_METHOD", "method": name})))
+}
 
 fn find_method(name: &str) -> Option<&'static MethodSpec> {
     METHODS.iter().find(|method| method.name == name)
@@ -127,12 +160,11 @@ fn is_default_value(method: &str, name: &str, value: &Value) -> bool {
     let is_empty = || value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
     match (method, name) {
         ("chat.send", "attachments" | "mentions" | "toolBindings") => is_empty(),
-        ("chat.send", "deliver" | "fastMode") => is(false),
+        ("chat.send" | "agent", "deliver" | "fastMode" | "bestEffortDeliver") => is(false),
         ("models.list", "refresh" | "preparedOnly" | "includeProviderCapabilities") => is(false),
-        (
-            "sessions.list",
-            "requireLastInteraction" | "configuredAgentsOnly" | "ownerFirst" | "involvingMe" | "includePeople",
-        ) => is(false),
+        ("sessions.list", "requireLastInteraction" | "ownerFirst" | "involvingMe" | "includePeople") => is(false),
+        // Every session has an agent that is configured, or was.
+        ("sessions.list", "configuredAgentsOnly") => value.is_boolean(),
         ("sessions.delete", "deleteTranscript" | "emitLifecycleHooks") => is(true),
         ("sessions.delete", "archivedOnly") => is(false),
         _ => false,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quell_protocol::{AgentId, RunId, SessionKey};
-use quell_store::RunListFilter;
+use quell_store::{RunListFilter, SessionListFilter};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -20,17 +20,26 @@ pub(super) fn health(client: &WsClient) -> Value {
     json!({"ok": engine.is_open(), "ts": payloads::now_ms(engine.clock())})
 }
 
-pub(super) fn status(client: &WsClient) -> Value {
+/// Sessions that `status` counts.
+const MAX_COUNTED_SESSIONS: usize = 1000;
+
+pub(super) async fn status(client: Arc<WsClient>) -> RpcResult {
     let engine = client.engine();
     let runs = engine.active_runs();
-    json!({
+    let visible_to = client.visible_to();
+    let filter = SessionListFilter { search: None, limit: MAX_COUNTED_SESSIONS, cursor: None, visible_to };
+    let sessions = engine.list_sessions(filter).await?.items.len();
+    let default_model = engine.list_agents().into_iter().find(|agent| agent.default).map(|agent| agent.model);
+    Ok(json!({
+        "runtimeVersion": env!("CARGO_PKG_VERSION"),
+        "sessions": {"count": sessions, "defaults": {"model": default_model}},
         "version": env!("CARGO_PKG_VERSION"),
         "open": engine.is_open(),
         "activeRuns": runs.len(),
         "processes": runs.iter().map(|run| run.processes).sum::<u32>(),
         "backgroundProcesses": engine.count_live_processes(),
         "connections": client.server.stream_count(),
-    })
+    }))
 }
 
 pub(super) fn agents_payload(client: &WsClient) -> Value {
@@ -43,7 +52,7 @@ pub(super) fn agents_payload(client: &WsClient) -> Value {
         .iter()
         .map(|agent| {
             json!({
-                "id": agent.id, "name": agent.id, "model": agent.model, "parent": agent.parent, "children": agent.children,
+                "id": agent.id, "name": agent.id, "model": payloads::primary_model(&agent.model), "parent": agent.parent, "children": agent.children,
                 "role": agent.role, "computeStatus": agent.compute_status, "activeRuns": agent.active_runs,
             })
         })
@@ -81,6 +90,20 @@ pub(super) fn agent_not_found(id: &AgentId) -> RpcError {
 pub(super) fn subscribe_sessions(client: &WsClient) -> Value {
     client.subscriptions.subscribe_sessions();
     json!({"subscribed": true})
+}
+
+#[derive(Debug, Deserialize)]
+struct MessagesParams {
+    key: SessionKey,
+}
+
+/// `sessions.messages.subscribe` and `.unsubscribe`.
+pub(super) fn subscribe_messages(client: &WsClient, value: Value, wanted: bool) -> RpcResult {
+    let MessagesParams { key } = parse_params(value)?;
+    if !client.subscriptions.set_message_subscription(key.clone(), wanted) {
+        return Err(RpcError::unavailable("this connection has subscribed to too many sessions; unsubscribe from one"));
+    }
+    Ok(json!({"subscribed": wanted, "key": key}))
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
 use super::super::payloads;
+use super::session_settings::settings_payload;
 use super::{RpcResult, WsClient, check_session_id, parameters, parse_params};
 use crate::http::stop_request;
 
@@ -20,14 +21,6 @@ const MAX_PAGE_SIZE: usize = 1000;
 /// Maximum characters of a title and of a preview.
 const MAX_TITLE_CHARS: usize = 80;
 const MAX_PREVIEW_CHARS: usize = 200;
-
-/// `sessions.messages.subscribe` would need the events `session.message` and `session.tool`, which Quell does not send.
-pub(super) fn messages_subscribe_unsupported() -> RpcError {
-    let message = "sessions.messages.subscribe is not supported: there are no session.message events; `chat` and `agent` \
-                   events come without a subscription";
-    RpcError::invalid(message)
-        .with_details(json!({"code": "UNSUPPORTED_METHOD", "method": "sessions.messages.subscribe"}))
-}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -174,7 +167,16 @@ async fn add_titles(
     Ok(())
 }
 
-fn truncate(text: &str, max_chars: usize) -> String {
+/// Adds the model and the thinking of the session's next run.
+pub(super) async fn add_settings(client: &WsClient, row_payload: &mut Value, key: &SessionKey) -> Result<(), RpcError> {
+    let config = client.engine().session_view(key).await?.and_then(|view| view.config);
+    if let Some(config) = config {
+        payloads::add_fields(row_payload, &settings_payload(&config));
+    }
+    Ok(())
+}
+
+pub(super) fn truncate(text: &str, max_chars: usize) -> String {
     let text = text.trim();
     match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}\u{2026}", &text[..end]),
@@ -266,6 +268,7 @@ pub(super) async fn show(client: Arc<WsClient>, value: Value) -> RpcResult {
         };
     };
     let mut row_payload = payloads::session_row(&row, latest_run(&client, &key).await?.as_ref());
+    add_settings(&client, &mut row_payload, &key).await?;
     let requested =
         RequestedTitles { derived_title: params.include_derived_titles, last_message: params.include_last_message };
     add_titles(&client, &mut row_payload, &key, requested).await?;

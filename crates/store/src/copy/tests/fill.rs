@@ -4,14 +4,16 @@ use quell_protocol::api::{AccessLevel, Hold, TokenRow};
 use quell_protocol::{AgentId, Principal, Usage};
 
 use crate::conformance::channels::pending_reply;
+use crate::conformance::file_changes::file_change;
 use crate::conformance::ownership::end_run_with;
 use crate::conformance::{
     accept_run, accepted_row, append_turn, delete_session, deletion_entry, no_spend, run_id, run_to_end,
     session_archive, session_key,
 };
 use crate::{
-    ArchivedHistoryItem, JournalRow, Note, NoteScope, PrivateEndpoints, QueuedWebhook, RunRow, RunSpend, ScheduleQuota,
-    SessionSetup, SessionSetupAccess, Store, StoredAgent, StoredCookie, StoredRunState, StoredSchedule, StoredToken,
+    ArchivedHistoryItem, FileBefore, FileChange, JournalRow, Note, NoteScope, PrivateEndpoints, QueuedWebhook, RunRow,
+    RunSpend, ScheduleQuota, SessionSetup, SessionSetupAccess, Store, StoredAgent, StoredCookie, StoredRunState,
+    StoredSchedule, StoredToken,
 };
 
 /// A zero byte, the character that encodes it, and what a line of `COPY` escapes.
@@ -50,6 +52,7 @@ fn admin() -> Principal {
 
 pub(super) async fn fill_store(store: &Store) {
     fill_runs(store).await;
+    fill_file_changes(store).await;
     fill_sessions(store).await;
     fill_notes(store).await;
     fill_access(store).await;
@@ -72,6 +75,17 @@ async fn fill_runs(store: &Store) {
     let line = |number, line: &str| JournalRow { run: run_id("started"), number, line: line.to_owned() };
     store.journal().write(vec![line(1, ODD), line(0, ""), line(u32::MAX, "last")]).await.unwrap();
     store.spend().add(AgentId::parse("main").unwrap(), "2026-02-01".into(), usage).await.unwrap();
+}
+
+/// A deleted, a changed and a new file.
+async fn fill_file_changes(store: &Store) {
+    let new = file_change(&["started"], ODD, None);
+    let content = Some((0..=255).collect());
+    let old = FileBefore { sha256: "ab".into(), mode: 0o644, content };
+    let changed = FileChange { owner: Some(1000), ..file_change(&["r1", "started"], "a.txt", Some(old.clone())) };
+    let deleted = FileChange { after_sha256: None, ..file_change(&["started"], "b.txt", Some(old)) };
+    store.file_changes().add(run_id("started"), vec![new, changed, deleted]).await.unwrap();
+    store.file_changes().mark_undone(vec![1], "2026-11-21T00:00:00.000000Z".into()).await.unwrap();
 }
 
 /// Imported, configured, shared and deleted sessions.

@@ -1,4 +1,4 @@
--- Schema 17: schedules.
+-- Schema 18: schedules.
 
 CREATE TABLE schedules (
     id         TEXT PRIMARY KEY NOT NULL,
