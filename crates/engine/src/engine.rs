@@ -221,6 +221,7 @@ impl Engine {
         engine.hooks().notify(HookTrigger::for_daemon(HookEvent::Start));
         engine.0.runs.spawn(run_audit_writer(engine.clone()));
         engine.0.runs.spawn(run_retention(engine.clone()));
+        engine.schedules().reload().await?;
         engine.0.runs.spawn(run_schedules(engine.clone()));
         Ok(engine)
     }

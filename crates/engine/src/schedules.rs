@@ -2,9 +2,10 @@
 //! (`engine/schedules.rs`).
 //!
 //! The database has the schedules. This node keeps a copy of them, so that a stop pauses them in its own synchronous
-//! call; the pause is stored right after. A change is made to one revision of a schedule and fails if another node was
-//! faster.
+//! call; the pause is stored before the stop is answered. A change is made to one revision of a schedule and fails if
+//! another node was faster, and a firing is such a change: so none comes after a pause that is stored.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,12 +21,15 @@ use quell_scope::clock::Clock;
 use quell_store::{CreateScheduleOutcome, ScheduleQuota, Store, StoreError, StoredSchedule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 use crate::channel_origin::{ScheduleCreator, ScheduledDelivery};
 
 /// Attempts of a change when others change the same schedule.
 const MAX_ATTEMPTS: usize = 20;
+/// How long the answer to a stop waits for the database. The pauses are in force on this node before.
+const STORE_PAUSES_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a pause is tried to be stored for a schedule that the database does not have.
 const UNKNOWN_PAUSE_TIME: Duration = Duration::from_secs(60);
 /// The longest text of a schedule, in bytes.
@@ -77,8 +81,6 @@ pub struct ScheduleRecord {
     /// The rights of its creator; its runs never have more.
     pub scope: AccessLevel,
     pub surface: Surface,
-    /// The firing that was claimed and is not known to be accepted.
-    pub claimed: Option<RunId>,
 }
 
 impl ScheduleRecord {
@@ -113,17 +115,35 @@ struct SchedulesInner {
     table: Mutex<ScheduleTable>,
     delivery: Mutex<Option<Arc<dyn ScheduledDelivery>>>,
     changed: Notify,
+    /// Counts the schedules that were stored for the first time, or could not be.
+    made: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct ScheduleTable {
-    records: BTreeMap<String, ScheduleRecord>,
-    /// Schedules that are being stored for the first time.
-    new: BTreeSet<String>,
+    records: BTreeMap<String, KnownSchedule>,
+    /// Schedules of this node that are being stored for the first time, or that a list which is being read may lack.
+    new: BTreeMap<String, NewState>,
     /// Pauses that are in force and not stored yet.
     pauses: BTreeMap<String, UnstoredPause>,
-    /// Firings between their claim and their acceptance.
+    /// Firings that are being accepted.
     firing: BTreeMap<String, RunId>,
+    /// The number of the last reading of the list.
+    reading: u64,
+}
+
+#[derive(Debug, Clone)]
+struct KnownSchedule {
+    record: ScheduleRecord,
+    revision: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NewState {
+    /// It is being stored.
+    Pending,
+    /// Readings that begin later have it.
+    StoredDuring(u64),
 }
 
 #[derive(Debug, Clone)]
@@ -135,20 +155,98 @@ struct UnstoredPause {
 impl ScheduleTable {
     /// A schedule as it is now: a pause counts before it is stored.
     fn current(&self, id: &str) -> Option<ScheduleRecord> {
-        let mut record = self.records.get(id)?.clone();
+        let mut record = self.records.get(id)?.record.clone();
         if let Some(unstored) = self.pauses.get(id) {
             record.pause(unstored.pause.clone());
         }
         Some(record)
     }
+
+    fn is_pending(&self, id: &str) -> bool {
+        self.new.get(id) == Some(&NewState::Pending)
+    }
+
+    /// Takes over what a reading has found. What was changed since it began stays.
+    fn merge(&mut self, reading: u64, mut found: BTreeMap<String, KnownSchedule>) {
+        self.new.retain(|_, state| match state {
+            NewState::Pending => true,
+            NewState::StoredDuring(other) => *other >= reading,
+        });
+        for (id, known) in std::mem::take(&mut self.records) {
+            match found.entry(id) {
+                Entry::Occupied(mut entry) if entry.get().revision < known.revision => drop(entry.insert(known)),
+                Entry::Occupied(_) => {}
+                Entry::Vacant(entry) if self.new.contains_key(entry.key()) => drop(entry.insert(known)),
+                Entry::Vacant(_) => {}
+            }
+        }
+        self.records = found;
+    }
 }
 
-/// What a stop has paused.
+/// What a stop has paused on this node.
 #[derive(Debug, Default)]
-pub struct StoppedSchedules {
-    pub ids: Vec<String>,
-    /// Firings that are not accepted yet, with the principals of their runs. The caller stops them, too.
-    pub firing: Vec<(RunId, Principal)>,
+pub(crate) struct StoppedSchedules {
+    pub(crate) ids: Vec<String>,
+    /// Firings that are being accepted, with the principals of their runs. The caller stops them, too.
+    pub(crate) firing: Vec<(RunId, Principal)>,
+}
+
+/// The schedules that a stop has paused, for its answer. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct PausedSchedules(Option<watch::Receiver<PauseProgress>>);
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PauseProgress {
+    pub(crate) ids: BTreeSet<String>,
+    pub(crate) is_stored: bool,
+}
+
+impl PausedSchedules {
+    pub(crate) fn follow(progress: watch::Receiver<PauseProgress>) -> Self {
+        Self(Some(progress))
+    }
+
+    /// The ids of those that are known so far.
+    pub fn ids(&self) -> Vec<String> {
+        self.0.iter().flat_map(|progress| progress.borrow().ids.clone()).collect()
+    }
+
+    /// True once a restart of any node keeps the pauses, and if there are none.
+    pub fn is_stored(&self) -> bool {
+        self.0.as_ref().is_none_or(|progress| progress.borrow().is_stored)
+    }
+
+    /// Waits until the pauses are stored, or for a second if the database does not answer.
+    ///
+    /// # Cancel safety
+    /// Safe: they are stored by a task of the engine.
+    pub async fn wait_stored(&self) {
+        if let Some(progress) = &self.0 {
+            let mut progress = progress.clone();
+            let _ = timeout(STORE_PAUSES_TIMEOUT, progress.wait_for(|progress| progress.is_stored)).await;
+        }
+    }
+}
+
+/// A schedule that a stop finds, and that is not stored yet. Dropped, it is forgotten.
+#[derive(Debug)]
+pub(crate) struct NewSchedule {
+    schedules: Schedules,
+    record: ScheduleRecord,
+}
+
+impl Drop for NewSchedule {
+    fn drop(&mut self) {
+        let id = &self.record.view.id;
+        let mut table = self.schedules.lock();
+        if table.is_pending(id) {
+            table.new.remove(id);
+            table.records.remove(id);
+        }
+        drop(table);
+        self.schedules.0.made.send_modify(|made| *made += 1);
+    }
 }
 
 impl Schedules {
@@ -160,6 +258,7 @@ impl Schedules {
             table: Mutex::default(),
             delivery: Mutex::default(),
             changed: Notify::new(),
+            made: watch::Sender::default(),
         }))
     }
 
@@ -190,44 +289,59 @@ impl Schedules {
         self.0.changed.notify_one();
     }
 
-    /// Makes a schedule.
+    /// Begins to make a schedule. From now on a stop pauses it.
+    ///
+    /// # Errors
+    /// [`ScheduleChangeError`]; there is no new schedule then.
+    pub(crate) fn begin_creation(
+        &self,
+        creator: ScheduleCreator,
+        request: ScheduleRequest,
+    ) -> Result<NewSchedule, ScheduleChangeError> {
+        let record = self.build_record(creator, request)?;
+        let id = record.view.id.clone();
+        let mut table = self.lock();
+        table.new.insert(id.clone(), NewState::Pending);
+        table.records.insert(id, KnownSchedule { record: record.clone(), revision: 1 });
+        drop(table);
+        Ok(NewSchedule { schedules: self.clone(), record })
+    }
+
+    /// Stores a new schedule.
     ///
     /// # Errors
     /// [`ScheduleChangeError`]; there is no new schedule then.
     ///
     /// # Cancel safety
-    /// Dropped, it may have made the schedule or not. A stop of its run pauses it in either case.
-    pub async fn create(
-        &self,
-        creator: ScheduleCreator,
-        request: ScheduleRequest,
-    ) -> Result<ScheduleView, ScheduleChangeError> {
-        let record = self.build_record(creator, request)?;
-        let view = record.view.clone();
-        let stored = to_stored(&record, 1)?;
-        // Before it is stored, so that a stop finds it.
-        {
-            let mut table = self.lock();
-            table.new.insert(view.id.clone());
-            table.records.insert(view.id.clone(), record);
-        }
+    /// Must not be dropped: a stop waits for it, and the schedule may be stored or not.
+    pub(crate) async fn store_new(&self, new: NewSchedule) -> Result<ScheduleView, ScheduleChangeError> {
         let quota = ScheduleQuota { per_owner: self.0.settings.max_per_principal, total: self.0.settings.max_total };
-        let created = self.0.store.schedules().create(stored, quota).await;
-        let mut table = self.lock();
-        table.new.remove(&view.id);
-        if created != Ok(CreateScheduleOutcome::Created) {
-            table.records.remove(&view.id);
-            table.pauses.remove(&view.id);
-        }
-        drop(table);
-        self.notify_changed();
-        match created? {
-            CreateScheduleOutcome::Created => Ok(self.find(&view.id).map_or(view, |record| record.view)),
+        let created = self.0.store.schedules().create(to_stored(&new.record, 1)?, quota).await?;
+        let view = &new.record.view;
+        match created {
+            CreateScheduleOutcome::Created => {
+                let mut table = self.lock();
+                let reading = table.reading;
+                table.new.insert(view.id.clone(), NewState::StoredDuring(reading));
+                drop(table);
+                self.notify_changed();
+                Ok(self.find(&view.id).map_or(view.clone(), |record| record.view))
+            }
             CreateScheduleOutcome::OwnerHasTooMany => {
-                Err(ScheduleChangeError::OwnerHasTooMany(view.created_by, quota.per_owner))
+                Err(ScheduleChangeError::OwnerHasTooMany(view.created_by.clone(), quota.per_owner))
             }
             CreateScheduleOutcome::TooMany => Err(ScheduleChangeError::TooMany(quota.total)),
         }
+    }
+
+    /// Waits until none of these schedules is being stored for the first time.
+    async fn wait_until_made(&self, ids: &BTreeSet<String>) {
+        let mut made = self.0.made.subscribe();
+        let is_none_pending = |_: &u64| {
+            let table = self.lock();
+            !ids.iter().any(|id| table.is_pending(id))
+        };
+        let _ = made.wait_for(is_none_pending).await;
     }
 
     fn build_record(
@@ -274,7 +388,7 @@ impl Schedules {
             missed_count: 0,
             skipped_count: 0,
         };
-        Ok(ScheduleRecord { view, scope: creator.scope, surface: creator.surface, claimed: None })
+        Ok(ScheduleRecord { view, scope: creator.scope, surface: creator.surface })
     }
 
     fn rate(&self) -> ScheduleRate {
@@ -286,21 +400,21 @@ impl Schedules {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn reload(&self) -> Result<Vec<ScheduleRecord>, StoreError> {
+        let reading = {
+            let mut table = self.lock();
+            table.reading += 1;
+            table.reading
+        };
         let listed = self.0.store.schedules().list().await?;
-        let mut records = BTreeMap::new();
+        let mut found = BTreeMap::new();
         for stored in listed {
             match serde_json::from_str::<ScheduleRecord>(&stored.definition) {
-                Ok(record) => drop(records.insert(stored.id, record)),
+                Ok(record) => drop(found.insert(stored.id, KnownSchedule { record, revision: stored.revision })),
                 Err(error) => tracing::error!(schedule = stored.id, %error, "a stored schedule cannot be read"),
             }
         }
         let mut table = self.lock();
-        let new: Vec<_> = table.new.iter().filter_map(|id| table.records.get_key_value(id)).collect();
-        let new: Vec<_> = new.into_iter().map(|(id, record)| (id.clone(), record.clone())).collect();
-        for (id, record) in new {
-            records.entry(id).or_insert(record);
-        }
-        table.records = records;
+        table.merge(reading, found);
         Ok(table.records.keys().filter_map(|id| table.current(id)).collect())
     }
 
@@ -392,25 +506,15 @@ impl Schedules {
     pub(crate) async fn replace(&self, record: &ScheduleRecord, revision: i64) -> Result<bool, StoreError> {
         let replaced = self.0.store.schedules().replace(to_stored(record, revision + 1)?).await?;
         if replaced {
-            self.lock().records.insert(record.view.id.clone(), record.clone());
+            self.note_stored(record, revision + 1);
         }
         Ok(replaced)
     }
 
-    /// Records how a claimed firing went on.
-    pub(crate) async fn settle_firing(&self, run: &RunId, id: &str, refusal: Option<String>) -> Result<(), StoreError> {
-        let settled = self.modify(id, |record| {
-            if record.claimed.as_ref() != Some(run) {
-                return;
-            }
-            record.claimed = None;
-            if let Some(why) = &refusal {
-                record.view.fired = record.view.fired.saturating_sub(1);
-                record.view.missed_count += 1;
-                record.view.problem = Some(why.clone());
-            }
-        });
-        settled.await.map(drop)
+    /// Takes over a revision that was stored.
+    pub(crate) fn note_stored(&self, record: &ScheduleRecord, revision: i64) {
+        let known = KnownSchedule { record: record.clone(), revision };
+        self.lock().records.insert(record.view.id.clone(), known);
     }
 
     /// Begins a firing, unless the schedule is paused. From now on a stop that pauses it covers the run, too.
@@ -423,29 +527,23 @@ impl Schedules {
         !is_paused
     }
 
-    /// True while no stop has paused the schedule since its firing began.
-    pub(crate) fn may_fire(&self, id: &str) -> bool {
-        self.lock().current(id).is_some_and(|record| record.view.paused.is_none())
-    }
-
     pub(crate) fn end_firing(&self, id: &str) {
         self.lock().firing.remove(id);
     }
 
     /// Pauses what a stop covers: the schedules that the stopped runs and sessions made; all of them if everything was
-    /// stopped and is held. In force when this returns, and stored right after.
-    pub(crate) fn pause_for_stop(&self, stop: &ScheduleStop<'_>) -> StoppedSchedules {
+    /// stopped and is held. In force on this node when this returns; [`Schedules::store_stop`] stores it.
+    pub(crate) fn pause_for_stop(&self, stop: &ScheduleStop) -> StoppedSchedules {
         let mut table = self.lock();
         let ids = table.records.keys().filter(|id| table.current(id).is_some_and(|record| stop.covers(&record)));
         let ids: Vec<String> = ids.cloned().collect();
-        let reason = stop.reason();
         for id in &ids {
-            let pause = SchedulePause { reason: reason.clone(), by: stop.requester.principal.clone() };
+            let pause = SchedulePause { reason: stop.reason(), by: stop.requester.principal.clone() };
             let since = tokio::time::Instant::now();
             table.pauses.insert(id.clone(), UnstoredPause { pause, since });
         }
         let firing = ids.iter().filter_map(|id| {
-            let owner = table.records.get(id)?.view.created_by.clone();
+            let owner = table.records.get(id)?.record.view.created_by.clone();
             Some((table.firing.get(id)?.clone(), owner))
         });
         let firing = firing.collect();
@@ -456,6 +554,15 @@ impl Schedules {
         StoppedSchedules { ids, firing }
     }
 
+    /// Stores the pauses of a stop. When this returns, none of these schedules fires on any node.
+    pub(crate) async fn store_stop(&self, ids: &BTreeSet<String>) -> Result<(), StoreError> {
+        self.wait_until_made(ids).await;
+        for id in ids {
+            self.store_pause(id).await?;
+        }
+        Ok(())
+    }
+
     /// True while the pauses of a stop are in force and not stored yet.
     pub fn has_unstored_pauses(&self) -> bool {
         !self.lock().pauses.is_empty()
@@ -463,16 +570,26 @@ impl Schedules {
 
     /// Stores the pauses of stops. One that cannot be stored stays in force, and is tried again.
     pub(crate) async fn store_pauses(&self) {
-        let pauses = self.lock().pauses.clone();
-        for (id, UnstoredPause { pause, since }) in pauses {
-            match self.modify(&id, |record| record.pause(pause.clone())).await {
-                Ok(None) if since.elapsed() < UNKNOWN_PAUSE_TIME => {}
-                Ok(_) => drop(self.lock().pauses.remove(&id)),
-                Err(error) => {
-                    tracing::error!(schedule = id, %error, "a pause could not be stored: a restart would lift it")
-                }
+        let ids: Vec<String> = self.lock().pauses.keys().cloned().collect();
+        for id in ids {
+            if let Err(error) = self.store_pause(&id).await {
+                tracing::error!(schedule = id, %error, "a pause could not be stored: a restart would lift it");
             }
         }
+    }
+
+    async fn store_pause(&self, id: &str) -> Result<(), StoreError> {
+        let unstored = self.lock().pauses.get(id).cloned();
+        let Some(UnstoredPause { pause, since }) = unstored else { return Ok(()) };
+        let stored = self.modify(id, |record| record.pause(pause.clone())).await?;
+        if stored.is_some() || since.elapsed() > UNKNOWN_PAUSE_TIME {
+            let mut table = self.lock();
+            // Another stop may have paused it again.
+            if table.pauses.get(id).is_some_and(|unstored| unstored.since == since) {
+                table.pauses.remove(id);
+            }
+        }
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, ScheduleTable> {
@@ -481,19 +598,20 @@ impl Schedules {
 }
 
 /// A stop, as far as it concerns schedules.
-pub(crate) struct ScheduleStop<'a> {
-    pub(crate) scope: &'a StopScope,
-    pub(crate) requester: &'a StopRequester,
+#[derive(Debug)]
+pub(crate) struct ScheduleStop {
+    pub(crate) scope: StopScope,
+    pub(crate) requester: StopRequester,
     /// The runs that it covers.
-    pub(crate) runs: BTreeSet<&'a RunId>,
+    pub(crate) runs: BTreeSet<RunId>,
     /// New runs are refused now.
     pub(crate) is_held: bool,
 }
 
-impl ScheduleStop<'_> {
+impl ScheduleStop {
     fn covers(&self, record: &ScheduleRecord) -> bool {
         let view = &record.view;
-        if view.paused.is_some() || view.next_at.is_none() && record.claimed.is_none() {
+        if view.paused.is_some() || view.next_at.is_none() {
             return false;
         }
         if !self.requester.admin && self.requester.principal != view.created_by {
@@ -501,7 +619,7 @@ impl ScheduleStop<'_> {
         }
         let is_of_run = view.created_by_run.as_ref().is_some_and(|run| self.runs.contains(run));
         is_of_run
-            || match self.scope {
+            || match &self.scope {
                 StopScope::Run { id, session } => {
                     view.created_by_run.as_ref() == Some(id)
                         && session.as_ref().is_none_or(|session| view.created_by_session.as_ref() == Some(session))
@@ -514,8 +632,17 @@ impl ScheduleStop<'_> {
             }
     }
 
-    fn reason(&self) -> String {
+    /// True if it may cover schedules that runs of other nodes made, and that this node does not know.
+    pub(crate) fn reaches_other_nodes(&self) -> bool {
         match self.scope {
+            StopScope::Run { .. } | StopScope::Session { .. } | StopScope::Conversation { .. } => true,
+            StopScope::Everything => self.is_held,
+            StopScope::Agent { .. } | StopScope::Agents { .. } | StopScope::Channel { .. } => false,
+        }
+    }
+
+    fn reason(&self) -> String {
+        match &self.scope {
             StopScope::Run { id, .. } => format!("the run {id} was stopped"),
             StopScope::Session { key, .. } | StopScope::Conversation { session: key, .. } => {
                 format!("the session {key} was stopped")
@@ -539,7 +666,7 @@ fn no_channels(name: &str) -> ScheduleChangeError {
     ScheduleChangeError::Delivery(format!("there is no channel {name:?}; none is configured"))
 }
 
-fn to_stored(record: &ScheduleRecord, revision: i64) -> Result<StoredSchedule, StoreError> {
+pub(crate) fn to_stored(record: &ScheduleRecord, revision: i64) -> Result<StoredSchedule, StoreError> {
     let definition = serde_json::to_string(record).map_err(|error| StoreError::Bug(error.to_string()))?;
     Ok(StoredSchedule { id: record.view.id.clone(), owner: record.view.created_by.clone(), revision, definition })
 }

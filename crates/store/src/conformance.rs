@@ -139,7 +139,9 @@ macro_rules! conformance_tests {
             schedules:
                 schedules_survive_a_restart_ordered_by_id,
                 a_schedule_is_changed_by_one_of_two,
-                nobody_has_more_schedules_than_the_quota;
+                nobody_has_more_schedules_than_the_quota,
+                a_firing_stores_its_run_and_schedule_at_once,
+                nothing_fires_while_new_runs_are_held;
             small_areas:
                 an_agent_is_created_once_and_listed_by_id,
                 a_cookie_lasts_until_its_expiry_and_no_longer_than_its_token,

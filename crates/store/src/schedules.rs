@@ -2,7 +2,7 @@
 
 use quell_protocol::Principal;
 
-use crate::StoreFuture;
+use crate::{AcceptRunOutcome, RunRow, StoreFuture};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSchedule {
@@ -37,8 +37,13 @@ pub trait ScheduleStore: Send + Sync {
     fn list(&self) -> StoreFuture<'_, Vec<StoredSchedule>>;
 
     /// Replaces the schedule of this id if its revision is one less. False if it has another one, or is gone: then
-    /// somebody else has changed it. A firing is claimed by this, so that it happens once.
+    /// somebody else has changed it.
     fn replace(&self, schedule: StoredSchedule) -> StoreFuture<'_, bool>;
+
+    /// Accepts the run of a firing and replaces its schedule, in one transaction: both happen, or nothing. Refused as
+    /// [`AcceptRunOutcome::NotDue`] if the schedule has another revision or is gone, or if new runs are held.
+    /// If a run with this id exists, the schedule is replaced all the same.
+    fn fire(&self, schedule: StoredSchedule, run: RunRow) -> StoreFuture<'_, AcceptRunOutcome>;
 
     /// False if there is none of this id.
     fn delete(&self, id: String) -> StoreFuture<'_, bool>;

@@ -87,6 +87,7 @@ impl ScheduledDelivery for ChannelsOfSchedules {
             send_files_hint: None,
             routed_model: None,
             max_history_chars: messages.history_budget_chars,
+            max_steps: Some(messages.max_rounds()),
         };
         let address = ChatAddress { target: delivery.to.clone(), thread: None };
         let reply = ScheduledReply { channels, channel, address, run: run.clone(), narration };

@@ -309,6 +309,8 @@ async fn answer_stop(stopped: Arc<StopResult>, wait: bool, mut answer: PeerAnswe
         let covered = !stopped.tickets.is_empty() || !stopped.background.processes.is_empty();
         serde_json::to_vec(&PeerStopAnswer { answer: build_stop_answer(&stopped), covered }).unwrap_or_default()
     };
+    // waits: the stop has been carried out; a firing of a schedule must not follow its answer.
+    stopped.schedules.wait_stored().await;
     if answer.send(&build()) && wait {
         let cancelled = answer.cancelled().clone();
         tokio::select! {

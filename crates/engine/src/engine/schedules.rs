@@ -1,26 +1,32 @@
 //! Fire schedules: one task waits until the next one is due. In a cluster the node with the duty does this for all.
 //!
-//! A firing is claimed in the database before its run is submitted, and its run has an id of its own. So it happens at
-//! most once: a firing that was claimed and not accepted, because the daemon was killed, counts as missed.
+//! A firing is one write: the database accepts its run and moves the schedule to its next time, unless the schedule was
+//! paused or changed, or new runs are held. So it happens once, and never after a stop or a hold that is stored.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use quell_kernel::registry::{AdmissionGate, StopRequest, StopScope};
+use quell_kernel::admission::AdmissionError;
+use quell_kernel::registry::{AdmissionGate, StopRequest, StopRequester, StopScope};
 use quell_kernel::schedule::{DueDecision, decide_due};
 use quell_protocol::api::OnBusy;
 use quell_protocol::audit::Action;
 use quell_protocol::schedule::{MissedPolicy, SchedulePatch, SchedulePause, ScheduleRequest, ScheduleView};
 use quell_protocol::{ErrorCode, RunId};
 use quell_store::{StoreError, StoredRunState};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{
-    AuditAction, Caller, DutyPermit, Engine, StopResult, StopTextMode, Submission, SubmitError, SubmitOutcome,
+    AuditAction, Caller, DutyPermit, Engine, SessionTransferError, StopResult, StopTextMode, Submission, SubmitError,
+    SubmitOutcome,
 };
 use crate::access::RequestOrigin;
 use crate::channel_origin::ScheduleCreator;
-use crate::schedules::{ScheduleChangeError, ScheduleRecord, ScheduleStop, Schedules, StoppedSchedules};
+use crate::schedules::{
+    PauseProgress, PausedSchedules, ScheduleChangeError, ScheduleRecord, ScheduleStop, Schedules, StoppedSchedules,
+    to_stored,
+};
 
 /// The name of the duty in a cluster.
 const SCHEDULES_DUTY: &str = "schedules";
@@ -28,6 +34,8 @@ const SCHEDULES_DUTY: &str = "schedules";
 const MAX_WAIT: Duration = Duration::from_secs(20);
 /// The longest wait in a cluster, where other nodes make schedules, and after an error of the database.
 const SHORT_WAIT: Duration = Duration::from_secs(2);
+/// Until the pauses of a stop are stored again that the database refused.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Engine {
     pub fn schedules(&self) -> &Schedules {
@@ -40,7 +48,7 @@ impl Engine {
     /// [`ScheduleChangeError`]; there is no new schedule then.
     ///
     /// # Cancel safety
-    /// Dropped, it may have made the schedule or not.
+    /// Safe: it goes on in a task of the engine.
     pub async fn create_schedule(
         &self,
         caller: &Caller,
@@ -48,7 +56,10 @@ impl Engine {
     ) -> Result<ScheduleView, ScheduleChangeError> {
         let (principal, scope, surface) = (caller.principal.clone(), caller.scope, caller.surface);
         let creator = ScheduleCreator { principal, scope, surface, run: None, chat: None };
-        let view = self.schedules().create(creator, request).await?;
+        let new = self.schedules().begin_creation(creator, request)?;
+        let schedules = self.schedules().clone();
+        let stored = self.run_detached(async move { schedules.store_new(new).await });
+        let view = stored.await.unwrap_or(Err(StoreError::Closed.into()))?;
         self.audit(caller, AuditAction::on_target(Action::CreateSchedule, "schedule", &view.id));
         Ok(view)
     }
@@ -109,18 +120,18 @@ impl Engine {
         Ok(deleted)
     }
 
-    /// Pauses the schedules that a stop covers and stops their firings. Not async, as [`Engine::stop`].
+    /// Pauses the schedules that a stop covers and stops their firings. Not async, as [`Engine::stop`]; the pauses are
+    /// being stored, for which the answer to the stop waits.
     pub(super) fn stop_schedules(
         &self,
         scope: &StopScope,
-        requester: &quell_kernel::StopRequester,
+        requester: &StopRequester,
         request: &StopRequest,
         stop_result: &mut StopResult,
     ) {
-        let runs = stop_result.aborted.iter().chain(&stop_result.already_ending).collect();
-        let stop = ScheduleStop { scope, requester, runs, is_held: self.is_held() };
+        let runs = stop_result.aborted.iter().chain(&stop_result.already_ending).cloned().collect();
+        let stop = ScheduleStop { scope: scope.clone(), requester: requester.clone(), runs, is_held: self.is_held() };
         let StoppedSchedules { ids, firing } = self.schedules().pause_for_stop(&stop);
-        stop_result.paused_schedules = ids;
         for (run, owner) in firing {
             let of_firing = self.inner().runs.stop_run_of_owner(&run, &owner, requester, request);
             let is_known = |run: &RunId| stop_result.aborted.contains(run) || stop_result.already_ending.contains(run);
@@ -133,6 +144,12 @@ impl Engine {
             stop_result.aborted.extend(aborted);
             stop_result.already_ending.extend(ending);
         }
+        if ids.is_empty() && (self.cluster().is_none() || !stop.reaches_other_nodes()) {
+            return;
+        }
+        let (progress, followed) = watch::channel(PauseProgress { ids: ids.into_iter().collect(), is_stored: false });
+        stop_result.schedules = PausedSchedules::follow(followed);
+        self.inner().runs.spawn(store_schedule_stop(self.clone(), stop, progress));
     }
 
     /// Fires what is due, one schedule after the other.
@@ -166,9 +183,7 @@ impl Engine {
                 if let Some(problem) = self.refusal_of_firing(&record).await? {
                     return self.count_refused(record, revision, problem, next).await;
                 }
-                record.view.missed_count += missed;
-                set_next(&mut record, next);
-                self.claim_and_fire(record, revision, due).await
+                self.fire(record, revision, Due { at: due, missed, next }).await
             }
         }
     }
@@ -199,16 +214,12 @@ impl Engine {
             // The gate closes for a shutdown, too: the next daemon decides then.
             FiringRefusal::Held if !self.is_open() => return Ok(()),
             FiringRefusal::Held => {
-                let problem = Some("new runs are held".to_owned());
+                let problem = "new runs are held".to_owned();
                 if view.missed == MissedPolicy::Once {
-                    if view.problem == problem {
-                        return Ok(());
-                    }
-                    view.problem = problem;
-                    return self.schedules().replace(&record, revision).await.map(drop);
+                    return self.note_problem(record, revision, problem).await;
                 }
                 view.missed_count += 1;
-                view.problem = problem;
+                view.problem = Some(problem);
             }
             FiringRefusal::StillRuns => {
                 view.skipped_count += 1;
@@ -225,64 +236,75 @@ impl Engine {
         self.schedules().replace(&record, revision).await.map(drop)
     }
 
-    /// Claims the firing, and submits its run if no other node was faster and no stop came in between.
-    async fn claim_and_fire(
-        &self,
-        mut record: ScheduleRecord,
-        revision: i64,
-        due: Timestamp,
-    ) -> Result<(), StoreError> {
+    /// Has the run of a firing accepted, if no other node was faster and no stop or hold came in between.
+    async fn fire(&self, record: ScheduleRecord, revision: i64, due: Due) -> Result<(), StoreError> {
         let id = record.view.id.clone();
-        let run =
-            RunId::parse(format!("{id}:{}", due.as_second())).map_err(|error| StoreError::Bug(error.to_string()))?;
-        record.view.last_at = Some(due.to_string());
-        record.view.last_run = Some(run.clone());
-        record.view.problem = None;
-        record.view.fired += 1;
-        record.claimed = Some(run.clone());
+        let run = RunId::parse(format!("{id}:{}", due.at.as_second()));
+        let run = run.map_err(|error| StoreError::Bug(error.to_string()))?;
+        let mut fired = record.clone();
+        fired.view.last_at = Some(due.at.to_string());
+        fired.view.last_run = Some(run.clone());
+        fired.view.problem = None;
+        fired.view.fired += 1;
+        fired.view.missed_count += due.missed;
+        set_next(&mut fired, due.next);
         if !self.schedules().begin_firing(&id, &run) {
             return Ok(());
         }
-        let claimed = self.schedules().replace(&record, revision).await;
-        let refusal = match claimed {
-            Ok(true) if self.schedules().may_fire(&id) => self.submit_firing(&record, run.clone()).await,
-            Ok(true) => Some("it was paused at the moment of its firing".to_owned()),
-            Ok(false) | Err(_) => {
-                self.schedules().end_firing(&id);
-                return claimed.map(drop);
-            }
-        };
-        self.schedules().end_firing(&id);
-        if let Some(why) = &refusal {
-            tracing::warn!(schedule = id, %run, why, "a firing did not become a run");
+        let outcome = self.submit_firing(&fired, revision, run.clone()).await;
+        if matches!(outcome, Ok(FiringOutcome::Fired)) {
+            self.schedules().note_stored(&fired, revision + 1);
         }
-        self.schedules().settle_firing(&run, &id, refusal).await
+        self.schedules().end_firing(&id);
+        match outcome? {
+            FiringOutcome::Fired | FiringOutcome::NotDue => Ok(()),
+            FiringOutcome::Later(why) if record.view.missed == MissedPolicy::Once => {
+                self.note_problem(record, revision, why).await
+            }
+            FiringOutcome::Later(why) | FiringOutcome::Refused(why) => {
+                tracing::warn!(schedule = id, %run, why, "a firing did not become a run");
+                let mut missed = record;
+                missed.view.missed_count += due.missed + 1;
+                missed.view.problem = Some(why);
+                set_next(&mut missed, due.next);
+                self.schedules().replace(&missed, revision).await.map(drop)
+            }
+        }
     }
 
-    /// Submits the run of a firing. Returns why it was refused.
-    async fn submit_firing(&self, record: &ScheduleRecord, run: RunId) -> Option<String> {
-        let view = &record.view;
-        let scope = record.scope_now(self)?;
+    /// Submits the run of a firing.
+    async fn submit_firing(
+        &self,
+        fired: &ScheduleRecord,
+        revision: i64,
+        run: RunId,
+    ) -> Result<FiringOutcome, StoreError> {
+        let view = &fired.view;
+        let Some(scope) = fired.scope_now(self) else { return Ok(FiringOutcome::NotDue) };
         let caller = Caller {
             principal: view.created_by.clone(),
             scope,
             grants: self.access().grants_of(&view.created_by, scope),
             verified_person: false,
-            surface: record.surface,
+            surface: fired.surface,
             origin: RequestOrigin::internal(),
         };
         let channel_origin = match &view.delivery {
             None => None,
             Some(delivery) => match self.schedules().delivery() {
-                None => return Some(format!("there is no channel {:?} any more", delivery.channel)),
+                None => {
+                    return Ok(FiringOutcome::Refused(format!("there is no channel {:?} any more", delivery.channel)));
+                }
                 Some(channels) => match channels.new_origin(delivery, view, &run) {
                     Ok(origin) => Some(origin),
-                    Err(why) => return Some(why),
+                    Err(why) => return Ok(FiringOutcome::Refused(why)),
                 },
             },
         };
-        if let Err(error) = self.acquire_session(&view.session_key).await {
-            return Some(error.to_string());
+        match self.acquire_session(&view.session_key).await {
+            Ok(()) => {}
+            Err(SessionTransferError::Store(error)) => return Err(error),
+            Err(error) => return Ok(FiringOutcome::Later(error.to_string())),
         }
         let submission = Submission {
             session: view.session_key.clone(),
@@ -294,21 +316,34 @@ impl Engine {
             stop_text_mode: StopTextMode::Literal,
             channel_origin,
         };
-        match self.submit(&caller, submission).await {
-            Ok(SubmitOutcome::Accepted(_) | SubmitOutcome::Duplicate(_) | SubmitOutcome::Stopped(_)) => None,
-            Err(error) => Some(error.to_string()),
+        match self.submit_firing_run(&caller, submission, to_stored(fired, revision + 1)?).await {
+            Ok(SubmitOutcome::Accepted(_)) => Ok(FiringOutcome::Fired),
+            Ok(SubmitOutcome::Duplicate(_) | SubmitOutcome::Stopped(_)) => {
+                Ok(FiringOutcome::Refused("a run with its id exists".to_owned()))
+            }
+            Err(
+                SubmitError::NotDue
+                | SubmitError::Closed
+                | SubmitError::NotReady(_)
+                | SubmitError::Refused(AdmissionError::Held | AdmissionError::ShuttingDown),
+            ) => Ok(FiringOutcome::NotDue),
+            Err(SubmitError::Store(error)) => Err(error),
+            Err(
+                error @ SubmitError::Refused(
+                    AdmissionError::QueueFull { .. } | AdmissionError::SpendLimit { .. } | AdmissionError::Busy,
+                ),
+            ) => Ok(FiringOutcome::Later(error.to_string())),
+            Err(error) => Ok(FiringOutcome::Refused(error.to_string())),
         }
     }
 
-    /// Counts the firings that an earlier daemon claimed and did not make runs of.
-    async fn settle_claimed_firings(&self) -> Result<(), StoreError> {
-        for record in self.schedules().reload().await? {
-            let Some(run) = record.claimed else { continue };
-            let is_known = self.inner().store.runs().find(run.clone()).await?.is_some();
-            let refusal = (!is_known).then(|| "the daemon ended at the moment of its firing".to_owned());
-            self.schedules().settle_firing(&run, &record.view.id, refusal).await?;
+    /// Says why a firing that will be made up for is late.
+    async fn note_problem(&self, mut record: ScheduleRecord, revision: i64, problem: String) -> Result<(), StoreError> {
+        if record.view.problem.as_ref() == Some(&problem) {
+            return Ok(());
         }
-        Ok(())
+        record.view.problem = Some(problem);
+        self.schedules().replace(&record, revision).await.map(drop)
     }
 
     /// Until the next schedule is due, as far as this node knows.
@@ -321,6 +356,26 @@ impl Engine {
         // What is due and was not fired waits for the hold to be lifted.
         if wait.is_zero() { SHORT_WAIT } else { wait.min(longest) }
     }
+}
+
+/// A firing that is due.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    at: Timestamp,
+    /// Others that are missed.
+    missed: u64,
+    next: Option<Timestamp>,
+}
+
+/// What became of a firing.
+#[derive(Debug)]
+enum FiringOutcome {
+    Fired,
+    /// It is not due any more, or new runs are held. The schedule is looked at again.
+    NotDue,
+    /// It may be accepted later.
+    Later(String),
+    Refused(String),
 }
 
 /// Why a firing that is due does not happen.
@@ -376,18 +431,8 @@ pub(super) async fn run_schedules(engine: Engine) {
 }
 
 async fn fire_repeatedly(engine: &Engine, permit: DutyPermit) {
-    // After an error nobody knows whether a firing was claimed.
-    let mut has_failed = true;
     loop {
-        let fired = async {
-            if has_failed {
-                engine.settle_claimed_firings().await?;
-            }
-            engine.fire_due_schedules(&permit).await
-        };
-        let fired = fired.await;
-        has_failed = fired.is_err();
-        let wait = match fired {
+        let wait = match engine.fire_due_schedules(&permit).await {
             Ok(()) => match engine.schedules().reload().await {
                 Ok(records) => engine.time_to_next_schedule(&records),
                 Err(_) => SHORT_WAIT,
@@ -401,6 +446,31 @@ async fn fire_repeatedly(engine: &Engine, permit: DutyPermit) {
             () = engine.inner().closing.cancelled() => return,
             () = engine.schedules().wait_for_change() => {}
             () = sleep(wait) => {}
+        }
+    }
+}
+
+/// Stores the pauses of a stop: those of this node's schedules, and in a cluster those that only the database knows.
+async fn store_schedule_stop(engine: Engine, stop: ScheduleStop, progress: watch::Sender<PauseProgress>) {
+    let mut is_scanned = engine.cluster().is_none() || !stop.reaches_other_nodes();
+    loop {
+        let stored = async {
+            if !is_scanned {
+                engine.schedules().reload().await?;
+                let found = engine.schedules().pause_for_stop(&stop).ids;
+                progress.send_modify(|progress| progress.ids.extend(found));
+                is_scanned = true;
+            }
+            let ids = progress.borrow().ids.clone();
+            engine.schedules().store_stop(&ids).await
+        };
+        match stored.await {
+            Ok(()) => return progress.send_modify(|progress| progress.is_stored = true),
+            Err(error) => tracing::error!(%error, "the pauses of a stop could not be stored; they are tried again"),
+        }
+        tokio::select! {
+            () = engine.inner().closing.cancelled() => return,
+            () = sleep(RETRY_INTERVAL) => {}
         }
     }
 }

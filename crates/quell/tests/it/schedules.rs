@@ -139,10 +139,10 @@ async fn a_hold_refuses_firings_and_they_are_counted() {
 async fn a_stop_of_everything_with_hold_pauses_all_for_good() {
     let scheduled = ScheduleTest::start().await;
     let schedule = scheduled.create(every_hour("never")).await;
-    assert_eq!(scheduled.stop_everything().paused_schedules, [""; 0], "nothing is held, and no run has made it");
+    assert_eq!(scheduled.stop_everything().schedules.ids(), [""; 0], "nothing is held, and no run has made it");
     scheduled.test.engine.hold_now();
-    assert_eq!(scheduled.stop_everything().paused_schedules, [schedule.id.clone()]);
-    assert_eq!(scheduled.stop_everything().paused_schedules, [""; 0], "it is paused already");
+    assert_eq!(scheduled.stop_everything().schedules.ids(), [schedule.id.clone()]);
+    assert_eq!(scheduled.stop_everything().schedules.ids(), [""; 0], "it is paused already");
     // In force before it is stored, and stored right after.
     assert!(scheduled.test.engine.schedules().find(&schedule.id).unwrap().view.paused.is_some());
     scheduled.test.engine.set_hold(&admin(), false, None).await.unwrap();
@@ -215,7 +215,7 @@ async fn a_stop_of_a_run_pauses_the_schedules_that_it_made() {
     let made = made.into_iter().find(|view| view.created_by_run.as_ref() == Some(&run)).unwrap();
     assert_eq!(made.created_by_session, Some(parse_session_key("s")));
     let stopped = scheduled.test.engine.stop(&admin(), &run_stop_scope(&run), &stop_ask(StopLevel::Gentle));
-    assert_eq!(stopped.paused_schedules, [made.id.clone()]);
+    assert_eq!(stopped.schedules.ids(), [made.id.clone()]);
     scheduled.test.wait_ended(&run).await;
     assert!(scheduled.find(&made.id).await.paused.is_some());
     assert!(scheduled.find(&by_hand.id).await.paused.is_none());

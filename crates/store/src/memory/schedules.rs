@@ -1,7 +1,10 @@
 //! Schedules.
 
-use super::MemoryStore;
-use crate::{CreateScheduleOutcome, ScheduleQuota, ScheduleStore, StoreError, StoreFuture, StoredSchedule};
+use super::{Data, MemoryStore};
+use crate::{
+    AcceptRunOutcome, CreateScheduleOutcome, RunRow, ScheduleQuota, ScheduleStore, StoreError, StoreFuture,
+    StoredSchedule,
+};
 
 impl ScheduleStore for MemoryStore {
     fn create(&self, schedule: StoredSchedule, quota: ScheduleQuota) -> StoreFuture<'_, CreateScheduleOutcome> {
@@ -25,17 +28,28 @@ impl ScheduleStore for MemoryStore {
     }
 
     fn replace(&self, schedule: StoredSchedule) -> StoreFuture<'_, bool> {
+        self.write(move |data| Ok(replace(data, schedule)))
+    }
+
+    fn fire(&self, schedule: StoredSchedule, run: RunRow) -> StoreFuture<'_, AcceptRunOutcome> {
         self.write(move |data| {
-            let Some(stored) = data.schedules.get_mut(&schedule.id) else { return Ok(false) };
-            if stored.revision + 1 != schedule.revision {
-                return Ok(false);
+            if data.hold.held || !replace(data, schedule) {
+                return Ok(AcceptRunOutcome::NotDue);
             }
-            *stored = StoredSchedule { owner: stored.owner.clone(), ..schedule };
-            Ok(true)
+            Ok(data.accept_run(run))
         })
     }
 
     fn delete(&self, id: String) -> StoreFuture<'_, bool> {
         self.write(move |data| Ok(data.schedules.remove(&id).is_some()))
     }
+}
+
+fn replace(data: &mut Data, schedule: StoredSchedule) -> bool {
+    let Some(stored) = data.schedules.get_mut(&schedule.id) else { return false };
+    if stored.revision + 1 != schedule.revision {
+        return false;
+    }
+    *stored = StoredSchedule { owner: stored.owner.clone(), ..schedule };
+    true
 }

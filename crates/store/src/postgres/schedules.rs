@@ -6,10 +6,18 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::columns::{Text, get, parse_id, text};
 use super::connection::PgConnection;
-use crate::{CreateScheduleOutcome, ScheduleQuota, ScheduleStore, StoreError, StoreFuture, StoredSchedule};
+use super::hold;
+use super::runs::insert_accepted_run;
+use crate::{
+    AcceptRunOutcome, CreateScheduleOutcome, RunRow, ScheduleQuota, ScheduleStore, StoreError, StoreFuture,
+    StoredSchedule,
+};
 
 /// Other nodes wait with their new schedules, so that the counts are right.
 const LOCK: &str = "LOCK TABLE schedules IN SHARE ROW EXCLUSIVE MODE";
+
+/// A hold is set before a firing or after it, never in between.
+const LOCK_HOLD: &str = "LOCK TABLE hold IN SHARE MODE";
 
 impl ScheduleStore for PostgresStore {
     fn create(&self, schedule: StoredSchedule, quota: ScheduleQuota) -> StoreFuture<'_, CreateScheduleOutcome> {
@@ -37,16 +45,27 @@ impl ScheduleStore for PostgresStore {
     }
 
     fn replace(&self, schedule: StoredSchedule) -> StoreFuture<'_, bool> {
+        self.write(move |db| replace(db, &schedule))
+    }
+
+    fn fire(&self, schedule: StoredSchedule, run: RunRow) -> StoreFuture<'_, AcceptRunOutcome> {
         self.write(move |db| {
-            let sql = "UPDATE schedules SET revision = $2::bigint, definition = $3 WHERE id = $1 AND revision = $2::bigint - 1";
-            let changed = db.execute(sql, &[&schedule.id, &schedule.revision, &Text(&schedule.definition)])?;
-            Ok(changed > 0)
+            db.run(LOCK_HOLD)?;
+            if hold::read_hold(db)?.held || !replace(db, &schedule)? {
+                return Ok(AcceptRunOutcome::NotDue);
+            }
+            insert_accepted_run(db, &run)
         })
     }
 
     fn delete(&self, id: String) -> StoreFuture<'_, bool> {
         self.write(move |db| Ok(db.execute("DELETE FROM schedules WHERE id = $1", &[&id])? > 0))
     }
+}
+
+fn replace(db: &PgConnection, schedule: &StoredSchedule) -> Result<bool, StoreError> {
+    let sql = "UPDATE schedules SET revision = $2::bigint, definition = $3 WHERE id = $1 AND revision = $2::bigint - 1";
+    Ok(db.execute(sql, &[&schedule.id, &schedule.revision, &Text(&schedule.definition)])? > 0)
 }
 
 fn insert(db: &PgConnection, schedule: &StoredSchedule) -> Result<(), StoreError> {

@@ -5,7 +5,11 @@ use rusqlite::{Connection, Row, params};
 
 use super::SqliteStore;
 use super::columns::parse_id_column;
-use crate::{CreateScheduleOutcome, ScheduleQuota, ScheduleStore, StoreFuture, StoredSchedule};
+use super::hold;
+use super::runs::insert_accepted_run;
+use crate::{
+    AcceptRunOutcome, CreateScheduleOutcome, RunRow, ScheduleQuota, ScheduleStore, StoreFuture, StoredSchedule,
+};
 
 impl ScheduleStore for SqliteStore {
     fn create(&self, schedule: StoredSchedule, quota: ScheduleQuota) -> StoreFuture<'_, CreateScheduleOutcome> {
@@ -32,16 +36,27 @@ impl ScheduleStore for SqliteStore {
     }
 
     fn replace(&self, schedule: StoredSchedule) -> StoreFuture<'_, bool> {
+        self.write(move |db| replace(db, &schedule))
+    }
+
+    fn fire(&self, schedule: StoredSchedule, run: RunRow) -> StoreFuture<'_, AcceptRunOutcome> {
         self.write(move |db| {
-            let sql = "UPDATE schedules SET revision = ?2, definition = ?3 WHERE id = ?1 AND revision = ?2 - 1";
-            let values = params![schedule.id, schedule.revision, schedule.definition];
-            Ok(db.prepare_cached(sql)?.execute(values)? > 0)
+            if hold::read_hold(db)?.held || !replace(db, &schedule)? {
+                return Ok(AcceptRunOutcome::NotDue);
+            }
+            insert_accepted_run(db, &run)
         })
     }
 
     fn delete(&self, id: String) -> StoreFuture<'_, bool> {
         self.write(move |db| Ok(db.prepare_cached("DELETE FROM schedules WHERE id = ?1")?.execute([&id])? > 0))
     }
+}
+
+fn replace(db: &Connection, schedule: &StoredSchedule) -> rusqlite::Result<bool> {
+    let sql = "UPDATE schedules SET revision = ?2, definition = ?3 WHERE id = ?1 AND revision = ?2 - 1";
+    let values = params![schedule.id, schedule.revision, schedule.definition];
+    Ok(db.prepare_cached(sql)?.execute(values)? > 0)
 }
 
 fn count(db: &Connection, sql: &str, values: &[&dyn rusqlite::ToSql]) -> rusqlite::Result<usize> {

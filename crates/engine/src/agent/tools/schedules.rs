@@ -1,6 +1,5 @@
 //! The tools `cron_add`, `cron_list` and `cron_remove`: schedules of the person for whom the run works.
 
-use quell_protocol::api::AccessLevel;
 use quell_protocol::schedule::{ScheduleDelivery, ScheduleRequest, ScheduleView};
 use quell_scope::{Cancelled, Point};
 use quell_tools::{ToolArguments, ToolOutput};
@@ -8,7 +7,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{AgentLoop, RunTool};
-use crate::channel_origin::ScheduleCreator;
 
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -54,13 +52,6 @@ impl RunTool for CronAddArgs {
         if of_run.parent.is_some() {
             return Ok(ToolOutput::error("A sub-run makes no schedules. Ask the agent that started it.".to_owned()));
         }
-        let creator = ScheduleCreator {
-            principal: of_run.principal.clone(),
-            scope: if of_run.admin { AccessLevel::Admin } else { AccessLevel::Write },
-            surface: of_run.surface,
-            run: Some((of_run.id.clone(), of_run.session.clone())),
-            chat: run.control.chat(),
-        };
         let request = ScheduleRequest {
             cron: self.cron,
             every: self.every,
@@ -72,7 +63,7 @@ impl RunTool for CronAddArgs {
             delivery: self.delivery.map(|CronDelivery { channel, to }| ScheduleDelivery { channel, to }),
             missed: None,
         };
-        let created = run.scope.race(Point::Remember, run.services.schedules.create(creator, request)).await?;
+        let created = run.scope.race(Point::Remember, run.control.create_schedule(request)).await?;
         Ok(match created {
             Ok(view) => ToolOutput::ok(format!("The schedule is made. {}", describe_schedule(&view))),
             Err(error) => ToolOutput::error(format!("The schedule was not made: {error}.")),
