@@ -13,6 +13,7 @@ mod approval_messages;
 mod approval_texts;
 mod channel;
 mod chat_stop;
+mod command_texts;
 mod commands;
 mod dispatch;
 mod finished_reply;
@@ -23,6 +24,7 @@ mod notice_sender;
 mod notices;
 mod operations;
 mod progress;
+mod receipt_texts;
 mod reply_delivery;
 mod reply_target;
 mod scheduled;
@@ -40,11 +42,13 @@ use quell_engine::Engine;
 use quell_engine::access::RequestOrigin;
 use quell_engine::engine::Caller;
 use quell_kernel::Moment;
+use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_kernel::channel::inbox::{Inbox, InboxLimits};
 use quell_kernel::channel::sanitise::sanitise_partial_reply;
 use quell_protocol::api::{AccessLevel, Grants};
+use quell_protocol::approval::ApprovalRow;
 use quell_protocol::channel::ChannelRow;
-use quell_protocol::{HookEvent, Principal, Surface};
+use quell_protocol::{HookEvent, Principal, SessionKey, Surface};
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Scope};
 use sha2::{Digest, Sha256};
@@ -99,8 +103,16 @@ struct ChatOrigin {
     channel: Arc<ActiveChannel>,
     address: ChatAddress,
     message_id: MessageId,
+    conversation: SessionKey,
     /// Cancelled by a stop, if this message is a command that is being executed.
     stop_token: CancellationToken,
+}
+
+impl ChatOrigin {
+    /// The language of notices for this message.
+    fn language(&self, channels: &Channels) -> ChatLanguage {
+        channels.conversation_language(&self.channel, &self.conversation)
+    }
 }
 
 impl Channels {
@@ -204,6 +216,22 @@ impl Channels {
         self.find_channel(&channel.name).unwrap_or_else(|| Arc::clone(channel))
     }
 
+    /// The language of notices in a conversation. Reads memory only: the reply to a stop waits for nothing.
+    fn conversation_language(&self, channel: &Arc<ActiveChannel>, conversation: &SessionKey) -> ChatLanguage {
+        let channel = self.current_channel(channel);
+        chat_language(self.engine().session_language(conversation, channel.config.agent.as_ref()))
+    }
+
+    /// The language of notices about no conversation: the one of the channel's agent.
+    fn channel_language(&self, channel: &ActiveChannel) -> ChatLanguage {
+        chat_language(self.engine().agent_language(channel.config.agent.as_ref()))
+    }
+
+    /// The language of what is said about a call that waits.
+    fn approval_language(&self, row: &ApprovalRow) -> ChatLanguage {
+        chat_language(self.engine().session_language(&row.session_key, Some(&row.agent)))
+    }
+
     /// The part of an unfinished reply that a chat may show: nothing if a hook may still change or withhold the reply.
     fn visible_draft_text(&self, text: &str) -> String {
         if self.engine().hooks().has_hooks_for(HookEvent::MessageSending) {
@@ -259,4 +287,8 @@ impl std::fmt::Debug for Channels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Channels({:?})", self.lock_active_channels().keys().collect::<Vec<_>>())
     }
+}
+
+fn chat_language(tag: Option<String>) -> ChatLanguage {
+    tag.map_or(ChatLanguage::default(), |tag| ChatLanguage::from_tag(&tag))
 }

@@ -1,6 +1,8 @@
-//! Rules for chat channels: session keys, inbox, commands, buttons and reply sanitiser.
+//! Rules for chat channels: session keys, inbox, commands, buttons, reply sanitiser, and the languages of texts.
 
 pub mod approval_button;
+pub mod chat_language;
+pub mod chat_text;
 pub mod commands;
 pub mod inbox;
 pub mod sanitise;

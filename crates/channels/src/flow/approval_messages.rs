@@ -10,6 +10,7 @@ use std::time::Duration;
 use quell_engine::engine::{AnswerError, Caller};
 use quell_kernel::approval::DecisionForbidden;
 use quell_kernel::channel::approval_button::{ApprovalButton, ButtonChoice};
+use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::approval::{AllowanceScope, ApprovalAnswer, ApprovalRow, ApprovalState, Decision};
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -61,12 +62,13 @@ pub(super) fn show_approval(channels: &Channels, target: &ReplyTarget, id: &str)
     if target.channel.network.features().buttons.is_some() && channels.approval_messages().has_room() {
         channels.scope().spawn(run_approval_message(channels.clone(), target.clone(), rows));
     } else {
-        push_notice(target, &rows.borrow());
+        push_notice(channels, target, &rows.borrow());
     }
 }
 
-fn push_notice(target: &ReplyTarget, row: &ApprovalRow) {
-    target.channel.notices.push(NoticePriority::Text, &target.address, texts::approval_notice_text(row));
+fn push_notice(channels: &Channels, target: &ReplyTarget, row: &ApprovalRow) {
+    let text = texts::approval_notice_text(row, channels.approval_language(row));
+    target.channel.notices.push(NoticePriority::Text, &target.address, text);
 }
 
 /// Sends the message and edits it until the call is settled.
@@ -76,7 +78,7 @@ async fn run_approval_message(channels: Channels, target: ReplyTarget, mut rows:
     if row.state != ApprovalState::Pending {
         return;
     }
-    let message = ApprovalMessage::new(&row, &buttons.message_format());
+    let message = ApprovalMessage::new(&row, &buttons.message_format(), channels.approval_language(&row));
     // Before the message is sent: a press may come before the network's response.
     let shown = channels.approval_messages().register(&target, &row.id, message.offers(Decision::Allow));
     let (address, key) = (&target.address, format!("{}-approval", row.id));
@@ -85,7 +87,7 @@ async fn run_approval_message(channels: Channels, target: ReplyTarget, mut rows:
         Ok(Ok(message)) => shown.set_message(message),
         Ok(Err(error @ (SendError::NotDelivered { .. } | SendError::Refused { .. }))) => {
             tracing::warn!(run = %row.run_id, %error, "a message with buttons was not delivered");
-            return push_notice(&target, &row);
+            return push_notice(&channels, &target, &row);
         }
         // It may be shown. A press then says which message it is.
         unknown @ (Ok(Err(SendError::Unknown { .. })) | Err(_)) => {
@@ -98,7 +100,8 @@ async fn run_approval_message(channels: Channels, target: ReplyTarget, mut rows:
         let is_settled = row.state != ApprovalState::Pending;
         if let Some(message) = shown.message() {
             // The configuration of the channel may have changed, its token included.
-            show_change(&channels.current_channel(&target.channel), address, &message, &row).await;
+            let channel = channels.current_channel(&target.channel);
+            show_change(&channel, address, &message, &row, channels.approval_language(&row)).await;
         }
         if is_settled {
             return;
@@ -106,9 +109,15 @@ async fn run_approval_message(channels: Channels, target: ReplyTarget, mut rows:
     }
 }
 
-async fn show_change(channel: &ActiveChannel, address: &ChatAddress, message: &MessageId, row: &ApprovalRow) {
+async fn show_change(
+    channel: &ActiveChannel,
+    address: &ChatAddress,
+    message: &MessageId,
+    row: &ApprovalRow,
+    language: ChatLanguage,
+) {
     let Some(buttons) = channel.network.features().buttons else { return };
-    let content = ApprovalMessage::new(row, &buttons.message_format());
+    let content = ApprovalMessage::new(row, &buttons.message_format(), language);
     let edit = || buttons.edit(address, message, &content.piece, &content.buttons);
     let is_pending = row.state == ApprovalState::Pending;
     let limit = if is_pending { COUNT_EDIT_TIMEOUT } else { FINAL_EDIT_TIMEOUT };
@@ -121,17 +130,22 @@ async fn show_change(channel: &ActiveChannel, address: &ChatAddress, message: &M
 /// Decides what a press does. The network vouches for its sender; everything else in it may be forged.
 pub(super) fn decide_press(channels: &Channels, channel: &ActiveChannel, press: &ButtonPress) -> PressReply {
     if channel.access_level(&press.sender).is_none() {
-        return PressReply::Refused(plain(texts::NOT_AN_APPROVER));
+        let language = channels.channel_language(channel);
+        return PressReply::Refused(plain(texts::NOT_AN_APPROVER.text(language)));
     }
     let Some(button) = ApprovalButton::parse(&press.data) else {
-        return PressReply::Refused(plain(texts::WRONG_BUTTON));
+        return PressReply::Refused(plain(texts::WRONG_BUTTON.text(channels.channel_language(channel))));
     };
     let row = channels.engine().find_approval(&button.approval_id);
+    let language = match &row {
+        Some(row) => channels.approval_language(row),
+        None => channels.channel_language(channel),
+    };
     let is_pending = row.is_some_and(|row| row.state == ApprovalState::Pending);
     if is_pending && !channels.approval_messages().has_button(channel, press, &button) {
-        return PressReply::Refused(plain(texts::WRONG_BUTTON));
+        return PressReply::Refused(plain(texts::WRONG_BUTTON.text(language)));
     }
-    match answer_approval(channels, channel, &press.sender, &button.approval_id, button.choice.answer()) {
+    match answer_approval(channels, channel, &press.sender, &button.approval_id, button.choice.answer(), language) {
         PressReply::Counted(text) => PressReply::Counted(plain(&text)),
         PressReply::Refused(text) => PressReply::Refused(plain(&text)),
     }
@@ -161,11 +175,12 @@ pub(super) fn answer_approval(
     sender: &str,
     id: &str,
     answer: ApprovalAnswer,
+    language: ChatLanguage,
 ) -> PressReply {
     let of_channel = format!("{}:", channel.name);
     let row = channels.engine().find_approval(id);
     if !row.is_some_and(|row| row.principal.as_str().starts_with(&of_channel)) {
-        return PressReply::Refused(texts::NO_SUCH_APPROVAL.to_owned());
+        return PressReply::Refused(texts::NO_SUCH_APPROVAL.text(language).to_owned());
     }
     let is_approver = channel.is_approver(sender);
     let grants = Grants { approve: is_approver, ..Grants::NONE };
@@ -178,13 +193,13 @@ pub(super) fn answer_approval(
         channels.engine().audit_refusal(&caller, &format!("{attempt} {id}"), &refused.to_string());
     }
     match answered {
-        Ok(row) if decision == Decision::Allow => PressReply::Counted(texts::allowed_text(&row, scope)),
-        Ok(row) => PressReply::Counted(texts::denied_text(&row)),
+        Ok(row) if decision == Decision::Allow => PressReply::Counted(texts::allowed_text(&row, scope, language)),
+        Ok(row) => PressReply::Counted(texts::denied_text(&row, language)),
         Err(AnswerError::NotAllowed(_, DecisionForbidden::MissingApproveScope)) => {
-            PressReply::Refused(texts::NOT_AN_APPROVER.to_owned())
+            PressReply::Refused(texts::NOT_AN_APPROVER.text(language).to_owned())
         }
-        Err(AnswerError::AlreadySettled(row)) => PressReply::Refused(texts::settled_before_text(&row)),
-        Err(error) => PressReply::Refused(format!("⚠️ Not answered: {error}.")),
+        Err(AnswerError::AlreadySettled(row)) => PressReply::Refused(texts::settled_before_text(&row, language)),
+        Err(error) => PressReply::Refused(texts::unanswered_text(&error, language)),
     }
 }
 

@@ -13,6 +13,7 @@ use quell_protocol::api::{AccessLevel, StopAnswer, UnreachedNode};
 use quell_protocol::{ChannelMessage, InterruptionScope, Receipt, RunId, StopReason, Surface};
 
 use super::notices::NoticePriority;
+use super::texts::StopCounts;
 use super::{Channels, ChatOrigin, channel_caller, texts};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +58,9 @@ pub(super) fn handle_stop(
     };
     let scope = message.interruption_scope();
     let stop = match stop_scope {
-        ChannelStopScope::Forbidden => return push_unless_recent(texts::STOP_ALL_NEEDS_OPERATOR),
+        ChannelStopScope::Forbidden => {
+            return push_unless_recent(texts::STOP_ALL_NEEDS_OPERATOR.text(origin.language(channels)));
+        }
         ChannelStopScope::Conversation(access_level) => {
             let is_covered = |other: &InterruptionScope| *other == scope;
             let stop_scope = StopScope::Conversation { scope: scope.clone(), session: conversation_key(message) };
@@ -111,20 +114,29 @@ fn reply_to_stop(
         let (notices, priority) = (&origin.channel.notices, NoticePriority::Stop);
         notices.push_unless_recent(priority, &origin.address, &message.sender, text);
     };
+    let language = origin.language(channels);
     if stop.is_empty() && stop.unreached.is_empty() {
         let ended_consolidation = stop.engine_stop.background.tasks.iter().any(|task| task.is_active());
         return match reply_policy {
             // An earlier stop ended them and will report when they have settled.
-            _ if stop.is_still_stopping => push_unless_recent(texts::STILL_STOPPING),
-            StopReplyPolicy::Always if ended_consolidation => push_unless_recent(texts::ONLY_CONSOLIDATION_STOPPED),
-            StopReplyPolicy::Always => push_unless_recent(texts::NOTHING_TO_STOP),
+            _ if stop.is_still_stopping => push_unless_recent(texts::STILL_STOPPING.text(language)),
+            StopReplyPolicy::Always if ended_consolidation => {
+                push_unless_recent(texts::ONLY_CONSOLIDATION_STOPPED.text(language));
+            }
+            StopReplyPolicy::Always => push_unless_recent(texts::NOTHING_TO_STOP.text(language)),
             StopReplyPolicy::IfSomethingStopped => {}
         };
     }
     let background_commands = stop.background_commands();
     let runs = stop.stopped_runs.len() + stop.peer_runs.len();
-    let stopping = texts::stopping_text(runs, stop.stopped_commands, background_commands, stop.withdrawn_messages);
-    let unreached = texts::unreached_nodes_text(&stop.unreached);
+    let counts = StopCounts {
+        runs,
+        commands: stop.stopped_commands,
+        background_commands,
+        withdrawn_messages: stop.withdrawn_messages,
+    };
+    let stopping = texts::stopping_text(counts, language);
+    let unreached = texts::unreached_nodes_text(&stop.unreached, language);
     let text = [Some(stopping).filter(|text| !text.is_empty()), unreached].into_iter().flatten().collect::<Vec<_>>();
     origin.channel.notices.push(NoticePriority::Stop, &origin.address, text.join(" "));
     // Stopped commands report their own results.
@@ -279,10 +291,11 @@ fn report_when_settled(channels: &Channels, origin: &ChatOrigin, stop: Performed
         receipts.retain(|receipt| !receipt.resources.is_empty());
         let left: Vec<&str> =
             stop.background.processes.iter().filter(|it| !it.ended_cleanly()).map(|it| it.id.as_str()).collect();
-        let commands_ended = texts::commands_ended_text(background_commands, &left);
+        let language = origin.language(&channels);
+        let commands_ended = texts::commands_ended_text(background_commands, &left, language);
         // The channel's configuration may have changed meanwhile.
         let channel = channels.current_channel(&origin.channel);
-        for text in texts::stop_receipt_texts(&receipts).into_iter().chain(commands_ended) {
+        for text in texts::stop_receipt_texts(&receipts, language).into_iter().chain(commands_ended) {
             channel.notices.push(NoticePriority::Stop, &origin.address, text);
         }
     });

@@ -1,9 +1,12 @@
 //! Execute chat commands that need no model (`/new`, `/model`, `/models`, `/status`, `/approve`, `/deny`, `/help`).
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use quell_engine::engine::{Caller, OpenSessionError, SessionError, SessionTransferError};
 use quell_kernel::StopLevel;
+use quell_kernel::channel::chat_language::ChatLanguage;
+use quell_kernel::channel::chat_text::ChatText;
 use quell_kernel::channel::commands::{self, ChannelCommand, HELP_TEXT};
 use quell_kernel::channel::inbox::InboxMessage;
 use quell_kernel::registry::StopRequest;
@@ -16,7 +19,7 @@ use tokio::time::sleep;
 
 use super::notices::NoticePriority;
 use super::send_retry::{SendPersistence, send_text};
-use super::{Channels, ChatOrigin, approval_messages, channel_caller, texts};
+use super::{Channels, ChatOrigin, approval_messages, channel_caller, command_texts, texts};
 
 /// How long to wait for a stopped command: the engine rolls back what it had begun, and a hook process may have to be
 /// killed.
@@ -48,6 +51,20 @@ struct CommandRun<'a> {
 }
 
 impl CommandRun<'_> {
+    fn language(self) -> ChatLanguage {
+        self.queued.extra.language(self.channels)
+    }
+
+    /// The text in the language of the conversation.
+    fn text(self, text: ChatText) -> String {
+        text.text(self.language()).to_owned()
+    }
+
+    /// The text with its values, in the language of the conversation.
+    fn format(self, text: ChatText, values: &[(&str, &dyn Display)]) -> String {
+        text.format(self.language(), values)
+    }
+
     async fn execute(self, command: ChannelCommand) {
         let is_change =
             matches!(command, ChannelCommand::New | ChannelCommand::UseModel(_) | ChannelCommand::UseProvider(_));
@@ -68,17 +85,17 @@ impl CommandRun<'_> {
         let text = match outcome {
             // During a shutdown this note would say nothing new.
             Ok(said) if is_change && is_stopped && !self.channels.scope().is_cancelled() => {
-                texts::finished_before_stop_text(&said)
+                self.format(command_texts::FINISHED_BEFORE_STOP, &[("outcome", &said)])
             }
             Ok(said) => said,
             Err(CommandStopped::NoEffect) if self.channels.scope().is_cancelled() => {
-                texts::rejection_text(ErrorCode::ShuttingDown).to_owned()
+                self.text(texts::rejection_text(ErrorCode::ShuttingDown))
             }
             Err(CommandStopped::NoEffect) if command == ChannelCommand::New => {
-                texts::NEW_CONVERSATION_STOPPED.to_owned()
+                self.text(command_texts::NEW_CONVERSATION_STOPPED)
             }
-            Err(CommandStopped::NoEffect) => texts::COMMAND_STOPPED.to_owned(),
-            Err(CommandStopped::StillRunning) => texts::COMMAND_STILL_RUNNING.to_owned(),
+            Err(CommandStopped::NoEffect) => self.text(command_texts::COMMAND_STOPPED),
+            Err(CommandStopped::StillRunning) => self.text(command_texts::COMMAND_STILL_RUNNING),
         };
         if is_stopped {
             tracing::info!(command = %self.queued.run_id, "a command was stopped");
@@ -89,12 +106,12 @@ impl CommandRun<'_> {
 
     async fn run_command(self, command: ChannelCommand) -> Result<String, CommandStopped> {
         match command {
-            ChannelCommand::Help | ChannelCommand::Stop(_) => Ok(HELP_TEXT.to_owned()),
+            ChannelCommand::Help | ChannelCommand::Stop(_) => Ok(self.text(HELP_TEXT)),
             ChannelCommand::Providers => Ok(self.providers_text()),
             ChannelCommand::UseProvider(provider) => self.use_provider(&provider).await,
             ChannelCommand::Model => Ok(match self.read_until_stopped(self.current_model()).await? {
-                Some(model) => format!("This conversation is for {model}. /model NAME chooses another one."),
-                None => "It is not known which model this conversation is for.".to_owned(),
+                Some(model) => self.format(command_texts::CURRENT_MODEL, &[("model", &model)]),
+                None => self.text(command_texts::MODEL_UNKNOWN),
             }),
             ChannelCommand::UseModel(name) => self.use_model(&name).await,
             ChannelCommand::New => self.start_new_conversation().await,
@@ -155,7 +172,7 @@ impl CommandRun<'_> {
         }
         Ok(acquired.err().map(|error| {
             tracing::warn!(session = %key, %error, "a command was refused");
-            texts::rejection_text(ErrorCode::Busy).to_owned()
+            self.text(texts::rejection_text(ErrorCode::Busy))
         }))
     }
 
@@ -194,18 +211,22 @@ impl CommandRun<'_> {
 
     fn answer_approval(self, id: &str, answer: ApprovalAnswer) -> String {
         let (sender, channel) = (&self.queued.message.sender, &self.queued.extra.channel);
-        approval_messages::answer_approval(self.channels, channel, sender, id, answer).text().to_owned()
+        approval_messages::answer_approval(self.channels, channel, sender, id, answer, self.language())
+            .text()
+            .to_owned()
     }
 
     fn providers_text(self) -> String {
         let names = self.channels.engine().provider_names();
-        format!("Providers: {}. /models NAME chooses one for this conversation.", names.join(", "))
+        self.format(command_texts::PROVIDER_LIST, &[("names", &names.join(", "))])
     }
 
     async fn use_provider(self, provider: &str) -> Result<String, CommandStopped> {
         let names = self.channels.engine().provider_names();
         if !names.iter().any(|name| name == provider) {
-            return Ok(format!("There is no provider {provider:?}; there are {}.", names.join(", ")));
+            let values: &[(&str, &dyn Display)] =
+                &[("provider", &format!("{provider:?}")), ("names", &names.join(", "))];
+            return Ok(self.format(command_texts::PROVIDER_UNKNOWN, values));
         }
         let current = self.read_until_stopped(self.current_model()).await?;
         let name = current.as_deref().and_then(|model| model.split_once('/')).map(|(_, name)| name.to_owned());
@@ -214,7 +235,7 @@ impl CommandRun<'_> {
             self.agent_models().into_iter().find(|model| model.split_once('/').is_some_and(|(of, _)| of == provider));
         match known.or(name.map(|name| format!("{provider}/{name}"))) {
             Some(model) => self.set_session_model(model).await,
-            None => Ok(format!("No model of {provider} is known; /model {provider}/NAME chooses one.")),
+            None => Ok(self.format(command_texts::NO_MODEL_OF_PROVIDER, &[("provider", &provider)])),
         }
     }
 
@@ -228,7 +249,10 @@ impl CommandRun<'_> {
         let current = self.read_until_stopped(self.current_model()).await?;
         match current.as_deref().and_then(|model| model.split_once('/')) {
             Some((provider, _)) => self.set_session_model(format!("{provider}/{name}")).await,
-            None => Ok(format!("Name the provider too, as in /model PROVIDER/{name}; there are {}.", names.join(", "))),
+            None => {
+                let values: &[(&str, &dyn Display)] = &[("name", &name), ("names", &names.join(", "))];
+                Ok(self.format(command_texts::PROVIDER_MISSING, values))
+            }
         }
     }
 
@@ -238,11 +262,13 @@ impl CommandRun<'_> {
         let patched =
             self.channels.engine().patch_session_until_cancelled(&caller, &self.queued.conversation, patch, stopped);
         Ok(match self.change_until_stopped(patched).await? {
-            Ok(_) => format!("This conversation is for {model} from now on."),
-            Err(OpenSessionError::Configuration(problem)) => format!("{model} cannot be used: {problem}"),
+            Ok(_) => self.format(command_texts::MODEL_CHOSEN, &[("model", &model)]),
+            Err(OpenSessionError::Configuration(problem)) => {
+                self.format(command_texts::MODEL_UNUSABLE, &[("model", &model), ("problem", &problem)])
+            }
             Err(error) => {
                 tracing::warn!(session = %self.queued.conversation, %error, "the model of a session was not changed");
-                texts::rejection_text(error.code()).to_owned()
+                self.text(texts::rejection_text(error.code()))
             }
         })
     }
@@ -253,26 +279,23 @@ impl CommandRun<'_> {
         let reset =
             self.channels.engine().reset_session_until_cancelled(&caller, &self.queued.conversation, &request, stopped);
         Ok(match self.change_until_stopped(reset).await? {
-            Ok(_) => "A new conversation begins.".to_owned(),
-            Err(SessionError::ForeignRunActive(_)) => {
-                "What somebody else asked for is at work in this conversation. Wait for it, or ask an operator."
-                    .to_owned()
-            }
+            Ok(_) => self.text(command_texts::NEW_CONVERSATION),
+            Err(SessionError::ForeignRunActive(_)) => self.text(command_texts::FOREIGN_RUN_ACTIVE),
             // A conversation belongs to everyone in it, so the text does not speak of an owner.
             Err(SessionError::NotOwner(_) | SessionError::ChatKey(_) | SessionError::Private(_)) => {
-                "This could not be done. Ask an operator.".to_owned()
+                self.text(command_texts::ASK_AN_OPERATOR)
             }
             Err(error @ SessionError::Store(_)) => {
                 tracing::error!(session = %self.queued.conversation, %error, "a conversation was not reset");
-                texts::rejection_text(ErrorCode::StoreUnavailable).to_owned()
+                self.text(texts::rejection_text(ErrorCode::StoreUnavailable))
             }
         })
     }
 
     async fn status_text(self) -> Result<String, CommandStopped> {
         let runs = self.channels.engine().active_runs_of_session(&self.queued.conversation);
-        let model = self.read_until_stopped(self.current_model()).await?.unwrap_or_else(|| "unknown".to_owned());
-        Ok(commands::status_text(&runs, &model))
+        let model = self.read_until_stopped(self.current_model()).await?;
+        Ok(commands::status_text(&runs, model.as_deref(), self.language()))
     }
 
     /// The model of the next message, without keyword routing.

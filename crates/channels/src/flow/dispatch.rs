@@ -129,9 +129,10 @@ async fn submit_run(channels: &Channels, queued: InboxMessage<ChatOrigin>) {
         Ok(Some(outcome)) => handle_outcome(channels, &extra, reply, outcome).await,
         Err(SubmitError::Refused(AdmissionError::QueueFull { .. })) => {
             let (priority, sender) = (NoticePriority::Text, &message.sender);
-            channel.notices.push_unless_recent(priority, &extra.address, sender, texts::TOO_MANY_WAITING);
+            let text = texts::TOO_MANY_WAITING.text(extra.language(channels));
+            channel.notices.push_unless_recent(priority, &extra.address, sender, text);
         }
-        Err(error) => reject_submission(&extra, &message, &error),
+        Err(error) => reject_submission(channels, &extra, &message, &error),
     }
 }
 
@@ -186,13 +187,15 @@ async fn handle_duplicate(channels: &Channels, origin: &ChatOrigin, run: &RunId)
     let view = channels.engine().find_run(run).await.ok().flatten();
     let daemon_stopped = Some(Verdict::Aborted { reason: StopReason::DaemonStopped, by: None });
     if view.is_some_and(|view| view.verdict == daemon_stopped) {
-        origin.channel.notices.push(NoticePriority::Text, &origin.address, texts::RESTARTED);
+        let text = texts::RESTARTED.text(origin.language(channels));
+        origin.channel.notices.push(NoticePriority::Text, &origin.address, text);
     }
 }
 
-fn reject_submission(origin: &ChatOrigin, message: &ChannelMessage, error: &SubmitError) {
+fn reject_submission(channels: &Channels, origin: &ChatOrigin, message: &ChannelMessage, error: &SubmitError) {
     tracing::warn!(channel = message.channel, sender = message.sender, %error, "a message was refused");
-    origin.channel.notices.push(NoticePriority::Text, &origin.address, texts::rejection_text(error.code()));
+    let text = texts::rejection_text(error.code()).text(origin.language(channels));
+    origin.channel.notices.push(NoticePriority::Text, &origin.address, text);
 }
 
 /// Lines of the run context: the format of answers for this network, and the configured instructions.

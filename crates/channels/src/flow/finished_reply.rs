@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use quell_engine::channel_origin::DeliveryError;
+use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_protocol::Verdict;
 use tokio::time::timeout;
 
@@ -19,6 +20,7 @@ const FINAL_TEXT_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) struct FinishedReply {
     /// With the current channel of this name: its configuration may have changed since the message arrived.
     pub(super) target: ReplyTarget,
+    pub(super) language: ChatLanguage,
     /// The draft; `None` once a piece of the reply is shown, because the draft is its first piece then.
     pub(super) draft_message: Option<MessageId>,
     /// The text of an unfinished reply.
@@ -46,10 +48,10 @@ impl FinishedReply {
             (Verdict::Completed, Some(Ok(()))) => return NotificationStatus::Settled,
             // The beginning of the reply is shown already, perhaps in place of the draft.
             (Verdict::Completed, Some(Err(DeliveryError::PartlyDelivered { .. } | DeliveryError::Unknown(_)))) => {
-                return self.with_timeout(self.send_final_text(texts::DELIVERY_UNKNOWN)).await;
+                return self.with_timeout(self.send_final_text(texts::DELIVERY_UNKNOWN.text(self.language))).await;
             }
             (Verdict::Completed, _) if self.withheld => None,
-            (Verdict::Completed, _) => Some(texts::ANSWER_UNDELIVERED.to_owned()),
+            (Verdict::Completed, _) => Some(texts::ANSWER_UNDELIVERED.text(self.language).to_owned()),
             (Verdict::Failed { .. } | Verdict::Aborted { .. }, _) => fallback_text,
         };
         let sending = async {
@@ -73,8 +75,8 @@ impl FinishedReply {
         };
         let ending = match (final_text, self.withheld) {
             (Some(final_text), _) => final_text,
-            (None, true) => texts::ANSWER_WITHHELD,
-            (None, false) => texts::draft_ending_text(verdict),
+            (None, true) => texts::ANSWER_WITHHELD.text(self.language),
+            (None, false) => texts::draft_ending_text(verdict).text(self.language),
         };
         let partial = if self.withheld { "" } else { self.partial_text.trim() };
         let text = if partial.is_empty() { ending.to_owned() } else { format!("{partial}\n\n{ending}") };

@@ -144,14 +144,21 @@ impl ChannelInboundSink {
             attachments: inbound.attachments,
         };
         let (channel, stopped) = (Arc::clone(&self.channel), self.channels.0.commands_cancelled.child_token());
-        (message, ChatOrigin { channel, address: inbound.address, message_id: inbound.message_id, stop_token: stopped })
+        let origin = ChatOrigin {
+            channel,
+            address: inbound.address,
+            message_id: inbound.message_id,
+            conversation: conversation_key(&message),
+            stop_token: stopped,
+        };
+        (message, origin)
     }
 
     fn enqueue_message(&self, message: ChannelMessage, origin: ChatOrigin) {
         let is_command = ChannelCommand::parse(&message.content).is_some();
         let debounce_ms = if is_command { 0 } else { self.channel.config.debounce_ms };
         let queued = InboxMessage {
-            conversation: conversation_key(&message),
+            conversation: origin.conversation.clone(),
             run_id: message_run_id(&message),
             debounce: Duration::from_millis(debounce_ms),
             message,
@@ -168,7 +175,8 @@ impl ChannelInboundSink {
                     "a waiting message was dropped: the inbox is full"
                 );
                 let (priority, sender) = (NoticePriority::Text, &evicted.message.sender);
-                channel.notices.push_unless_recent(priority, address, sender, texts::TOO_MANY_WAITING);
+                let text = texts::TOO_MANY_WAITING.text(evicted.extra.language(&self.channels));
+                channel.notices.push_unless_recent(priority, address, sender, text);
                 self.channels.notify_inbox_changed();
             }
         }

@@ -39,7 +39,8 @@ pub(super) async fn show_progress(channels: Channels, reply: Arc<ChatReply>, ans
         let view = engine.find_run(run_id).await.ok().flatten();
         if let Some((verdict, receipt)) = view.and_then(|view| view.verdict.zip(view.receipt)) {
             let finished_reply = reply.finish(String::new());
-            finished_reply.send_outcome(&verdict, texts::no_answer_text(&verdict, &receipt)).await;
+            let fallback_text = texts::no_answer_text(&verdict, &receipt, finished_reply.language);
+            finished_reply.send_outcome(&verdict, fallback_text).await;
             finished_reply.add_final_reaction(finished_reply.final_emoji(&verdict)).await;
         }
         return;
@@ -54,7 +55,8 @@ pub(super) async fn show_progress(channels: Channels, reply: Arc<ChatReply>, ans
     let finished_reply = reply.finish(channels.visible_draft_text(&partial_text));
     let emoji = match live_run.verdict().zip(live_run.receipt()) {
         Some((verdict, receipt)) => {
-            let status = finished_reply.send_outcome(&verdict, texts::no_answer_text(&verdict, &receipt)).await;
+            let fallback_text = texts::no_answer_text(&verdict, &receipt, finished_reply.language);
+            let status = finished_reply.send_outcome(&verdict, fallback_text).await;
             if status == NotificationStatus::Settled && verdict != Verdict::Completed {
                 progress.mark_outcome_sent().await;
             }

@@ -12,7 +12,9 @@ use std::sync::{Arc, OnceLock};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::channel_origin::{DeliveryContext, DeliveryError, ReplyDelivery};
+use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_kernel::channel::sanitise::NarrationPolicy;
+use quell_kernel::channel::session_keys::conversation_key;
 use quell_protocol::{Attachment, ChannelMessage, RunId};
 use quell_scope::Point;
 use quell_tools::attachment::{attachment_folder, read_attachment, write_attachment};
@@ -121,11 +123,16 @@ impl ChatReply {
         let has_begun = self.shown_pieces.load(Ordering::Acquire) > 0;
         FinishedReply {
             target: ReplyTarget { channel: self.current_channel(), ..self.target.clone() },
+            language: self.language(),
             draft_message: self.draft_message().filter(|_| !has_begun),
             partial_text,
             withheld: self.withheld_reason.get().is_some(),
             delivery_result: self.delivery_result.get().cloned(),
         }
+    }
+
+    fn language(&self) -> ChatLanguage {
+        self.channels.conversation_language(&self.target.channel, &conversation_key(&self.message))
     }
 
     fn current_channel(&self) -> Arc<ActiveChannel> {
@@ -147,11 +154,12 @@ impl ChatReply {
 
     async fn deliver_reply(&self, answer: &str, context: DeliveryContext<'_>) -> Result<(), DeliveryError> {
         let draft = self.take_over_draft().await;
-        let channel = self.current_channel();
+        let (channel, language) = (self.current_channel(), self.language());
         let (text, files) =
             extract_attachments(answer, |source| context.sendable_files.iter().any(|file| file == source));
         // A reply with files only still needs a text to replace the draft.
-        let text = if text.trim().is_empty() && draft.is_some() { texts::FILES_BELOW.to_owned() } else { text };
+        let needs_text = text.trim().is_empty() && draft.is_some();
+        let text = if needs_text { texts::FILES_BELOW.text(language).to_owned() } else { text };
         let pieces = split_message(&text, &channel.limits.message_format);
         let total = pieces.len() + files.len();
         let mut sent = 0;
@@ -188,12 +196,12 @@ impl ChatReply {
             match self.send_file(&channel, file, context).await {
                 Ok(()) => sent += 1,
                 // Report a refused file, and go on with the others.
-                Err(SendError::Refused { why }) => not_sent.push(texts::file_error_text(&source, &why)),
+                Err(SendError::Refused { why }) => not_sent.push(texts::file_error_text(&source, &why, language)),
                 Err(error) => return Err(delivery_error(error, sent, total)),
             }
         }
         if skipped_files > 0 {
-            not_sent.push(format!("⚠️ {skipped_files} more files were not sent: {MAX_FILES} are the most"));
+            not_sent.push(texts::files_skipped_text(skipped_files, MAX_FILES, language));
         }
         if !not_sent.is_empty() {
             tracing::warn!(run = %self.target.run_id, ?not_sent, "files of a reply were not sent");
@@ -293,7 +301,7 @@ impl ReplyDelivery for ChatReply {
     }
 
     fn format_answer(&self, answer: &str) -> String {
-        texts::sanitise_answer(answer, &self.channels.0.tool_names, self.narration)
+        texts::sanitise_answer(answer, &self.channels.0.tool_names, self.narration, self.language())
     }
 
     fn find_files(&self, answer: &str) -> Vec<String> {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use quell_engine::channel_origin::DeliveryError;
 use quell_engine::cluster::Cluster;
+use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_kernel::lease::Epoch;
 use quell_kernel::turn::CODE_WITHHELD;
 use quell_protocol::api::{HistoryMessage, RunView};
@@ -205,7 +206,11 @@ async fn repair_stale_reply(
             return NotificationStatus::RetryLater;
         }
     };
-    let Some(outcome) = StaleRunOutcome::from_view(view.as_ref()) else { return NotificationStatus::Settled };
+    let language = match &view {
+        Some(view) => channels.conversation_language(channel, &view.session_key),
+        None => channels.channel_language(channel),
+    };
+    let Some(outcome) = StaleRunOutcome::from_view(view.as_ref(), language) else { return NotificationStatus::Settled };
     let finished_reply = FinishedReply {
         target: ReplyTarget {
             channel: Arc::clone(channel),
@@ -213,6 +218,7 @@ async fn repair_stale_reply(
             request_message: MessageId(asked),
             run_id: run,
         },
+        language,
         draft_message: draft_message.map(MessageId),
         partial_text: partial_answer_text(channels, view.as_ref()).await,
         withheld: outcome.is_withheld,
@@ -253,7 +259,7 @@ struct StaleRunOutcome {
 
 impl StaleRunOutcome {
     /// Returns `None` if the run has not ended: this daemon has started it again.
-    fn from_view(view: Option<&RunView>) -> Option<Self> {
+    fn from_view(view: Option<&RunView>, language: ChatLanguage) -> Option<Self> {
         let Some(view) = view else {
             // The run was deleted: there is no outcome to tell.
             let verdict = Verdict::Aborted { reason: StopReason::DaemonStopped, by: None };
@@ -263,11 +269,11 @@ impl StaleRunOutcome {
         let fallback_text = match &verdict {
             // A shutdown with enough time would have told the outcome and left no stale reply.
             Verdict::Aborted { reason: StopReason::DaemonStopped | StopReason::Shutdown, .. } => {
-                Some(texts::RESTARTED.to_owned())
+                Some(texts::RESTARTED.text(language).to_owned())
             }
             // This daemon wrote the receipt, which does not list what the run held.
-            Verdict::Aborted { reason: StopReason::Timeout, .. } => Some(texts::TIMED_OUT.to_owned()),
-            other => texts::no_answer_text(other, receipt),
+            Verdict::Aborted { reason: StopReason::Timeout, .. } => Some(texts::TIMED_OUT.text(language).to_owned()),
+            other => texts::no_answer_text(other, receipt, language),
         };
         let delivery_outcome = reply_delivery_outcome(receipt);
         let is_withheld = matches!(&verdict, Verdict::Failed { code, .. } if code == CODE_WITHHELD);

@@ -5,6 +5,7 @@ mod approval_buttons;
 mod commands;
 mod fake_network;
 mod files;
+mod languages;
 mod operations;
 mod ordering;
 mod replies;

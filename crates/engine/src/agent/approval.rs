@@ -112,6 +112,10 @@ pub async fn request_approval(
     };
     let mut waiter = services.approvals.open(row, announce, announcer)?;
     let state = scope.race(Point::Approval, waiter.wait_settled(timeout)).await?;
+    // A stop settles the approval, which may be seen here before the stop itself: the row says what ended it.
+    if state == ApprovalState::Cancelled {
+        return Err(Cancelled);
+    }
     held.release(Release::Finished);
     Ok(state)
 }

@@ -10,12 +10,13 @@ use quell_protocol::api::{Page, Provenance, SessionRow};
 use quell_protocol::audit::Action;
 use quell_protocol::session::{SessionRequest, SessionView};
 use quell_protocol::web_ui::SessionPatch;
-use quell_protocol::{Requester, RunId, SessionKey, Surface};
+use quell_protocol::{AgentId, Requester, RunId, SessionKey, Surface};
 use quell_scope::{Interrupted, Point, Scope};
 use quell_store::{DeleteSessionOutcome, SessionListFilter, StoreError, StoredSession};
 use quell_tools::attachment::remove_attachments;
 use tokio_util::sync::CancellationToken;
 
+use super::submission::agent_from_session_key;
 use super::{AuditAction, Caller, Engine, OpenSessionError, OpenSessionOutcome};
 use crate::live_run::EngineNotice;
 use crate::memory::NoteScope;
@@ -240,6 +241,23 @@ impl Engine {
         };
         let instructions = self.inner().sessions.instruction_files(key);
         Ok(Some(SessionView { row: self.build_session_row(stored), config, config_problem, instructions }))
+    }
+
+    /// The language of answers and notices in a session, as a tag such as `ko-KR`. Reads memory only, so that the reply to
+    /// a stop waits for nothing: a session that is not in memory has the language of its agent. `agent` is the one of
+    /// its next run; without it, the session's, else the default.
+    #[must_use]
+    pub fn session_language(&self, key: &SessionKey, agent: Option<&AgentId>) -> Option<String> {
+        let named = agent.cloned().or_else(|| agent_from_session_key(key));
+        self.inner().sessions.session_language(key, named.as_ref())
+    }
+
+    /// The language of answers and notices of an agent, else of the default agent.
+    #[must_use]
+    pub fn agent_language(&self, agent: Option<&AgentId>) -> Option<String> {
+        let registry = &self.inner().services.agents;
+        let agent = agent.and_then(|id| registry.get(id)).or_else(|| registry.get(&registry.default_agent()));
+        agent.and_then(|agent| agent.config.language.clone())
     }
 
     /// Stops the session's runs, then resets its history; the old turns stay before a boundary. False if there is no

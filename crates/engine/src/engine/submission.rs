@@ -268,7 +268,7 @@ pub fn build_stop_answer(stop_result: &StopResult) -> StopAnswer {
 }
 
 /// A session key `agent:ID:...` names that agent (row A11 in `docs/design/requirements.md`).
-fn agent_from_session_key(key: &SessionKey) -> Option<AgentId> {
+pub(super) fn agent_from_session_key(key: &SessionKey) -> Option<AgentId> {
     let rest = key.as_str().strip_prefix("agent:")?;
     let (id, _) = rest.split_once(':')?;
     AgentId::parse(id).ok()

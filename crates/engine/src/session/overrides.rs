@@ -284,15 +284,17 @@ impl SessionOverrides {
             thinking,
             thinking_tokens,
             max_tokens: request.max_tokens.or(agent.max_tokens).or(has_identity.then_some(DEFAULT_MAX_TOKENS)),
-            language: request
-                .language
-                .clone()
-                .or_else(|| agent.language.clone())
-                .or_else(|| has_identity.then(|| DEFAULT_LANGUAGE.to_owned())),
+            language: self.resolve_language(agent),
             prompt: request.instruction.clone().unwrap_or_else(|| agent.prompt.clone()),
             mcp: request.mcp_servers.clone().or_else(|| agent.mcp.clone()),
             ..agent.clone()
         })
+    }
+
+    /// The language of answers and notices: the session's own, else the agent's.
+    pub(super) fn resolve_language(&self, agent: &AgentConfig) -> Option<String> {
+        let default = || self.identity().is_some().then(|| DEFAULT_LANGUAGE.to_owned());
+        self.request.language.clone().or_else(|| agent.language.clone()).or_else(default)
     }
 
     /// `provider/model`: the session's own model, else the agent's if it belongs to the session's provider.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use quell_protocol::SessionKey;
 use quell_protocol::session::SessionConfig;
+use quell_protocol::{AgentId, SessionKey};
 use quell_store::StoredSession;
 
 use super::overrides::{SessionOverrides, build_session_config};
@@ -32,6 +32,19 @@ impl Sessions {
         SessionStatus {
             state,
             last_used_at: session_state.and_then(|session| session.last_used()).map(|used| clock.rfc3339(used)),
+        }
+    }
+
+    /// The language of a session with this agent: its own setting if it is in memory, else the agent's. Without an agent,
+    /// that is the one of the session, else the default.
+    pub fn session_language(&self, key: &SessionKey, agent: Option<&AgentId>) -> Option<String> {
+        let live = self.lock_state().table.resources(key).map(Arc::clone);
+        let registry = &self.0.runs.services().agents;
+        let named = agent.or(live.as_ref().map(|live| live.agent_id()));
+        let agent = named.and_then(|id| registry.get(id)).or_else(|| registry.get(&registry.default_agent()))?;
+        match live.as_ref().and_then(|live| live.overrides.as_ref()) {
+            Some(overrides) => overrides.resolve_language(&agent.config),
+            None => agent.config.language.clone(),
         }
     }
 

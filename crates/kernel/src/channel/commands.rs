@@ -6,7 +6,11 @@
 use quell_protocol::api::RunView;
 use quell_protocol::approval::ApprovalAnswer;
 
-pub const HELP_TEXT: &str = "\
+use super::chat_language::ChatLanguage;
+use super::chat_text::ChatText;
+
+pub const HELP_TEXT: ChatText = ChatText::new(
+    "\
 /stop - stop what I am doing for you here
 /stop all - stop everything that runs in this channel (operators)
 /new - begin a new conversation
@@ -19,18 +23,69 @@ pub const HELP_TEXT: &str = "\
 /approve ID session - allow such calls in this conversation, too
 /approve ID pattern PATTERN - allow calls whose command or path matches, too
 /deny ID REASON - deny a call that waits; the reason is for the model
-/help - this list";
+/help - this list",
+    "\
+/stop - 여기서 요청하신 작업 중지
+/stop all - 이 채널에서 실행 중인 모든 작업 중지 (운영자)
+/new - 새 대화 시작
+/status - 현재 작업 상태
+/model - 이 대화의 모델
+/model NAME - 이 대화에서 다른 모델 사용
+/models - 제공자 목록
+/models PROVIDER - 이 대화에서 다른 제공자 사용
+/approve ID - 대기 중인 호출 허용 (승인자)
+/approve ID session - 이 대화에서 같은 호출도 함께 허용
+/approve ID pattern PATTERN - 명령이나 경로가 일치하는 호출도 함께 허용
+/deny ID REASON - 대기 중인 호출 거부, 이유는 모델에 전달
+/help - 이 목록",
+    "\
+/stop - 停止您在这里请求的任务
+/stop all - 停止此频道中运行的所有任务（操作员）
+/new - 开始新的对话
+/status - 当前的任务状态
+/model - 此对话的模型
+/model NAME - 在此对话中使用其他模型
+/models - 提供方列表
+/models PROVIDER - 在此对话中使用其他提供方
+/approve ID - 允许等待中的调用（批准人）
+/approve ID session - 同时允许此对话中的同类调用
+/approve ID pattern PATTERN - 同时允许命令或路径匹配的调用
+/deny ID REASON - 拒绝等待中的调用，理由会告诉模型
+/help - 此列表",
+);
 
-/// Answer to [`ChannelCommand::Status`]. `runs` are the runs of the conversation that are not over.
+const NOTHING_RUNS: ChatText =
+    ChatText::new("Nothing is running here", "여기서 실행 중인 작업이 없습니다", "这里没有正在运行的任务");
+const WORKING_SINCE: ChatText = ChatText::new(
+    "Working since {time} (step {step}, {processes} processes)",
+    "{time}부터 작업 중입니다 ({step}단계, 프로세스 {processes}개)",
+    "自 {time} 起在工作（第 {step} 步，{processes} 个进程）",
+);
+const RUNS_WAIT: ChatText = ChatText::new(", {n} waiting", ", 대기 {n}건", "，{n} 条在等待");
+const STATUS: ChatText = ChatText::new(
+    "{work}{queue}. Model: {model}. /stop ends it.",
+    "{work}{queue}. 모델: {model}. /stop으로 중지합니다.",
+    "{work}{queue}。模型：{model}。/stop 可以停止。",
+);
+
+const UNKNOWN_MODEL: ChatText = ChatText::new("unknown", "알 수 없음", "未知");
+
+/// Answer to [`ChannelCommand::Status`]. `runs` are the runs of the conversation that are not over. Without a model it
+/// is not known.
 #[must_use]
-pub fn status_text(runs: &[RunView], model: &str) -> String {
+pub fn status_text(runs: &[RunView], model: Option<&str>, language: ChatLanguage) -> String {
     let (working, waiting): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.state != "queued");
     let work = match working.first() {
-        None => "Nothing is running here".to_owned(),
-        Some(run) => format!("Working since {} (step {}, {} processes)", run.accepted_at, run.steps, run.processes),
+        None => NOTHING_RUNS.text(language).to_owned(),
+        Some(run) => WORKING_SINCE
+            .format(language, &[("time", &run.accepted_at), ("step", &run.steps), ("processes", &run.processes)]),
     };
-    let queue = if waiting.is_empty() { String::new() } else { format!(", {} waiting", waiting.len()) };
-    format!("{work}{queue}. Model: {model}. /stop ends it.")
+    let queue = match waiting.len() {
+        0 => String::new(),
+        waiting => RUNS_WAIT.format(language, &[("n", &waiting)]),
+    };
+    let model = model.unwrap_or(UNKNOWN_MODEL.text(language));
+    STATUS.format(language, &[("work", &work), ("queue", &queue), ("model", &model)])
 }
 
 /// Maximum length of a provider or model name. A longer word is an invalid argument.
@@ -229,8 +284,14 @@ mod tests {
 
     #[test]
     fn help_names_every_command() {
-        for command in ["/models PROVIDER", "/model NAME", "/new", "/stop all", "/status", "/help"] {
-            assert!(HELP_TEXT.contains(command), "{command}");
+        for language in [ChatLanguage::English, ChatLanguage::Korean, ChatLanguage::Chinese] {
+            let help = HELP_TEXT.text(language);
+            for command in ["/models PROVIDER", "/model NAME", "/new", "/stop all", "/status", "/help"] {
+                assert!(help.contains(command), "{command} in {language:?}");
+            }
+            let first_words =
+                |text: &'static str| text.lines().map(|line| line.split(" - ").next()).collect::<Vec<_>>();
+            assert_eq!(first_words(help), first_words(HELP_TEXT.text(ChatLanguage::English)), "{language:?}");
         }
     }
 }

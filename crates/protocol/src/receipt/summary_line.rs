@@ -10,29 +10,143 @@ const MAX_NAME_CHARS: usize = 200;
 /// Value of [`Resource::how`] for an MCP call whose server did not confirm the cancellation.
 const HOW_UNCONFIRMED: &str = "unconfirmed";
 
-/// Formats a receipt as one line. It names every leftover.
-#[must_use]
-pub fn receipt_line(receipt: &Receipt) -> String {
-    let mut parts = vec![format_verdict(receipt)];
-    parts.extend(format_model_requests(receipt));
-    parts.extend(format_processes(receipt));
-    parts.extend(RESOURCE_WORDINGS.iter().filter_map(|wording| wording.format_ended(receipt)));
-    parts.extend(format_unconfirmed(receipt));
-    parts.extend(format_leftovers(&receipt.leftovers));
-    parts.extend(receipt.recovered.then(|| "record lost with the daemon".to_owned()));
-    parts.push(format_history(receipt).into());
-    parts.extend(format_reason(&receipt.verdict));
-    parts.join(" · ")
+/// A part of a receipt's line, in the order of the line. Names in it are cleaned for display.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ReceiptPart {
+    /// How the run ended, and after how many milliseconds, if that is known.
+    Ended {
+        verdict: ReceiptVerdict,
+        ms: Option<f64>,
+    },
+    /// Model requests that the end closed; `after_ms` is the time of the last.
+    ModelRequestsClosed {
+        number: usize,
+        after_ms: Option<f64>,
+    },
+    /// Processes that the end ended, and by which signals.
+    ProcessesEnded {
+        number: u64,
+        hows: Vec<String>,
+    },
+    /// Children of commands that had finished.
+    LeftBehindEnded {
+        number: u64,
+    },
+    /// Resources of another kind that the end released.
+    Released {
+        kind: ResourceKind,
+        number: usize,
+    },
+    /// MCP calls whose servers did not confirm the cancellation.
+    Unconfirmed {
+        number: usize,
+    },
+    /// What could not be released.
+    Left {
+        kind: ResourceKind,
+        names: Vec<String>,
+    },
+    /// The daemon died during the run, so the record is incomplete.
+    RecordLost,
+    History(ReceiptHistory),
+    /// Why the run was stopped, unless a person simply asked for it.
+    Reason(String),
 }
 
-fn format_verdict(receipt: &Receipt) -> String {
-    match &receipt.verdict {
-        Verdict::Completed => with_duration("completed", run_duration_ms(receipt)),
-        Verdict::Failed { code, .. } => {
-            with_duration(&format!("failed ({})", one_line(code, MAX_NAME_CHARS)), run_duration_ms(receipt))
+/// How a run ended, as its line says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReceiptVerdict {
+    Completed,
+    Failed { code: String },
+    Stopped,
+}
+
+/// What became of the history of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReceiptHistory {
+    Valid,
+    /// A queued message that was withdrawn owes no turn, so nothing is missing.
+    NoTurn,
+    NotRecorded,
+}
+
+/// Formats a receipt as one line, in English. It names every leftover.
+#[must_use]
+pub fn receipt_line(receipt: &Receipt) -> String {
+    receipt_parts(receipt).iter().map(ReceiptPart::to_english).collect::<Vec<_>>().join(" · ")
+}
+
+/// The parts of a receipt's line, for every language.
+#[must_use]
+pub fn receipt_parts(receipt: &Receipt) -> Vec<ReceiptPart> {
+    let mut parts = vec![ending_part(receipt)];
+    parts.extend(model_part(receipt));
+    parts.extend(process_part(receipt));
+    parts.extend(RESOURCE_WORDINGS.iter().filter_map(|wording| released_part(receipt, wording.kind)));
+    parts.extend(unconfirmed_part(receipt));
+    parts.extend(leftover_parts(&receipt.leftovers));
+    parts.extend(receipt.recovered.then_some(ReceiptPart::RecordLost));
+    parts.push(ReceiptPart::History(history_of(receipt)));
+    parts.extend(reason_part(&receipt.verdict));
+    parts
+}
+
+impl ReceiptPart {
+    fn to_english(&self) -> String {
+        match self {
+            Self::Ended { verdict, ms } => with_duration(&verdict.to_english(), *ms),
+            Self::ModelRequestsClosed { number, after_ms } => {
+                let subject = if *number == 1 { "model".to_owned() } else { format!("{number} model requests") };
+                after_ms.map_or_else(
+                    || format!("{subject} closed"),
+                    |ms| format!("{subject} closed after {}", format_millis(ms)),
+                )
+            }
+            Self::ProcessesEnded { number, hows } => {
+                format!("{} ended ({})", format_count(*number, "process", "processes"), hows.join(", "))
+            }
+            Self::LeftBehindEnded { number } => {
+                format!("{} ended", format_count(*number, "left-behind process", "left-behind processes"))
+            }
+            Self::Released { kind, number } => {
+                let wording = RESOURCE_WORDINGS.iter().find(|wording| wording.kind == *kind);
+                wording.map_or_else(String::new, |wording| wording.format(*number))
+            }
+            Self::Unconfirmed { number } => {
+                format!("{} told to cancel, not confirmed", format_count(*number as u64, "MCP call", "MCP calls"))
+            }
+            Self::Left { kind, names } => {
+                let (one, many, how) = leftover_wording(*kind);
+                format!("{} still {how}: {}", format_count(names.len() as u64, one, many), names.join("; "))
+            }
+            Self::RecordLost => "record lost with the daemon".to_owned(),
+            Self::History(ReceiptHistory::Valid) => "history valid".to_owned(),
+            Self::History(ReceiptHistory::NoTurn) => "no turn recorded".to_owned(),
+            Self::History(ReceiptHistory::NotRecorded) => "history not recorded".to_owned(),
+            Self::Reason(reason) => format!("reason: {reason}"),
         }
-        Verdict::Aborted { .. } => with_duration("stopped", receipt.settled_at.ms),
     }
+}
+
+impl ReceiptVerdict {
+    fn to_english(&self) -> String {
+        match self {
+            Self::Completed => "completed".to_owned(),
+            Self::Failed { code } => format!("failed ({code})"),
+            Self::Stopped => "stopped".to_owned(),
+        }
+    }
+}
+
+fn ending_part(receipt: &Receipt) -> ReceiptPart {
+    let (verdict, ms) = match &receipt.verdict {
+        Verdict::Completed => (ReceiptVerdict::Completed, run_duration_ms(receipt)),
+        Verdict::Failed { code, .. } => {
+            (ReceiptVerdict::Failed { code: one_line(code, MAX_NAME_CHARS) }, run_duration_ms(receipt))
+        }
+        Verdict::Aborted { .. } => (ReceiptVerdict::Stopped, receipt.settled_at.ms),
+    };
+    ReceiptPart::Ended { verdict, ms }
 }
 
 fn with_duration(word: &str, ms: Option<f64>) -> String {
@@ -70,36 +184,29 @@ fn released_at_end(receipt: &Receipt, kind: ResourceKind) -> impl Iterator<Item 
     })
 }
 
-fn format_model_requests(receipt: &Receipt) -> Option<String> {
+fn model_part(receipt: &Receipt) -> Option<ReceiptPart> {
     let ended: Vec<&Resource> = released_at_end(receipt, ResourceKind::ModelRequest).collect();
-    let subject = match ended.len() {
-        0 => return None,
-        1 => "model".to_owned(),
-        many => format!("{many} model requests"),
-    };
-    let last = ended.iter().filter_map(|resource| resource.released_at.as_ref()?.ms).reduce(f64::max);
-    Some(last.map_or_else(|| format!("{subject} closed"), |ms| format!("{subject} closed after {}", format_millis(ms))))
+    let after_ms = ended.iter().filter_map(|resource| resource.released_at.as_ref()?.ms).reduce(f64::max);
+    (!ended.is_empty()).then_some(ReceiptPart::ModelRequestsClosed { number: ended.len(), after_ms })
 }
 
-fn format_processes(receipt: &Receipt) -> Option<String> {
+fn process_part(receipt: &Receipt) -> Option<ReceiptPart> {
     let mut number = 0;
-    let mut hows: Vec<&str> = Vec::new();
+    let mut hows: Vec<String> = Vec::new();
     for resource in released_at_end(receipt, ResourceKind::Process) {
         let swept = resource.process.as_ref().map_or(0, |facts| facts.swept);
         number += 1 + u64::from(swept);
-        if !hows.contains(&resource.how.as_str()) {
-            hows.push(&resource.how);
+        if !hows.contains(&resource.how) {
+            hows.push(resource.how.clone());
         }
     }
     // A command that was left to finish may have left children behind that had to be ended.
     if number == 0 {
         let exited = receipt.resources.iter().filter(|resource| resource.how == "exited");
-        return match exited.filter_map(|resource| Some(u64::from(resource.process.as_ref()?.swept))).sum() {
-            0 => None,
-            swept => Some(format!("{} ended", format_count(swept, "left-behind process", "left-behind processes"))),
-        };
+        let swept = exited.filter_map(|resource| Some(u64::from(resource.process.as_ref()?.swept))).sum();
+        return (swept > 0).then_some(ReceiptPart::LeftBehindEnded { number: swept });
     }
-    Some(format!("{} ended ({})", format_count(number, "process", "processes"), hows.join(", ")))
+    Some(ReceiptPart::ProcessesEnded { number, hows })
 }
 
 /// Words that count a kind of resource in the line.
@@ -121,22 +228,20 @@ const RESOURCE_WORDINGS: [ResourceWording; 7] = [
 ];
 
 impl ResourceWording {
-    fn format_ended(&self, receipt: &Receipt) -> Option<String> {
-        match released_at_end(receipt, self.kind).filter(|resource| resource.how != HOW_UNCONFIRMED).count() {
-            0 => None,
-            number => Some(format!("{} {}", format_count(number as u64, self.one, self.many), self.done)),
-        }
+    fn format(&self, number: usize) -> String {
+        format!("{} {}", format_count(number as u64, self.one, self.many), self.done)
     }
 }
 
-/// Counts the MCP calls whose cancellation was not confirmed.
-fn format_unconfirmed(receipt: &Receipt) -> Option<String> {
-    match released_at_end(receipt, ResourceKind::McpCall).filter(|resource| resource.how == HOW_UNCONFIRMED).count() {
-        0 => None,
-        number => {
-            Some(format!("{} told to cancel, not confirmed", format_count(number as u64, "MCP call", "MCP calls")))
-        }
-    }
+fn released_part(receipt: &Receipt, kind: ResourceKind) -> Option<ReceiptPart> {
+    let number = released_at_end(receipt, kind).filter(|resource| resource.how != HOW_UNCONFIRMED).count();
+    (number > 0).then_some(ReceiptPart::Released { kind, number })
+}
+
+fn unconfirmed_part(receipt: &Receipt) -> Option<ReceiptPart> {
+    let calls = released_at_end(receipt, ResourceKind::McpCall);
+    let number = calls.filter(|resource| resource.how == HOW_UNCONFIRMED).count();
+    (number > 0).then_some(ReceiptPart::Unconfirmed { number })
 }
 
 /// True if an amendment may still come: a call was told to cancel, and its result is not known yet.
@@ -164,8 +269,8 @@ pub fn amendment_lines(receipt: &Receipt) -> Vec<String> {
     receipt.amendments.iter().map(line).collect()
 }
 
-/// Formats the leftovers, grouped by kind: `1 process still alive: pid 4242 (sudo), cannot be signalled`.
-fn format_leftovers(leftovers: &[Leftover]) -> Vec<String> {
+/// The leftovers, grouped by kind: `1 process still alive: pid 4242 (sudo), cannot be signalled`.
+fn leftover_parts(leftovers: &[Leftover]) -> Vec<ReceiptPart> {
     let mut kinds: Vec<ResourceKind> = Vec::new();
     for leftover in leftovers {
         if !kinds.contains(&leftover.kind) {
@@ -173,13 +278,8 @@ fn format_leftovers(leftovers: &[Leftover]) -> Vec<String> {
         }
     }
     let part = |kind: ResourceKind| {
-        let names: Vec<String> = leftovers
-            .iter()
-            .filter(|left| left.kind == kind)
-            .map(|left| one_line(&left.name, MAX_NAME_CHARS))
-            .collect();
-        let (one, many, how) = leftover_wording(kind);
-        format!("{} still {how}: {}", format_count(names.len() as u64, one, many), names.join("; "))
+        let of_kind = leftovers.iter().filter(|left| left.kind == kind);
+        ReceiptPart::Left { kind, names: of_kind.map(|left| one_line(&left.name, MAX_NAME_CHARS)).collect() }
     };
     kinds.into_iter().map(part).collect()
 }
@@ -200,20 +300,18 @@ fn leftover_wording(kind: ResourceKind) -> (&'static str, &'static str, &'static
     }
 }
 
-fn format_history(receipt: &Receipt) -> &'static str {
+fn history_of(receipt: &Receipt) -> ReceiptHistory {
     match receipt.turn.recorded {
-        true => "history valid",
-        // A queued message that was withdrawn owes no turn, so nothing is missing.
-        false if receipt.resources.is_empty() => "no turn recorded",
-        false => "history not recorded",
+        true => ReceiptHistory::Valid,
+        false if receipt.resources.is_empty() => ReceiptHistory::NoTurn,
+        false => ReceiptHistory::NotRecorded,
     }
 }
 
-/// The reason, unless a person simply asked for the stop.
-fn format_reason(verdict: &Verdict) -> Option<String> {
+fn reason_part(verdict: &Verdict) -> Option<ReceiptPart> {
     match verdict {
         Verdict::Aborted { reason: StopReason::User | StopReason::Command, .. } => None,
-        Verdict::Aborted { reason, .. } => Some(format!("reason: {}", one_line(reason.as_str(), MAX_NAME_CHARS))),
+        Verdict::Aborted { reason, .. } => Some(ReceiptPart::Reason(one_line(reason.as_str(), MAX_NAME_CHARS))),
         Verdict::Completed | Verdict::Failed { .. } => None,
     }
 }

@@ -156,6 +156,35 @@ async fn an_approver_presses_approve_and_the_message_says_so(#[values(Telegram, 
 }
 
 #[rstest]
+#[case("ko-KR", "호출이 승인을 기다립니다", ["승인", "이 대화에서 계속 승인", "거부"], "호출이 허용되었습니다", "바뀐 것이 없습니다")]
+#[case("zh-CN", "正在等待批准", ["批准", "在此对话中批准", "拒绝"], "允许", "没有任何改变")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_and_its_buttons_are_in_the_language_of_the_agent(
+    #[values(Telegram, Discord, Slack)] kind: ChannelKind,
+    #[case] tag: &str,
+    #[case] waits: &str,
+    #[case] labels: [&str; 3],
+    #[case] allowed: &str,
+    #[case] unchanged: &str,
+) {
+    let language = |config: &mut EngineConfig| {
+        config.agents.values_mut().for_each(|agent| agent.language = Some(tag.to_owned()));
+    };
+    let fixture = ButtonFixture::start_with(kind, language).await;
+    let (message, _) = fixture.ask(json!({"path": "."})).await;
+    assert!(message.text.contains(waits), "{message:?}");
+    // Telegram has no colours of buttons, and puts signs before the labels.
+    let has_labels = message.buttons.iter().zip(labels).all(|(button, label)| button.label.ends_with(label));
+    assert!(message.buttons.len() == 3 && has_labels, "{message:?}");
+    let approve = message.buttons[0].data.clone();
+    fixture.server.press("bob", &message.id, &approve);
+    fixture.wait_for_end(&message, allowed).await;
+    fixture.wait_for_answer().await;
+    fixture.press_refused("bob", &message.id, &approve, unchanged).await;
+    fixture.shut_down().await;
+}
+
+#[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approver_allows_a_tool_for_the_conversation(#[values(Telegram, Discord, Slack)] kind: ChannelKind) {
     let fixture = ButtonFixture::start(kind).await;

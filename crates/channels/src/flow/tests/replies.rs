@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_protocol::{Attachment, AttachmentKind, SessionKey};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_tools::attachment::attachment_folder;
@@ -118,12 +119,12 @@ async fn a_long_answer_is_cut_and_a_lost_answer_of_the_network_doubles_nothing()
     fixture.network.inject_fault(FakeNetworkCall::Send, FakeNetworkFault::LosesResponse { keeps_key: false });
     let message_id = fixture.network.receive_text("ann", "and now");
     fixture.network.wait_for("the sign that it is not known", |state| state.reactions_on(&message_id) == ["⚠️"]).await;
-    fixture.network.wait_for_text(texts::DELIVERY_UNKNOWN).await;
+    fixture.network.wait_for_text(texts::DELIVERY_UNKNOWN.text(ChatLanguage::English)).await;
     assert_eq!(fixture.network.state().texts().iter().filter(|text| **text == "Short.").count(), 1);
     fixture.model.script(ScriptedResponse::text("Refused."));
     fixture.network.inject_fault(FakeNetworkCall::Send, refusal_fault());
     fixture.network.receive_text("ann", "once more");
-    let state = fixture.network.wait_for_text(texts::ANSWER_UNDELIVERED).await;
+    let state = fixture.network.wait_for_text(texts::ANSWER_UNDELIVERED.text(ChatLanguage::English)).await;
     assert!(!state.contains_text("Refused."), "{state:#?}");
     fixture.shut_down().await;
 }

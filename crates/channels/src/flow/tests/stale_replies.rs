@@ -6,6 +6,7 @@
 use std::fs;
 use std::time::Duration;
 
+use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_protocol::RunId;
 use quell_store::{PendingReply, StaleReply, Store};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
@@ -15,8 +16,10 @@ use super::fake_network::{
     FakeMessage, FakeNetwork, FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault, refusal_fault,
 };
 use super::{FlowFixture, WAIT_TIMEOUT, gated_tool_call};
-use crate::flow::texts::RESTARTED;
+use crate::flow::texts;
 use crate::network::{ChatAddress, InboundMessage};
+
+const RESTARTED: &str = texts::RESTARTED.text(ChatLanguage::English);
 
 struct StoredReplies {
     stale_replies: Vec<StaleReply>,

@@ -2,6 +2,7 @@
 //! refused by its name.
 
 use quell_kernel::StopLevel;
+use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_kernel::channel::commands::{ChannelCommand, StopReach, status_text};
 use quell_kernel::registry::StopRequest;
 use quell_protocol::approval::Decision;
@@ -81,7 +82,8 @@ pub(super) async fn run_command(
             let default_model =
                 || engine.list_agents().into_iter().find(|agent| agent.default).map(|agent| agent.model);
             let model = config.map(|config| config.model.value).or_else(default_model);
-            Ok(status_text(&engine.active_runs_of_session(key), model.as_deref().unwrap_or("unknown")))
+            // The protocol's texts are in English.
+            Ok(status_text(&engine.active_runs_of_session(key), model.as_deref(), ChatLanguage::English))
         }
         GatewayCommand::New => {
             let request = StopRequest {
