@@ -27,6 +27,7 @@ mod progress;
 mod receipt_texts;
 mod reply_delivery;
 mod reply_target;
+mod schedule_commands;
 mod scheduled;
 mod send_retry;
 mod session_waits;

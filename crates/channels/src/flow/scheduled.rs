@@ -10,7 +10,7 @@ use quell_engine::channel_origin::{
 };
 use quell_kernel::channel::sanitise::NarrationPolicy;
 use quell_protocol::schedule::{ScheduleDelivery, ScheduleView};
-use quell_protocol::{ChannelMessage, RunId, Surface};
+use quell_protocol::{ChannelMessage, RunId, SessionKey, Surface};
 
 use super::channel::ActiveChannel;
 use super::send_retry::{SendPersistence, delivery_error, send_piece};
@@ -90,7 +90,14 @@ impl ScheduledDelivery for ChannelsOfSchedules {
             max_steps: Some(messages.max_rounds()),
         };
         let address = ChatAddress { target: delivery.to.clone(), thread: None };
-        let reply = ScheduledReply { channels, channel, address, run: run.clone(), narration };
+        let reply = ScheduledReply {
+            channels,
+            channel,
+            address,
+            run: run.clone(),
+            session: schedule.session_key.clone(),
+            narration,
+        };
         Ok(ChannelOrigin::new(message, options, Arc::new(reply)))
     }
 }
@@ -107,6 +114,7 @@ struct ScheduledReply {
     channel: Arc<ActiveChannel>,
     address: ChatAddress,
     run: RunId,
+    session: SessionKey,
     narration: NarrationPolicy,
 }
 
@@ -130,7 +138,8 @@ impl ReplyDelivery for ScheduledReply {
     }
 
     fn format_answer(&self, answer: &str) -> String {
-        texts::sanitise_answer(answer, &self.channels.0.tool_names, self.narration)
+        let language = self.channels.conversation_language(&self.channel, &self.session);
+        texts::sanitise_answer(answer, &self.channels.0.tool_names, self.narration, language)
     }
 
     fn find_files(&self, _answer: &str) -> Vec<String> {

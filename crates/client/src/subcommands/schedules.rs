@@ -51,7 +51,7 @@ struct ScheduleIdArgs {
 }
 
 #[derive(Debug, clap::Args)]
-#[group(id = "timing", required = true, multiple = false, args = ["cron", "every", "at"])]
+#[command(group = clap::ArgGroup::new("timing").required(true).args(["cron", "every", "at"]))]
 struct AddScheduleArgs {
     /// Fire at the times of a cron expression: minute, hour, day, month, weekday
     #[arg(long, value_name = "EXPRESSION")]

@@ -1,9 +1,12 @@
 //! Schedules over HTTP, on the command line, and into a chat.
 
-use quell_testkit::networks::telegram::{FakeTelegram, TOKEN};
+use quell_testkit::networks::telegram::{FakeTelegram, TOKEN, TelegramTestUser};
 
 use crate::prelude::*;
 
+const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };
+/// A private chat has the id of its user.
+const CHAT: i64 = 77;
 const SHORT_INTERVALS: &str = "[schedules]\nmin_interval_s = 1\n";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,15 +94,53 @@ async fn the_answer_of_a_firing_is_sent_into_a_chat() {
     let daemon = home.with_env("TOKEN", TOKEN).start(quell_exe()).await;
     let made = daemon.api().post("/api/tokens", &json!({"name": "ann", "scope": "write"})).await.expect_status(201);
     let ann = daemon.api().with_token(made["token"].as_str().unwrap());
+    model.script(ScriptedResponse::text("Hello."));
+    telegram.post_message(CHAT, ANN, "hello");
+    telegram.wait_for("the first answer", |it| it.bot_texts(CHAT).contains(&"Hello.")).await;
     let delivery = json!({"channel": "telegram", "to": "77"});
     let body = json!({"every": "1s", "text": "what is new?", "delivery": delivery});
     assert_problem(&ann.post("/api/schedules", &body).await, 400, "invalid_request");
     model.script(ScriptedResponse::text("All is quiet."));
     let schedule = daemon.api().post("/api/schedules", &body).await.expect_status(201);
-    telegram.wait_for("the answer", |it| it.bot_texts(77).contains(&"All is quiet.")).await;
+    telegram.wait_for("the answer", |it| it.bot_texts(CHAT).contains(&"All is quiet.")).await;
     let path = format!("/api/schedules/{}", schedule["id"].as_str().unwrap());
     let paused = daemon.api().patch(&path, &json!({"paused": true})).await.expect_status(200);
     let run = daemon.api().run_view(&format!("{}", paused["lastRun"].as_str().unwrap())).await;
     assert_eq!(run["sessionKey"], schedule["sessionKey"]);
     assert_eq!(run["surface"], "api", "{run:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_see_and_change_their_schedules_in_a_chat() {
+    let _lock = ProcessLock::shared().await;
+    let telegram = FakeTelegram::start().await;
+    let model = ScriptedModel::start().await;
+    let channel = format!(
+        "[channels.telegram]\nkind = \"telegram\"\napi_base = \"{}\"\ntoken_env = \"TOKEN\"\noperators = [\"77\"]\n",
+        telegram.base_url()
+    );
+    let home = DaemonHome::new(&config_toml(&model, &channel));
+    let daemon = home.with_env("TOKEN", TOKEN).start(quell_exe()).await;
+    daemon.api().post("/api/schedules", &json!({"every": "1h", "text": "of the admin"})).await.expect_status(201);
+    let says = async |text: &str, answer: &str| {
+        telegram.post_message(CHAT, ANN, text);
+        telegram.wait_for(answer, |it| it.bot_texts(CHAT).iter().any(|shown| shown.contains(answer))).await;
+    };
+    // An operator sees nobody else's schedules where others read along.
+    says("/schedules", "You have no schedules.").await;
+    let arguments = json!({"text": "look again", "every": "2h", "delivery": {"channel": "telegram", "to": "77"}});
+    model
+        .script(ScriptedResponse::tool_call("c1", "cron_add", &arguments))
+        .script(ScriptedResponse::text("It is made."));
+    says("look every two hours", "It is made.").await;
+    let listed = daemon.api().get("/api/schedules").await.expect_status(200);
+    let made = listed["items"].as_array().unwrap().iter().find(|item| item["createdBy"] == "telegram:77").unwrap();
+    let id = made["id"].as_str().unwrap();
+    says("/schedules", &format!("{id}: 2h (UTC), next at ")).await;
+    says(&format!("/schedules pause {id}"), &format!("The schedule {id} is paused.")).await;
+    says("/schedules", &format!("{id}: 2h (UTC), paused: look again")).await;
+    says(&format!("/schedules resume {id}"), &format!("The schedule {id} fires again, next at ")).await;
+    says(&format!("/schedules remove {id}"), &format!("The schedule {id} is deleted.")).await;
+    says(&format!("/schedules remove {id}"), &format!("You have no schedule {id}")).await;
+    assert_eq!(daemon.api().get("/api/schedules").await.expect_status(200)["items"].as_array().unwrap().len(), 1);
 }
