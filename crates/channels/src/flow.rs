@@ -28,6 +28,8 @@ mod question_texts;
 mod receipt_texts;
 mod reply_delivery;
 mod reply_target;
+mod schedule_commands;
+mod scheduled;
 mod send_retry;
 mod session_waits;
 mod stale_replies;
@@ -151,6 +153,7 @@ impl Channels {
             tool_names: tools,
             approval_messages: ApprovalMessages::default(),
         }));
+        channels.engine().schedules().set_delivery(Arc::new(scheduled::ChannelsOfSchedules::new(&channels)));
         channels.0.scope.spawn(listeners::follow_settings(channels.clone()));
         channels.0.scope.spawn(dispatch::run_dispatch_loop(channels.clone()));
         channels

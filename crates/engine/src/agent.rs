@@ -35,6 +35,7 @@ use quell_kernel::turn::Turn;
 use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSink};
 use quell_mcp::{Mcp, McpClient, McpClientOptions, SessionEndpoint};
 use quell_process::{CommandNetwork, SandboxSpec, Wardens};
+use quell_protocol::schedule::{ScheduleRequest, ScheduleView};
 use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Usage};
 use quell_scope::{Cancelled, Interrupted, Point, Scope};
 use quell_tools::background::BackgroundWork;
@@ -44,6 +45,7 @@ use crate::approvals::Approvals;
 use crate::hooks::Hooks;
 use crate::live_run::{BillingInfo, LiveRun, RunWriter};
 use crate::memory::NoteMemory;
+use crate::schedules::{ScheduleChangeError, Schedules};
 pub use approval::{ApprovalRequest, request_approval};
 use compaction::{CompactionOutcome, CompactionTarget, RequestBudget};
 pub use config::{AgentConfig, Limits, ThinkingSetting, thinking_unsupported};
@@ -58,8 +60,8 @@ pub use registry::{
 };
 pub use sandbox::SandboxSite;
 pub use tools::{
-    SEND_FILE, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names, resource_kind_of_tool,
-    sub_run_report,
+    CRON_ADD, SEND_FILE, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names,
+    resource_kind_of_tool, sub_run_report,
 };
 
 /// An agent, ready to run: its configuration with everything resolved.
@@ -133,6 +135,7 @@ pub struct Services {
     pub sandbox_site: Arc<SandboxSite>,
     pub background: BackgroundWork,
     pub memory: NoteMemory,
+    pub schedules: Schedules,
     pub approvals: Approvals,
     pub limits: Limits,
 }
@@ -147,6 +150,8 @@ pub trait RunControl: FileBackup {
     fn usage_today(&self) -> Usage;
     /// Aborts the run, because a budget is used up.
     fn abort_over_budget(&self, reason: StopReason);
+    /// Makes a schedule for the person of the run. A stop of the run pauses it, even if the future is dropped.
+    fn create_schedule(&self, request: ScheduleRequest) -> BoxFuture<'_, Result<ScheduleView, ScheduleChangeError>>;
     /// Starts a sub-run. Once it is accepted, a stop of this run covers it, even if the future is dropped. The error is
     /// a text for the model.
     fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<Arc<LiveRun>, String>>;

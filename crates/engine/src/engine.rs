@@ -26,6 +26,7 @@ mod reload;
 mod remote_run;
 mod retention;
 mod runs;
+mod schedules;
 mod session_transfer;
 mod sessions;
 mod shutdown;
@@ -64,6 +65,7 @@ use crate::live_run::RunDefaults;
 pub use crate::live_run::{EngineNotice, Follower, Hub, SubscriberOverrun, Subscription};
 use crate::memory::NoteMemory;
 pub use crate::runs::{RunTable, StopResult, Ticket};
+use crate::schedules::Schedules;
 pub use crate::session::{OpenSessionError, OpenSessionOutcome, SessionSettings};
 use crate::session::{SessionDeps, Sessions, run_sweeper};
 use access_audit::AccessAudit;
@@ -88,6 +90,7 @@ pub use remote_run::RemoteFollower;
 pub use retention::Retention;
 use retention::run_retention;
 pub use runs::RunFollow;
+use schedules::run_schedules;
 pub use session_transfer::SessionTransferError;
 pub use sessions::SessionError;
 pub use submission::{StopTextMode, Submission, SubmitError, SubmitOutcome, build_stop_answer};
@@ -218,6 +221,8 @@ impl Engine {
         engine.hooks().notify(HookTrigger::for_daemon(HookEvent::Start));
         engine.0.runs.spawn(run_audit_writer(engine.clone()));
         engine.0.runs.spawn(run_retention(engine.clone()));
+        engine.schedules().reload().await?;
+        engine.0.runs.spawn(run_schedules(engine.clone()));
         Ok(engine)
     }
 
@@ -229,6 +234,7 @@ impl Engine {
     pub fn stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest) -> StopResult {
         let mut stop_result = self.0.runs.stop(scope, &caller.who(), request);
         self.stop_pending_sessions(scope, &caller.who());
+        self.stop_schedules(scope, &caller.who(), request, &mut stop_result);
         stop_result.peers = self.ask_peers_to_stop(scope, caller.who(), request);
         self.log_stop(caller, scope, request, &stop_result);
         stop_result
@@ -352,6 +358,7 @@ impl Engine {
     fn resume_admission(&self) {
         if self.is_open() {
             self.0.runs.set_gate(AdmissionGate::Open);
+            self.0.services.schedules.notify_changed();
             for key in self.0.runs.waiting_sessions() {
                 self.0.sessions.wake_actor(&key);
             }
@@ -456,6 +463,7 @@ fn build_services(
         sandbox_site,
         background,
         memory: NoteMemory::new(store.clone(), config.memory.clone()),
+        schedules: Schedules::new(store.clone(), clock, config.schedules.clone()),
         approvals: Approvals::new(config.approvals),
         limits: config.limits.clone(),
     })

@@ -32,6 +32,7 @@ pub mod registry;
 pub mod retry;
 pub mod routing;
 pub mod run;
+pub mod schedule;
 pub mod secret_lifetime;
 pub mod server_question;
 pub mod session;

@@ -72,7 +72,7 @@ pub(super) fn handle_stop(
             perform_stop(channels, message, AccessLevel::Admin, &stop_scope, is_covered)
         }
     };
-    if stop.engine_stop.peers.is_empty() {
+    if stop.engine_stop.is_carried_out() {
         return reply_to_stop(channels, message, origin, reply_policy, stop);
     }
     // The stop has been carried out here, and is on its way to the other nodes.
@@ -90,13 +90,13 @@ pub(super) fn handle_stop(
 
 /// Adds what other nodes have stopped. A stop of something that is ending there already forces it, as one here does.
 async fn wait_for_peers(channels: &Channels, message: &ChannelMessage, mut stop: PerformedStop) -> PerformedStop {
-    stop.engine_stop.wait_for_peers().await;
+    stop.engine_stop.wait_carried_out().await;
     stop.add_peers();
     if stop.is_empty() && stop.is_still_stopping && !stop.is_forced {
         let caller = channel_caller(&message.channel, &message.sender, stop.caller_scope);
         let request = stop_request(StopLevel::Forced);
         stop.engine_stop = channels.engine().stop(&caller, &stop.scope, &request);
-        stop.engine_stop.wait_for_peers().await;
+        stop.engine_stop.wait_carried_out().await;
         stop.add_peers();
     }
     stop

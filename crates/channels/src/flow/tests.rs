@@ -175,6 +175,7 @@ fn engine_config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
         limits: Limits::default(),
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),
+        schedules: quell_engine::schedules::ScheduleSettings::default(),
         retention: Retention::default(),
         agents: BTreeMap::from([(AgentId::parse("main").unwrap(), agent)]),
         providers: BTreeMap::from([("scripted".to_owned(), provider)]),

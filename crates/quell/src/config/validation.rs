@@ -4,7 +4,9 @@ use quell_channels::config::ChannelConfig;
 use quell_engine::agent::{AgentConfig, RESERVED, check_tool_names, thinking_unsupported};
 use quell_engine::engine::Retention;
 use quell_engine::memory::MemorySettings;
+use quell_engine::schedules::ScheduleSettings;
 use quell_kernel::agent_tree::{AgentTree, AgentTreeError};
+use quell_kernel::schedule::check_zone;
 use quell_protocol::AgentId;
 use quell_server::host_entry_problem;
 
@@ -133,6 +135,7 @@ fn section_problems(config: &Config) -> Vec<ConfigProblem> {
     let bad_host = config.server.allowed_hosts.iter().find_map(|name| host_entry_problem(name));
     found.extend(bad_host.map(|text| ConfigProblem { key: "server.allowed_hosts".to_owned(), text }));
     memory_problems(&config.memory, &mut |key, text| found.push(ConfigProblem { key: key.to_owned(), text }));
+    schedule_problems(&config.schedules, &mut |key, text| found.push(ConfigProblem { key: key.to_owned(), text }));
     found.extend(retention_problems(&config.retention));
     found.extend(
         config.messages.first_problem().map(|(key, text)| ConfigProblem { key: format!("messages.{key}"), text }),
@@ -181,6 +184,15 @@ fn parent_problem(tree: &AgentTree<'_>, id: &AgentId, agent: &AgentConfig) -> Op
         // Only the child of the unknown parent reports it.
         AgentTreeError::Unknown(_) => None,
         bad @ (AgentTreeError::Circle(_) | AgentTreeError::TooDeep) => Some(bad.to_string()),
+    }
+}
+
+fn schedule_problems(schedules: &ScheduleSettings, report: &mut impl FnMut(&str, String)) {
+    if let Err(error) = check_zone(&schedules.timezone) {
+        report("schedules.timezone", error.to_string());
+    }
+    if schedules.min_interval_s == 0 {
+        report("schedules.min_interval_s", "0 must be at least 1; the default is 60".to_owned());
     }
 }
 

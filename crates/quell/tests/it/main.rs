@@ -46,6 +46,7 @@ mod processes;
 mod queue_and_abort;
 mod resource_limits;
 mod sandbox;
+mod schedules;
 mod sessions;
 mod shutdown;
 mod skills;

@@ -593,6 +593,7 @@ pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> E
         approvals: quell_engine::engine::ApprovalSettings::default(),
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),
+        schedules: quell_engine::schedules::ScheduleSettings::default(),
         retention: Retention::default(),
         agents: BTreeMap::from([(parse_agent_id("main"), model)]),
         providers: BTreeMap::from([("scripted".to_owned(), provider_config(base_url))]),

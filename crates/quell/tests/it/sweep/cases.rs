@@ -122,6 +122,16 @@ fn tool_cases() -> Vec<SweepCase> {
             .when(|case_run| wait_pending_approval(case_run).boxed())
             .check_after(|case_run| check_late_approval(case_run).boxed())
             .shows(&["Not started"]),
+        SweepCase::new("making a schedule")
+            .prepare(|case_run| script_call(case_run, "cron_add", &json!({"text": "look again", "every": "1h"})))
+            .at(Point::Remember, 1)
+            .check_after(|case_run| check_schedule_paused(case_run).boxed())
+            .shows(&["Stopped while it ran"]),
+        // The first one belongs to the notes.
+        SweepCase::new("listing schedules")
+            .prepare(|case_run| script_call(case_run, "cron_list", &json!({})))
+            .at(Point::Recall, 2)
+            .shows(&["Stopped while it ran"]),
         SweepCase::new("background process")
             .prepare(script_background)
             .when(|case_run| wait_background_running(case_run).boxed())
@@ -323,6 +333,19 @@ async fn check_background_gone(case_run: &CaseRun<'_>) {
     let row = rows.iter().rfind(|row| row.kind == ResourceKind::Process).unwrap();
     assert_ne!(row.process.as_ref().unwrap().pid, 0, "{row:#?}");
     assert!(matches!(row.how.as_str(), "term" | "kill"), "{row:#?}");
+}
+
+/// The schedule that the run was making is stored all the same, and paused.
+async fn check_schedule_paused(case_run: &CaseRun<'_>) {
+    let engine = &case_run.sweep.test_engine.engine;
+    let made = poll_until("the schedule is stored with its pause", async || {
+        let listed = engine.list_schedules(&root()).await.unwrap();
+        let is_stored = !engine.schedules().has_unstored_pauses();
+        listed.into_iter().find(|view| is_stored && view.created_by_run.as_ref() == Some(&case_run.run))
+    })
+    .await;
+    assert!(made.paused.is_some(), "{made:#?}");
+    assert!(engine.delete_schedule(&root(), &made.id).await.unwrap());
 }
 
 async fn wait_pending_approval(case_run: &CaseRun<'_>) {

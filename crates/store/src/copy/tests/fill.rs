@@ -12,7 +12,8 @@ use crate::conformance::{
 };
 use crate::{
     ArchivedHistoryItem, FileBefore, FileChange, JournalRow, Note, NoteScope, PrivateEndpoints, QueuedWebhook, RunRow,
-    RunSpend, SessionSetup, SessionSetupAccess, Store, StoredAgent, StoredCookie, StoredRunState, StoredToken,
+    RunSpend, ScheduleQuota, SessionSetup, SessionSetupAccess, Store, StoredAgent, StoredCookie, StoredRunState,
+    StoredSchedule, StoredToken,
 };
 
 /// A zero byte, the character that encodes it, and what a line of `COPY` escapes.
@@ -161,6 +162,8 @@ async fn fill_access(store: &Store) {
         created_by: admin(),
     };
     store.agents().create(agent).await.unwrap();
+    let schedule = StoredSchedule { id: "daily".into(), owner: admin(), revision: 7, definition: ODD.into() };
+    store.schedules().create(schedule, ScheduleQuota { per_owner: 1, total: 1 }).await.unwrap();
     // The highest number is of an entry that is gone.
     let times = ["2026-11-20", "2026-11-20", "2026-01-01"];
     let mut entries: Vec<_> = times.iter().map(|time| deletion_entry(time, ODD)).collect();
