@@ -177,7 +177,9 @@ fn point_cases() -> Vec<SweepCase> {
             Point::Pictures => case.agent("seeing").prepare(|case_run| send_picture_turn(case_run).boxed()),
             Point::KeepPictures => case.prepare(|run| script_call(run, "test__picture", &json!({"text": "a dot"}))),
             Point::Skills => case.agent("skilled").prepare(script_short_answer),
-            Point::Attachments | Point::Delivery => case.sent_by_channel().prepare(script_short_answer),
+            Point::Attachments | Point::Transcription | Point::Speech | Point::Delivery => {
+                case.sent_by_channel().prepare(script_short_answer)
+            }
             Point::ProcessWait => case.prepare(script_process_wait),
             Point::WorkdirLock | Point::FileBackup => case.prepare(script_write),
             Point::Approval => case.agent("asking").prepare(script_setsid_child),
