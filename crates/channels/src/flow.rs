@@ -36,6 +36,7 @@ mod stale_replies;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod voice;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

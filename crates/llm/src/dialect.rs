@@ -62,6 +62,11 @@ pub(super) trait Dialect: fmt::Debug + Sync {
         true
     }
 
+    /// Whether a server of this dialect can have OpenAI's audio endpoints.
+    fn has_audio(&self) -> bool {
+        false
+    }
+
     fn key_header(&self, key: &str) -> (HeaderName, String);
 
     /// The headers of each request, besides the key and those that all dialects have.

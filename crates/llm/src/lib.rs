@@ -8,6 +8,7 @@
 
 mod active_requests;
 mod attempt_failure;
+mod audio;
 mod config;
 pub mod demo;
 mod dialect;
@@ -36,6 +37,7 @@ use quell_protocol::{AgentId, RunId, Usage};
 use quell_scope::Scope;
 
 pub use active_requests::ActiveRequests;
+pub use audio::{MAX_SPEECH_CHARS, Recording, SPEECH_MEDIA_TYPE};
 pub use config::{ProviderConfig, ProviderConfigError};
 pub use dialect::{Conversation, ProviderEnvironment};
 pub use error::{ModelError, ModelTimeout};

@@ -74,6 +74,10 @@ points! {
     SubRun,
     AfterTool,
     Attachments,
+    /// A voice message is being transcribed.
+    Transcription,
+    /// An answer is being spoken.
+    Speech,
     Delivery,
 }
 

@@ -11,6 +11,7 @@ mod ordering;
 mod replies;
 mod stale_replies;
 mod stops;
+mod voice;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

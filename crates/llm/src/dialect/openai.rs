@@ -153,6 +153,11 @@ impl Dialect for ChatCompletions {
         self.environment
     }
 
+    fn has_audio(&self) -> bool {
+        // The demo model has only completions.
+        self.environment.is_some()
+    }
+
     fn key_header(&self, key: &str) -> (HeaderName, String) {
         (AUTHORIZATION, format!("Bearer {key}"))
     }

@@ -152,10 +152,24 @@ fn channel_problem(config: &Config, name: &str, channel: &ChannelConfig) -> Opti
     if let Err(bad) = channel.validate(name) {
         return Some(ConfigProblem { key: key(bad.key), text: bad.problem });
     }
+    if let Some((voice_key, model)) = unknown_voice_model(config, channel) {
+        let text =
+            format!("no provider serves the model {model:?}; models are named provider/model, with a [providers.X]");
+        return Some(ConfigProblem { key: key(voice_key), text });
+    }
     let agent = channel.agent.as_ref()?;
     let is_there = config.agents.contains_key(agent) || (config.agents.is_empty() && agent.as_str() == "main");
     let text = || format!("there is no [agents.{agent}]; the agent of a channel stands in this file, too");
     (!is_there).then(|| ConfigProblem { key: key("agent"), text: text() })
+}
+
+/// A model of the channel's voice rule that no configured provider has.
+fn unknown_voice_model<'a>(config: &Config, channel: &'a ChannelConfig) -> Option<(&'static str, &'a str)> {
+    let is_known = |model: &str| {
+        let parts = model.split_once('/').filter(|(_, name)| !name.is_empty());
+        parts.is_some_and(|(provider, _)| config.providers.contains_key(provider))
+    };
+    channel.voice.iter().flat_map(|voice| voice.models()).find(|(_, model)| !is_known(model))
 }
 
 /// Treats limits that would delete everything as mistakes.

@@ -198,7 +198,9 @@ fn point_cases() -> Vec<SweepCase> {
                 .agent("chained")
                 .prepare(|case_run| script_model(case_run, [out_of_credit(), ScriptedResponse::text("Here it is.")])),
             Point::Skills => case.agent("skilled").prepare(script_short_answer),
-            Point::Attachments | Point::Delivery => case.sent_by_channel().prepare(script_short_answer),
+            Point::Attachments | Point::Transcription | Point::Speech | Point::Delivery => {
+                case.sent_by_channel().prepare(script_short_answer)
+            }
             Point::ProcessWait => case.prepare(script_process_wait),
             Point::WorkdirLock | Point::FileBackup => case.prepare(script_write),
             Point::Approval => case.agent("asking").prepare(script_setsid_child),
