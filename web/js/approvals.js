@@ -5,6 +5,7 @@ import * as api from "./api.js";
 import { h, icon, reconcileChildren, setText } from "./dom.js";
 import { errorText } from "./error-texts.js";
 import { shortId } from "./ids.js";
+import { questionForm } from "./question-form.js";
 import * as clock from "./server-clock.js";
 import * as store from "./store.js";
 import { callArgumentLines, escapeInvisible, millis, oneLine, t, timeElement } from "./texts.js";
@@ -71,7 +72,7 @@ const KEY_BUTTONS = { y: ".allow", s: ".allow-session", n: ".deny" };
 function answerByKey(event) {
   const card = event.currentTarget;
   const isPlain = !event.repeat && !event.ctrlKey && !event.altKey && !event.metaKey;
-  if (!isPlain || event.target.closest("input, textarea") || card.classList.contains("click-guard")) {
+  if (!isPlain || event.target.closest("input, textarea, select") || card.classList.contains("click-guard")) {
     return;
   }
   const button = card.querySelector(KEY_BUTTONS[event.key.toLowerCase()] ?? "none");
@@ -91,10 +92,13 @@ function guardAgainstClick(card) {
 }
 
 function createCard(row) {
+  const form = row.question ? questionForm(row.question) : null;
   const title = h(
     "h2",
     { id: `approval-${row.id}` },
-    t("approvals.wants", { agent: oneLine(row.agent, 60) }),
+    row.question
+      ? t("approvals.asks", { server: oneLine(row.question.server, 60) })
+      : t("approvals.wants", { agent: oneLine(row.agent, 60) }),
     " ",
     h("code", {}, escapeInvisible(row.tool)),
   );
@@ -110,11 +114,15 @@ function createCard(row) {
     },
     title,
     ...escalationElements(row.escalation),
-    h(
-      "pre",
-      { class: "approval-call", tabindex: "0", "aria-label": t("approvals.arguments") },
-      callArgumentLines(row.arguments).join("\n"),
-    ),
+    ...(form
+      ? form.elements
+      : [
+          h(
+            "pre",
+            { class: "approval-call", tabindex: "0", "aria-label": t("approvals.arguments") },
+            callArgumentLines(row.arguments).join("\n"),
+          ),
+        ]),
     h(
       "p",
       { class: "approval-facts" },
@@ -137,7 +145,7 @@ function createCard(row) {
       h("span", { class: "countdown" }),
     ),
     row.quorum > 1 ? h("p", { class: "approval-facts approval-quorum" }, quorumText(row)) : null,
-    ...answerElements(row),
+    ...(form ? questionAnswerElements(row, form) : answerElements(row)),
   );
   return card;
 }
@@ -179,6 +187,21 @@ function answerElements(row) {
   ];
 }
 
+/** The buttons that answer or decline a question of an MCP server. */
+function questionAnswerElements(row, form) {
+  const { allow, deny, missing } = allowedAnswers(store.get("me"), row);
+  const accept = () => ({ decision: "allow", fields: form.readFields() });
+  return [
+    h(
+      "div",
+      { class: "approval-answers" },
+      allow ? answerButton(row, "answer", "done", accept) : null,
+      deny ? answerButton(row, "decline", "close", () => ({ decision: "deny" })) : null,
+    ),
+    missing ? h("p", { class: "approval-facts" }, t(`approvals.missing.${missing}`)) : null,
+  ];
+}
+
 /**
  * What a caller may answer: `{allow, deny, missing}`, where `missing` says why it may not allow the call. The daemon
  * enforces the same rule (kernel/approval); here it hides buttons that would be refused.
@@ -192,6 +215,10 @@ export function allowedAnswers(me, row) {
 }
 
 function missingForAllow(me, row, { canApprove, isAdmin, isOwn }) {
+  // A question is for the user who sent the message.
+  if (row.question && isOwn && me.answersOwnCalls) {
+    return null;
+  }
   if (!canApprove) {
     return "approve";
   }
@@ -271,7 +298,8 @@ async function sendAnswer(row, answer, button) {
       store.get("approvals").filter((other) => other.id !== row.id),
     );
     const tool = oneLine(row.tool, 60);
-    toasts.info(answered?.state === "pending" ? quorumText(answered) : t(`approvals.${answer.decision}.done`, { tool }));
+    const word = row.question ? { allow: "answer", deny: "decline" }[answer.decision] : answer.decision;
+    toasts.info(answered?.state === "pending" ? quorumText(answered) : t(`approvals.${word}.done`, { tool }));
   } catch (problem) {
     // Another client, a stop or the expiry has already decided the call: not an error of the page.
     if (problem.status === 409) {

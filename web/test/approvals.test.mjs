@@ -45,6 +45,14 @@ test("the principal of the run allows its calls only as a person", () => {
   });
 });
 
+test("the user answers a question as a person, without the right to allow calls", () => {
+  const asked = { ...row, question: { server: "files", message: "Which?", fields: [] } };
+  const person = { ...me("ann", "write"), answersOwnCalls: true };
+  assert.deepEqual(allowedAnswers(person, asked), { allow: true, deny: true, missing: null });
+  assert.equal(allowedAnswers(me("ann", "write"), asked).missing, "approve");
+  assert.equal(allowedAnswers({ ...me("bob", "write"), answersOwnCalls: true }, asked).missing, "approve");
+});
+
 test("who has allowed a call leaves the rest to others", () => {
   const counted = { ...row, quorum: 2, allowedBy: [{ principal: "bob", surface: "page" }] };
   assert.deepEqual(allowedAnswers(me("bob", "admin"), counted), { allow: false, deny: true, missing: "another" });

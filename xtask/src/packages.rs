@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 
 use crate::{command, command_succeeds, run_checked};
 use daemon_autostart::AutostartBlock;
-use python_tools::{PythonTool, SCHEMATHESIS, SYNAPSE};
+use python_tools::{FASTMCP, MODEL_CLIENTS, PythonTool, SCHEMATHESIS, SYNAPSE};
 
 /// Tests that need the same packages.
 struct PackageGroup {
@@ -92,6 +92,20 @@ const GROUPS: &[PackageGroup] = &[
         skip_variable: Some("QUELL_SKIP_SCHEMATHESIS"),
         packages: VENV_PACKAGES,
         python_tool: Some(&SCHEMATHESIS),
+    },
+    PackageGroup {
+        test_subject: "the official clients of model providers",
+        name_filters: &["official_clients", "dialects"],
+        skip_variable: Some("QUELL_SKIP_MODEL_CLIENTS"),
+        packages: VENV_PACKAGES,
+        python_tool: Some(&MODEL_CLIENTS),
+    },
+    PackageGroup {
+        test_subject: "MCP servers in Python",
+        name_filters: &["mcp", "fastmcp"],
+        skip_variable: Some("QUELL_SKIP_FASTMCP"),
+        packages: VENV_PACKAGES,
+        python_tool: Some(&FASTMCP),
     },
     PackageGroup {
         test_subject: "PostgreSQL 15 or newer",
@@ -314,9 +328,10 @@ mod tests {
     const IRC: &PackageGroup = &GROUPS[1];
     const MATRIX: &PackageGroup = &GROUPS[2];
     const OPENAPI: &PackageGroup = &GROUPS[3];
-    const POSTGRES: &PackageGroup = &GROUPS[4];
-    const NATS: &PackageGroup = &GROUPS[5];
-    const NODES: &PackageGroup = &GROUPS[6];
+    const MCP: &PackageGroup = &GROUPS[4];
+    const POSTGRES: &PackageGroup = &GROUPS[5];
+    const NATS: &PackageGroup = &GROUPS[6];
+    const NODES: &PackageGroup = &GROUPS[7];
 
     fn package_state<'a>(group: &'static PackageGroup, names: &[&str], filters: &'a [String]) -> PackageState<'a> {
         let missing = group.packages.iter().filter(|package| names.contains(&package.name)).collect();
@@ -361,6 +376,7 @@ mod tests {
             (MATRIX, "python3", "openapi", Nothing),
             (MATRIX, "python3", "channel", Install(vec!["python3"])),
             (OPENAPI, "python3", "matrix", Nothing),
+            (MCP, "python3", "mcp::real_servers", Install(vec!["python3"])),
             (OPENAPI, "python3", "openapi", Install(vec!["python3"])),
             (POSTGRES, "postgresql", "tidy", Nothing),
             (POSTGRES, "postgresql", "store::postgres", Install(vec!["postgresql"])),

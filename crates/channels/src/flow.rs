@@ -24,6 +24,7 @@ mod notice_sender;
 mod notices;
 mod operations;
 mod progress;
+mod question_texts;
 mod receipt_texts;
 mod reply_delivery;
 mod reply_target;
@@ -35,6 +36,7 @@ mod stale_replies;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod voice;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -13,10 +13,12 @@ use quell_kernel::approval::{
     ApprovalInput, ApprovalStep, Approver, DecisionForbidden, OwnCallRule, apply_to_approval, authorize_decision,
 };
 use quell_kernel::approval_rules::{Allowance, AllowanceProblem};
+use quell_kernel::server_question::{QuestionProblem, check_question_answer};
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalRule, ApprovalState, Decision, MAX_REASON_CHARS};
 use quell_protocol::{Requester, Surface};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -107,6 +109,8 @@ pub enum AnswerError {
     ReasonTooLong,
     #[error(transparent)]
     WrongScope(AllowanceProblem),
+    #[error(transparent)]
+    WrongFields(QuestionProblem),
 }
 
 impl Approvals {
@@ -167,12 +171,16 @@ impl Approvals {
         if reason.as_ref().is_some_and(|reason| reason.chars().count() > MAX_REASON_CHARS) {
             return Err(AnswerError::ReasonTooLong);
         }
-        let table = self.lock_table();
+        let mut table = self.lock_table();
         let row = table.find(id).ok_or_else(|| AnswerError::Unknown(id.to_owned()))?.clone();
         let rule = table.settings.own_call_rule();
         authorize_decision(approver, &row, decision, rule)
             .map_err(|why| AnswerError::NotAllowed(id.to_owned(), why))?;
+        let fields = check_fields(&answer, &row).map_err(AnswerError::WrongFields)?;
         let allowance = Allowance::of_answer(&answer, &row).map_err(AnswerError::WrongScope)?;
+        if let Some(open) = table.pending.get_mut(id) {
+            open.row.answer_fields = fields;
+        }
         let by = Requester { principal: approver.principal.clone(), surface };
         let rule = allowance.into_rule(&row, Self::new_id(), by.clone(), at);
         let input = match decision {
@@ -231,6 +239,19 @@ impl Approvals {
     }
 }
 
+/// The fields of an accepted answer to a question, in its types.
+fn check_fields(answer: &ApprovalAnswer, row: &ApprovalRow) -> Result<Option<Map<String, Value>>, QuestionProblem> {
+    let Some(question) = &row.question else {
+        return if answer.fields.is_some() { Err(QuestionProblem::NoQuestion) } else { Ok(None) };
+    };
+    match answer.decision {
+        _ if answer.scope.is_some() || answer.pattern.is_some() => Err(QuestionProblem::WithScope),
+        Decision::Deny if answer.fields.is_some() => Err(QuestionProblem::DeclinedWithFields),
+        Decision::Deny => Ok(None),
+        Decision::Allow => check_question_answer(question, answer.fields.as_ref()).map(Some),
+    }
+}
+
 impl ApprovalTable {
     /// An approval that is pending, or was settled recently.
     fn find(&self, id: &str) -> Option<&ApprovalRow> {
@@ -254,6 +275,11 @@ impl ApprovalWaiter {
         // answered.
         let settled_row = self.row_receiver.wait_for(|row| row.state != ApprovalState::Pending).await;
         settled_row.map_or(ApprovalState::TimedOut, |row| row.state.clone())
+    }
+
+    /// The fields of the accepted answer to a question, once it is settled.
+    pub fn answer_fields(&self) -> Map<String, Value> {
+        self.row_receiver.borrow().answer_fields.clone().unwrap_or_default()
     }
 }
 
@@ -297,6 +323,8 @@ mod tests {
             tool: text.clone(),
             arguments: serde_json::Value::Null,
             escalation: None,
+            question: None,
+            answer_fields: None,
             requested_at: text.clone(),
             expires_at: text,
             own_model: false,

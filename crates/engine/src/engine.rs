@@ -34,6 +34,7 @@ mod submission;
 mod tokens;
 mod undo;
 mod visibility;
+mod voice;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -84,6 +85,7 @@ pub use notes::NoteFilter;
 pub use peer_agents::AgentActivity;
 pub use peers::{PeerMessages, PeerService};
 pub use placement::{Placement, PlacementError};
+pub use quell_llm::{MAX_SPEECH_CHARS, SPEECH_MEDIA_TYPE};
 use recovery::Recovery;
 pub use reload::{ReloadError, ReloadSummary};
 pub use remote_run::RemoteFollower;
@@ -95,6 +97,7 @@ pub use session_transfer::SessionTransferError;
 pub use sessions::SessionError;
 pub use submission::{StopTextMode, Submission, SubmitError, SubmitOutcome, build_stop_answer};
 pub use undo::UndoError;
+pub use voice::VoiceError;
 
 /// How often the maintenance task aborts expired runs and drops what is no longer needed (row A6 in
 /// `docs/design/requirements.md`). The exact timers belong to each run.
@@ -440,6 +443,7 @@ fn build_services(
         servers: config.mcp.clone(),
         wardens: wardens.clone(),
         environment: config.environment.clone(),
+        data_dir: config.data_dir.clone(),
         times: config.stop_timeouts,
         clock,
     })?;

@@ -72,6 +72,12 @@ pub fn authorize_decision(
         // A call that does not run is harmless, and the owner may stop the whole run anyway.
         Decision::Deny if may_approve || is_own => Ok(()),
         Decision::Deny => Err(DecisionForbidden::MissingApproveScope),
+        // A question is for the user. A token alone may be read by a process of the agent, which must not answer it.
+        Decision::Allow
+            if is_own && row.question.is_some() && (approver.verified_person || rule == OwnCallRule::Allowed) =>
+        {
+            Ok(())
+        }
         Decision::Allow if !may_approve => Err(DecisionForbidden::MissingApproveScope),
         Decision::Allow if row.own_model && !approver.admin => Err(DecisionForbidden::OwnModelNeedsAdmin),
         Decision::Allow if is_own && !approver.verified_person && rule == OwnCallRule::PersonOnly => {
@@ -140,6 +146,7 @@ fn count_allowance(row: &ApprovalRow, by: Requester) -> ApprovalStep {
 
 #[cfg(test)]
 mod tests {
+    use quell_protocol::question::ServerQuestion;
     use quell_protocol::{AgentId, CallId, RunId, SessionKey, Surface};
 
     use super::*;
@@ -160,6 +167,8 @@ mod tests {
             tool: "shell".to_owned(),
             arguments: serde_json::Value::Null,
             escalation: None,
+            question: None,
+            answer_fields: None,
             requested_at: String::new(),
             expires_at: String::new(),
             own_model,
@@ -205,6 +214,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_question_is_answered_by_the_user_as_a_person() {
+        let question = ServerQuestion { server: "s".to_owned(), message: "m".to_owned(), fields: Vec::new() };
+        let row = ApprovalRow { question: Some(Box::new(question)), ..row(false, 1) };
+        let check = |name: &str, verified_person, rule| {
+            let approver = Approver { principal: principal(name), admin: false, approve: false, verified_person };
+            authorize_decision(&approver, &row, Decision::Allow, rule)
+        };
+        assert_eq!(check("ann", true, OwnCallRule::PersonOnly), Ok(()));
+        assert_eq!(check("ann", false, OwnCallRule::Allowed), Ok(()));
+        assert_eq!(check("ann", false, OwnCallRule::PersonOnly), Err(DecisionForbidden::MissingApproveScope));
+        assert_eq!(check("bob", true, OwnCallRule::Allowed), Err(DecisionForbidden::MissingApproveScope));
     }
 
     fn by(name: &str, surface: Surface) -> Requester {

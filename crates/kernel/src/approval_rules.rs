@@ -183,6 +183,8 @@ mod tests {
             tool: "shell".to_owned(),
             arguments: json!({"command": command}),
             escalation: None,
+            question: None,
+            answer_fields: None,
             requested_at: String::new(),
             expires_at: String::new(),
             own_model: false,

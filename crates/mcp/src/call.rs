@@ -13,7 +13,7 @@ use quell_scope::{Held, Release, Scope};
 use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest, JsonObject, RequestId};
 use rmcp::service::{PeerRequestOptions, RequestHandle};
 use rmcp::{RoleClient, ServiceError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use self::cancellation::CancelReason;
@@ -21,6 +21,7 @@ use super::connect_problem::ConnectProblem;
 use super::instance::{InstanceEnd, InstanceLease, InstanceShutdown, InstanceState, McpConnection, ServerInstance};
 use super::late_calls::UnconfirmedCall;
 use super::message_monitor::CallMonitor;
+use super::questions::{OpenQuestions, PendingQuestion};
 use super::result::{self, ToolAnswer};
 
 /// How long a process whose connection broke may take to end by itself; its end tells the reason.
@@ -33,6 +34,8 @@ pub(super) type LeasedConnection = (InstanceLease, Arc<McpConnection>);
 pub(super) enum CallUpdate {
     /// A progress report of the server.
     Progress(String),
+    /// The server asks the user.
+    Question(PendingQuestion),
     Done(ToolAnswer),
 }
 
@@ -137,6 +140,8 @@ impl McpCall {
         params.arguments = arguments;
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let options = PeerRequestOptions::no_options();
+        let connection = Arc::clone(&self.connection);
+        let askable = connection.monitor.askable_calls.register(self.run.clone(), self.updates.clone());
         // A request that waits for room is not sent yet; dropping it has no effect.
         // waits: until the run is stopped or the caller is gone, in `stopped_or_abandoned`.
         let sent = tokio::select! {
@@ -150,7 +155,10 @@ impl McpCall {
         };
         let id = handle.id.clone();
         let monitor = self.connection.monitor.call_monitor(&id);
-        match self.await_answer(&mut handle, &monitor).await {
+        let answered = self.await_answer(&mut handle, &monitor, askable.watch_questions()).await;
+        // From now on the server can ask nobody.
+        drop(askable);
+        match answered {
             CallWait::Cancelled(reason) => match handle.rx.try_recv() {
                 // The answer was there when the wait ended, so there is nothing to cancel.
                 Ok(answer) => self.finish(CallWait::Answered(Box::new(answer)), Some(id)).await,
@@ -168,13 +176,21 @@ impl McpCall {
         UnconfirmedCall { run: self.run.clone(), resource: self.held.id(), server: name, is_url, late_from }
     }
 
-    async fn await_answer(&self, request: &mut McpRequestHandle, monitor: &CallMonitor) -> CallWait {
+    async fn await_answer(
+        &self,
+        request: &mut McpRequestHandle,
+        monitor: &CallMonitor,
+        mut questions: watch::Receiver<OpenQuestions>,
+    ) -> CallWait {
         let instance = self.lease.instance();
         let (mut changes, started) = (monitor.watch_changes(), Instant::now());
         loop {
             changes.borrow_and_update();
             self.send_progress(monitor);
-            let timeout_at = monitor.last_progress().unwrap_or(started) + instance.server.call_timeout;
+            // A person may take longer to answer than a server.
+            let asked = *questions.borrow_and_update();
+            let last_sign = monitor.last_progress().max(asked.last_closed_at()).unwrap_or(started);
+            let timeout_at = last_sign + instance.server.call_timeout;
             // All arms wait for conditions, and an answer stays in the handle until it is received.
             // waits: until the run is stopped or the caller is gone, in `stopped_or_abandoned`.
             tokio::select! {
@@ -189,7 +205,8 @@ impl McpCall {
                 },
                 cause = instance.wait_immediate_end() => return CallWait::ServerEnding(format!("it was restarted because {cause}")),
                 _ = changes.changed() => {}
-                () = sleep_until(timeout_at) => return CallWait::Cancelled(CancelReason::TimedOut),
+                Ok(()) = questions.changed() => {}
+                () = sleep_until(timeout_at), if !asked.is_any_open() => return CallWait::Cancelled(CancelReason::TimedOut),
             }
         }
     }

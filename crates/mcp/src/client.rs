@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use quell_process::{CommandNetwork, OutputSink, SandboxSpec};
 use quell_protocol::{ResourceKind, RunId, SessionKey, ToolOutputStream};
 use quell_scope::{Cancelled, Point, Scope};
@@ -12,6 +15,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::call::{CallUpdate, LeasedConnection, McpCall, wait_until_ready};
+use super::questions::{PendingQuestion, QuestionAsker};
 use super::result::{self, ToolAnswer};
 use super::server::{McpServer, OfferedTool};
 use super::tool_names::server_of_tool;
@@ -20,6 +24,9 @@ use quell_kernel::ToolSpec;
 
 /// Updates of a call that are queued for its run; more progress is dropped.
 const MAX_QUEUED_UPDATES: usize = 64;
+
+/// How long a step waits for a changed list of tools; then the older list is offered.
+const MAX_LIST_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub struct McpClientOptions {
@@ -63,6 +70,8 @@ pub struct McpCallContext<'a> {
     pub output_limit: usize,
     /// Receives the server's progress reports.
     pub sink: &'a mut dyn OutputSink,
+    /// Asks the user what the server wants to know.
+    pub asker: &'a dyn QuestionAsker,
 }
 
 impl McpClient {
@@ -82,7 +91,8 @@ impl McpClient {
     }
 
     /// The tools that may be offered now. Servers whose tools are unknown are started first, all at once. One that
-    /// cannot be started offers none, and this run does not wait for it again.
+    /// cannot be started offers none, and this run does not wait for it again. A list that a server announced as changed
+    /// is waited for.
     ///
     /// # Errors
     /// [`Cancelled`] when the scope was cancelled first.
@@ -97,6 +107,9 @@ impl McpClient {
             let failed = unknown.iter().zip(connected).filter(|(_, arrival)| arrival.is_err());
             self.lock_failed_servers().extend(failed.map(|(server, _)| server.name.clone()));
         }
+        let changing = self.servers.iter().filter_map(|server| self.pool.ready_connection(server, &self.options));
+        let listing = changing.map(|connection| async move { connection.wait_listed(MAX_LIST_WAIT).await });
+        scope.race(Point::McpTools, join_all(listing)).await?;
         let tools = self.servers.iter().filter_map(|server| self.pool.offered_tools(server, &self.options));
         let mut specs = Vec::new();
         for tools in tools {
@@ -182,21 +195,40 @@ impl<'c> ServerTool<'c> {
         let call = McpCall { scope: scope.clone(), lease, connection, held, run, updates, output_limit: limit };
         scope.spawn(call.run(own_name.clone(), arguments.as_object().cloned()));
         scope.check(Point::McpCall)?;
+        let mut questions = FuturesUnordered::new();
         loop {
             // A stop does not end this wait: the task of the call handles the stop within its time limits and sends the
             // outcome.
             let update = tokio::select! {
                 biased;
                 () = scope.forced() => return Err(Cancelled),
+                Some(()) = questions.next() => continue,
                 news = update_receiver.recv() => news,
             };
             match update {
                 Some(CallUpdate::Progress(text)) => context.sink.output(ToolOutputStream::Stdout, &text),
+                Some(CallUpdate::Question(question)) => questions.push(answer_question(context.asker, question)),
                 Some(CallUpdate::Done(result)) => return Ok(result),
                 // The request was never sent, because the scope was cancelled first.
                 None => return Err(Cancelled),
             }
         }
+    }
+}
+
+/// Asks the user and sends the answer. A stop, or a server that withdraws its question, ends it without one.
+async fn answer_question(asker: &dyn QuestionAsker, pending: PendingQuestion) {
+    let PendingQuestion { question, mut reply } = pending;
+    // Dropping the question withdraws it.
+    // waits: until the run is stopped, which `ask` races, or the server has gone on.
+    let answer = tokio::select! {
+        biased;
+        () = reply.closed() => return,
+        answer = asker.ask(question) => answer,
+    };
+    if let Ok(answer) = answer {
+        // This fails if the server has withdrawn the question meanwhile.
+        let _ = reply.send(answer);
     }
 }
 
@@ -210,7 +242,6 @@ impl std::fmt::Debug for McpCallContext<'_> {
 mod tests {
     use std::collections::BTreeMap;
     use std::net::TcpListener;
-    use std::time::Duration;
 
     use quell_kernel::StopTimeouts;
     use quell_process::{WardenExe, Wardens};
@@ -230,6 +261,7 @@ mod tests {
             servers: BTreeMap::from([("far".to_owned(), McpConfig { url, ..McpConfig::default() })]),
             wardens: Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap(),
             environment: Vec::new(),
+            data_dir: PathBuf::from("/"),
             times: StopTimeouts::default(),
             clock: Clock::start(),
         })

@@ -43,6 +43,9 @@ pub struct McpConfig {
     /// The key. The binary reads it from `api_key_env`; it is never in the configuration file.
     #[serde(skip)]
     pub api_key: Option<SecretString>,
+    /// True for a server with `url` that asks for a sign-in by OAuth: `quell mcp login NAME` stores the tokens.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub oauth: bool,
     /// The addresses that the URL may lead to; any, for a configured server.
     #[serde(skip)]
     pub addresses: quell_net::AddressPolicy,
@@ -116,6 +119,12 @@ impl McpConfig {
                 return Err(error(key, "belongs to a server with `command`".to_owned()));
             }
             ServerLocation::Command(_) | ServerLocation::Url(_) => {}
+        }
+        if self.oauth && self.url.is_none() {
+            return Err(error("oauth", "belongs to a server with `url`".to_owned()));
+        }
+        if self.oauth && self.api_key_env.is_some() {
+            return Err(error("oauth", "excludes `api_key_env`: a sign-in or a key, not both".to_owned()));
         }
         self.header_list().map_err(|problem| error("headers", problem))?;
         if let Some(name) = self.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
@@ -200,6 +209,8 @@ mod tests {
     #[case::no_url(McpConfig { url: Some("localhost:3000".into()), ..McpConfig::default() }, "url", "no URL")]
     #[case::headers(McpConfig { headers: BTreeMap::from([("a".into(), "b".into())]), ..command_config() }, "headers", "`url`")]
     #[case::variable(McpConfig { env: BTreeMap::from([("A=B".into(), "c".into())]), ..command_config() }, "env", "variable")]
+    #[case::signs_in_at_a_program(McpConfig { oauth: true, ..command_config() }, "oauth", "`url`")]
+    #[case::key_and_sign_in(McpConfig { url: Some("http://127.0.0.1/mcp".into()), oauth: true, api_key_env: Some("KEY".into()), ..McpConfig::default() }, "oauth", "excludes")]
     #[case::no_time(McpConfig { start_timeout_s: Some(0), ..command_config() }, "start_timeout_s", "from 1")]
     fn a_wrong_section_is_refused(#[case] config: McpConfig, #[case] key: &str, #[case] says: &str) {
         let error = config.check("tools").unwrap_err();

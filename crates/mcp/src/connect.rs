@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use quell_scope::Scope;
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, ClientResult, ErrorCode, ErrorData, Implementation, PaginatedRequestParams,
-    ServerNotification, ServerRequest, Tool,
+    ClientCapabilities, ClientConfig, ClientResult, ElicitResult, ElicitationAction, ElicitationCapability, ErrorCode,
+    ErrorData, FormElicitationCapability, Implementation, PaginatedRequestParams, ServerNotification, ServerRequest,
+    Tool,
 };
 use rmcp::service::{NotificationContext, Peer, RequestContext, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
@@ -22,6 +23,7 @@ use super::http_connection::ScopedHttpClient;
 use super::instance::ServerInstance;
 use super::line_limit::{LineLimitReader, MAX_MESSAGE_BYTES};
 use super::message_monitor::MessageMonitor;
+use super::oauth::ConnectionTokens;
 use super::ordered_transport::OrderedTransport;
 use super::server::McpServer;
 use super::server_process::ServerProcess;
@@ -77,6 +79,9 @@ pub(super) async fn initialize_and_list_tools(
             ServerConnection::Pipes(OrderedTransport::new(inner))
         }
         ConnectTarget::Http(url, http) => {
+            if let Some(file) = &server.token_file {
+                http.set_tokens(ConnectionTokens::open(&url, file).await?);
+            }
             let mut config = StreamableHttpClientTransportConfig::with_uri(url);
             config.max_sse_event_size = MAX_MESSAGE_BYTES;
             config.custom_headers = server.config.header_list()?.into_iter().collect();
@@ -86,7 +91,8 @@ pub(super) async fn initialize_and_list_tools(
     };
     let transport = ServerTransport { connection, monitor: Arc::clone(monitor) };
     // waits: within the start timeout, in a `select!` of the supervisor; so do all waits of this file.
-    let client = McpClientHandler
+    let handler = McpClientHandler { server: server.name.clone(), monitor: Arc::clone(monitor) };
+    let client = handler
         .serve(transport)
         .await
         .map_err(|error| ConnectProblem::from_initialize_error(&error, &server.config))?;
@@ -112,19 +118,31 @@ pub(super) async fn list_tools(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, Ser
     Ok(tools)
 }
 
-/// The client's side of the protocol. Quell offers servers no sampling, no elicitation and no roots.
+/// The client's side of the protocol. Quell offers servers questions to the user, but no sampling and no roots.
 #[derive(Debug)]
-pub(super) struct McpClientHandler;
+pub(super) struct McpClientHandler {
+    server: String,
+    monitor: Arc<MessageMonitor>,
+}
 
 impl rmcp::Service<RoleClient> for McpClientHandler {
     async fn handle_request(
         &self,
         request: ServerRequest,
-        _: RequestContext<RoleClient>,
+        context: RequestContext<RoleClient>,
     ) -> Result<ClientResult, ErrorData> {
         match request {
             ServerRequest::PingRequest(_) => Ok(ClientResult::empty(())),
-            _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "this client offers nothing to servers", None)),
+            ServerRequest::ElicitRequest(request) => {
+                // waits: in a task of the connection, until the question is answered or withdrawn; no run waits here.
+                let answer = tokio::select! {
+                    biased;
+                    () = context.ct.cancelled() => ElicitResult::new(ElicitationAction::Cancel),
+                    answer = self.monitor.askable_calls.ask(&self.server, request.params) => answer,
+                };
+                Ok(ClientResult::ElicitResult(answer))
+            }
+            _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "this client does not offer that to servers", None)),
         }
     }
 
@@ -139,6 +157,9 @@ impl rmcp::Service<RoleClient> for McpClientHandler {
 
     fn get_info(&self) -> ClientConfig {
         let quell = Implementation::new("quell", env!("CARGO_PKG_VERSION"));
-        ClientConfig::new(ClientCapabilities::default(), quell)
+        let questions = ElicitationCapability::default().with_form(FormElicitationCapability::default());
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.elicitation = Some(questions);
+        ClientConfig::new(capabilities, quell)
     }
 }

@@ -6,6 +6,7 @@ use quell_net::root_cause;
 use reqwest::StatusCode;
 use rmcp::ServiceError;
 use rmcp::service::ClientInitializeError;
+use rmcp::transport::auth::AuthError;
 
 use super::config::McpConfig;
 use super::http_connection::HttpError;
@@ -34,6 +35,47 @@ impl From<String> for ConnectProblem {
 impl ConnectProblem {
     fn new(why: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { description: why.into(), remedy: Some(remedy.into()) }
+    }
+
+    /// For a server at which a person has to sign in.
+    pub(super) fn sign_in_needed(why: &str) -> Self {
+        Self::new(why, "run `quell mcp login` with the name of the server, on the machine of the daemon")
+    }
+
+    /// A failed sign-in, refresh or search for the authorization server.
+    pub(super) fn from_auth_error(error: &AuthError) -> Self {
+        match error {
+            AuthError::AuthorizationRequired | AuthError::TokenRefreshRejected(_) | AuthError::TokenExpired => {
+                Self::sign_in_needed("its sign-in is no longer valid")
+            }
+            AuthError::TokenRefreshFailed(_) => Self::new(
+                "its token could not be refreshed",
+                "try again later: its authorization server may not be reachable",
+            ),
+            AuthError::TokenExchangeFailed(_) | AuthError::AuthorizationServerMismatch { .. } => {
+                Self::sign_in_needed("its authorization server did not accept the sign-in")
+            }
+            AuthError::CredentialStoreError(why) => Self::new(
+                format!("its tokens cannot be read or stored: {}", one_line(why)),
+                "correct the file, or sign in again",
+            ),
+            AuthError::RegistrationFailed(_) => Self::new(
+                "its authorization server registers no programs by itself",
+                "get a token from the server's provider and name its environment variable in `api_key_env`",
+            ),
+            AuthError::PkceUnsupported => Self::new(
+                "its authorization server does not support PKCE with S256, which the protocol requires",
+                "get a token from the server's provider and name its environment variable in `api_key_env`",
+            ),
+            AuthError::HttpError(error) => Self::new(
+                format!("its authorization server cannot be reached: {}", root_cause(error)),
+                "try again later",
+            ),
+            _ => Self::new(
+                "it publishes no usable data about its sign-in by OAuth",
+                "check `url`, or set `oauth = false`",
+            ),
+        }
     }
 
     pub(super) fn from_initialize_error(error: &ClientInitializeError, config: &McpConfig) -> Self {
@@ -79,6 +121,7 @@ impl ConnectProblem {
         let ServerTransportError::Http(error) = error.downcast_ref()? else { return None };
         Some(match error {
             HttpError::AuthRequired(challenge) => unauthorized_problem(&challenge.www_authenticate_header, config),
+            HttpError::Auth(error) => Self::from_auth_error(error),
             HttpError::InsufficientScope(refusal) => {
                 let scope = refusal.required_scope.as_ref().map(|scope| format!(": {}", one_line(scope)));
                 let why =
@@ -117,10 +160,13 @@ impl ConnectProblem {
 
 /// A refusal for lack of a key. A server that names an authorization server wants OAuth.
 fn unauthorized_problem(challenge: &str, config: &McpConfig) -> ConnectProblem {
+    if config.oauth {
+        return ConnectProblem::sign_in_needed("it does not accept the sign-in any more (HTTP 401)");
+    }
     if challenge.to_ascii_lowercase().contains("resource_metadata") && !has_key(config) {
         return ConnectProblem::new(
-            "it asks for a sign-in by OAuth, which Quell does not support yet (HTTP 401)",
-            "get a token from the server's provider and name its environment variable in `api_key_env`, or set `headers`",
+            "it asks for a sign-in by OAuth (HTTP 401)",
+            "set `oauth = true` and run `quell mcp login` with its name, or name the environment variable of a token in `api_key_env`",
         );
     }
     status_problem(StatusCode::UNAUTHORIZED.as_u16(), config)
@@ -173,11 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_wants_oauth_says_so_and_how_to_give_a_token() {
+    fn a_server_that_wants_oauth_says_so_and_how_to_sign_in() {
         let problem =
             transport_problem(HttpError::AuthRequired(AuthRequiredError::new(OAUTH.to_owned())), &McpConfig::default());
-        assert!(problem.description.contains("OAuth, which Quell does not support yet"), "{problem:?}");
-        assert!(problem.remedy.as_ref().is_some_and(|remedy| remedy.contains("api_key_env")), "{problem:?}");
+        assert!(problem.description.contains("asks for a sign-in by OAuth"), "{problem:?}");
+        assert!(problem.remedy.as_ref().is_some_and(|remedy| remedy.contains("quell mcp login")), "{problem:?}");
         let keyed = McpConfig { api_key: Some("hush".to_owned().into()), ..McpConfig::default() };
         let problem = transport_problem(HttpError::AuthRequired(AuthRequiredError::new(OAUTH.to_owned())), &keyed);
         assert_eq!(problem.description, "it does not take the key (HTTP 401)");

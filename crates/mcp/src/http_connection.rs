@@ -5,7 +5,7 @@
 //! has no open socket. The supervisor deletes the session, because it knows that no request is left.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use super::instance::{InstanceEnd, InstanceShutdown, ServerInstance};
 use super::line_limit::MAX_MESSAGE_BYTES;
+use super::oauth::ConnectionTokens;
 
 /// How long a server may take to close its session.
 const SESSION_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -37,6 +38,8 @@ struct ScopedHttpClientInner {
     client: reqwest::Client,
     scope: Scope,
     session: Mutex<Option<McpHttpSession>>,
+    /// The tokens of a sign-in, for a server that asks for one.
+    tokens: OnceLock<ConnectionTokens>,
 }
 
 /// The session that is open at the server, and the data for its requests.
@@ -51,7 +54,27 @@ struct McpHttpSession {
 impl ScopedHttpClient {
     /// All requests are tasks of this scope, which holds nothing else.
     pub(super) fn new(client: reqwest::Client, scope: &Scope) -> Self {
-        Self(Arc::new(ScopedHttpClientInner { client, scope: scope.clone(), session: Mutex::default() }))
+        Self(Arc::new(ScopedHttpClientInner {
+            client,
+            scope: scope.clone(),
+            session: Mutex::default(),
+            tokens: OnceLock::new(),
+        }))
+    }
+
+    /// Sends these tokens with every request from now on.
+    pub(super) fn set_tokens(&self, tokens: ConnectionTokens) {
+        // It is set once, before the first request.
+        let _ = self.0.tokens.set(tokens);
+    }
+
+    /// The token of a sign-in, refreshed if needed; else the configured key.
+    async fn current_auth(&self, configured: Option<String>) -> Result<Option<String>, HttpError> {
+        match self.0.tokens.get() {
+            // waits: raced with the scope in `spawn_request`.
+            Some(tokens) => Ok(Some(tokens.access_token().await.map_err(HttpError::Auth)?)),
+            None => Ok(configured),
+        }
     }
 
     /// Ends every request, waits until none is open, and deletes the session.
@@ -146,6 +169,8 @@ impl StreamableHttpClient for ScopedHttpClient {
         }
         let this = self.clone();
         let request = async move {
+            // waits: raced with the scope in `spawn_request`.
+            let auth = this.current_auth(auth).await?;
             let session = |id| McpHttpSession { id, uri: uri.clone(), auth: auth.clone(), headers: headers.clone() };
             let client = &this.0.client;
             // waits: raced with the scope in `spawn_request`.
@@ -192,6 +217,8 @@ impl StreamableHttpClient for ScopedHttpClient {
         let request = async move {
             let client = &this.0.client;
             // waits: raced with the scope in `spawn_request`.
+            let auth = this.current_auth(auth).await?;
+            // waits: as above.
             let stream = client
                 .get_stream_with_max_sse_event_size(uri, id, last_event, auth, headers, MAX_MESSAGE_BYTES)
                 .await?;

@@ -3,7 +3,8 @@
 //! The task that drives it is in [`super::supervisor`].
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use quell_process::{CommandNetwork, SandboxSpec};
 use quell_protocol::{RunId, SessionKey};
@@ -11,6 +12,7 @@ use quell_scope::Release;
 use rmcp::RoleClient;
 use rmcp::service::Peer;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::message_monitor::MessageMonitor;
 use super::server::{McpServer, OfferedTools};
@@ -50,7 +52,15 @@ pub(super) enum InstanceState {
 pub(super) struct McpConnection {
     pub(super) peer: Peer<RoleClient>,
     pub(super) monitor: Arc<MessageMonitor>,
-    tools: Mutex<OfferedTools>,
+    tools: watch::Sender<ListedTools>,
+}
+
+/// The tools that a server listed last.
+#[derive(Debug)]
+struct ListedTools {
+    tools: OfferedTools,
+    /// The number of changes that the list includes.
+    changes: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -110,19 +120,30 @@ impl InstanceShutdown {
 
 impl McpConnection {
     pub(super) fn new(peer: Peer<RoleClient>, monitor: Arc<MessageMonitor>, tools: OfferedTools) -> Self {
-        Self { peer, monitor, tools: Mutex::new(tools) }
+        Self { peer, monitor, tools: watch::Sender::new(ListedTools { tools, changes: 0 }) }
     }
 
     pub(super) fn tools(&self) -> OfferedTools {
-        Arc::clone(&self.lock_tools())
+        Arc::clone(&self.tools.borrow().tools)
     }
 
-    pub(super) fn set_tools(&self, tools: OfferedTools) {
-        *self.lock_tools() = tools;
+    /// Sets the list that includes this many changes. Returns the list before.
+    pub(super) fn set_tools(&self, tools: OfferedTools, changes: u64) -> OfferedTools {
+        self.tools.send_replace(ListedTools { tools, changes }).tools
     }
 
-    fn lock_tools(&self) -> MutexGuard<'_, OfferedTools> {
-        self.tools.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps the list: what this many changes have brought cannot be listed.
+    pub(super) fn keep_tools(&self, changes: u64) {
+        self.tools.send_modify(|listed| listed.changes = changes);
+    }
+
+    /// Waits until the list includes the changes that the server has announced, or `limit` has passed.
+    pub(super) async fn wait_listed(&self, limit: Duration) {
+        let announced = *self.monitor.tool_list_changes.borrow();
+        let mut listed = self.tools.subscribe();
+        // After the time limit the older list is offered.
+        // waits: raced by the run, in `offered_tools`.
+        let _ = timeout(limit, listed.wait_for(|listed| listed.changes >= announced)).await;
     }
 }
 

@@ -15,17 +15,21 @@ mod instance;
 mod late_calls;
 mod line_limit;
 mod message_monitor;
+mod oauth;
 mod ordered_transport;
 mod probe;
+mod questions;
 mod result;
 mod server;
 mod server_process;
 mod server_transport;
+mod sign_in;
 mod supervisor;
 mod tool_names;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::StopTimeouts;
@@ -40,12 +44,15 @@ use tokio::time::{Instant, timeout_at};
 
 pub use client::{McpCallContext, McpClient, McpClientOptions, ServerTool};
 pub use config::{McpConfig, McpConfigError};
-use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, ServerInstance};
+use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, McpConnection, ServerInstance};
 use late_calls::LateCallListener;
 pub use late_calls::LateCallUpdate;
+use oauth::TokenFile;
 pub use probe::{McpServerHealth, probe};
+pub use questions::{QuestionAnswer, QuestionAsker};
 pub use result::ToolAnswer;
 use server::McpServer;
+pub use sign_in::{McpSignIn, sign_out, start_sign_in};
 pub use tool_names::server_of_tool;
 
 /// All MCP servers of an engine. Clones share one pool.
@@ -59,6 +66,8 @@ pub struct McpSettings {
     pub wardens: Wardens,
     /// The environment variables of server processes.
     pub environment: Vec<(OsString, OsString)>,
+    /// The directory below which the tokens of sign-ins are kept.
+    pub data_dir: PathBuf,
     /// The times of the stop ladder.
     pub times: StopTimeouts,
     pub clock: Clock,
@@ -137,7 +146,8 @@ impl Mcp {
     pub fn new(settings: McpSettings) -> Result<Self, McpConfigError> {
         let mut servers = BTreeMap::new();
         for (name, config) in settings.servers {
-            let server = McpServer::new(&name, config, settings.times)?;
+            let mut server = McpServer::new(&name, config, settings.times)?;
+            server.token_file = server.config.oauth.then(|| TokenFile::of_server(&settings.data_dir, &name));
             servers.insert(name, Arc::new(server));
         }
         Ok(Self(Arc::new(ServerPool {
@@ -305,18 +315,23 @@ impl ServerPool {
 
     /// The tools of a server: those of the session's own instance if it is ready, otherwise the last known ones.
     fn offered_tools(&self, server: &McpServer, options: &McpClientOptions) -> Option<server::OfferedTools> {
+        let connection = self.ready_connection(server, options);
+        connection.map_or_else(|| server.last_listed_tools(), |connection| Some(connection.tools()))
+    }
+
+    /// The connection of the session's own instance, if it is ready.
+    fn ready_connection(&self, server: &McpServer, options: &McpClientOptions) -> Option<Arc<McpConnection>> {
         let session = (!server.config.shared).then(|| options.session.clone());
         let state = self.lock_state();
         let instances = state.instances.get(&(server.name.clone(), session));
-        let own = instances.into_iter().flatten().find_map(|instance| match instance.state() {
+        instances.into_iter().flatten().find_map(|instance| match instance.state() {
             InstanceState::Ready(connection)
                 if instance.accepts_leases() && std::ptr::eq(&*instance.server, server) =>
             {
-                Some(connection.tools())
+                Some(connection)
             }
             _ => None,
-        });
-        own.or_else(|| server.last_listed_tools())
+        })
     }
 
     fn request_shutdown(&self, level: &InstanceShutdown) {

@@ -13,10 +13,11 @@ use rmcp::model::{
     ClientJsonRpcMessage, ClientRequest, GetMeta, JsonRpcMessage, ProgressNotificationParam, ProgressToken, RequestId,
     ServerJsonRpcMessage, ServerNotification, ServerResult,
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::late_calls::{LateCallListener, UnconfirmedCall};
+use super::questions::AskableCalls;
 
 /// Progress reports that are queued per call; more are dropped.
 const MAX_QUEUED_PROGRESS: usize = 64;
@@ -28,8 +29,10 @@ const MAX_WATCHED_CALLS: usize = 64;
 pub(super) struct MessageMonitor {
     calls: Mutex<MonitoredCalls>,
     listener: Arc<LateCallListener>,
-    /// Notified when the server's list of tools has changed.
-    pub(super) tools_changed: Notify,
+    /// How often the server said that its list of tools has changed.
+    pub(super) tool_list_changes: watch::Sender<u64>,
+    /// The calls for which the server may ask the user something.
+    pub(super) askable_calls: AskableCalls,
     /// True when it became known late that the server ignored a cancel.
     pub(super) ignored_cancel: watch::Sender<bool>,
 }
@@ -72,8 +75,9 @@ pub(super) enum CancelledCallAnswer {
 impl MessageMonitor {
     /// Updates after the end of a run go to `listener`.
     pub(super) fn new(listener: Arc<LateCallListener>) -> Self {
-        let (tools_changed, ignored_cancel) = (Notify::new(), watch::Sender::new(false));
-        Self { calls: Mutex::default(), listener, tools_changed, ignored_cancel }
+        let (tool_list_changes, ignored_cancel) = (watch::Sender::new(0), watch::Sender::new(false));
+        let askable_calls = AskableCalls::default();
+        Self { calls: Mutex::default(), listener, tool_list_changes, askable_calls, ignored_cancel }
     }
 
     /// The monitor of a call; created at the first use.
@@ -145,7 +149,7 @@ impl MessageMonitor {
                 match &notification.notification {
                     ServerNotification::ProgressNotification(progress) => self.note_progress(&progress.params),
                     ServerNotification::ToolListChangedNotification(_) => {
-                        self.tools_changed.notify_one();
+                        self.tool_list_changes.send_modify(|count| *count += 1);
                         // The library updates its own copy of the list.
                         return false;
                     }

@@ -1,13 +1,14 @@
 //! A configured server: timeouts, HTTP client, last known tools, pause after failed starts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use quell_kernel::StopTimeouts;
 use rmcp::model::Tool;
 use tokio::time::Instant;
 
 use super::config::{McpConfig, McpConfigError, ServerLocation};
+use super::oauth::TokenFile;
 use super::tool_names;
 use quell_kernel::ToolSpec;
 
@@ -36,6 +37,8 @@ pub(super) struct McpServer {
     pub(super) start_timeout: Duration,
     /// For a server that is reached by URL.
     pub(super) http_client: Option<reqwest::Client>,
+    /// The tokens of a sign-in, for a server that asks for one.
+    pub(super) token_file: Option<TokenFile>,
     state: Mutex<McpServerState>,
 }
 
@@ -51,6 +54,8 @@ struct StartFailure {
     cause: String,
     /// No start is tried until this time has passed.
     pause: Duration,
+    /// When the tokens had last changed. A sign-in ends the pause.
+    tokens_changed_at: Option<SystemTime>,
 }
 
 impl StartFailure {
@@ -90,6 +95,7 @@ impl McpServer {
             start_timeout,
             config,
             http_client: client,
+            token_file: None,
             state: Mutex::default(),
         })
     }
@@ -106,13 +112,19 @@ impl McpServer {
 
     pub(super) fn record_start_failure(&self, why: &str) {
         let mut state = self.lock_state();
+        let tokens_changed_at = self.tokens_changed_at();
         let pause = match &state.start_failure {
             // Starts that failed at the same time count as one failure.
             Some(before) if before.is_recent() => before.pause,
             Some(before) if state.tools.is_none() => (before.pause * 2).min(MAX_RESTART_PAUSE),
             Some(_) | None => MIN_RESTART_PAUSE,
         };
-        state.start_failure = Some(StartFailure { at: Instant::now(), cause: why.to_owned(), pause });
+        state.start_failure =
+            Some(StartFailure { at: Instant::now(), cause: why.to_owned(), pause, tokens_changed_at });
+    }
+
+    fn tokens_changed_at(&self) -> Option<SystemTime> {
+        self.token_file.as_ref().and_then(TokenFile::changed_at)
     }
 
     /// The cause of the last failed start, while its pause lasts.
@@ -120,7 +132,7 @@ impl McpServer {
         self.lock_state()
             .start_failure
             .as_ref()
-            .filter(|failure| failure.is_recent())
+            .filter(|failure| failure.is_recent() && failure.tokens_changed_at == self.tokens_changed_at())
             .map(|failure| failure.cause.clone())
     }
 

@@ -12,12 +12,16 @@ use super::connect::{self, InstanceBackend, RunningMcpClient};
 use super::connect_problem::{ConnectProblem, ENDED_BEFORE_READY};
 use super::instance::{InstanceEnd, InstanceShutdown, InstanceState, McpConnection, ServerInstance};
 use super::message_monitor::MessageMonitor;
+use super::server::{OfferedTool, OfferedTools};
 
 /// How long a server may take to end by itself once its input is closed.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
 /// How long a server that disconnected may take to end; its end tells the reason.
 const EXIT_WAIT: Duration = Duration::from_millis(100);
+
+/// The maximum number of characters of a list of names in the log.
+const MAX_LOGGED_NAMES: usize = 300;
 
 /// Why the watching of a ready instance ended.
 enum InstanceEndReason {
@@ -128,8 +132,13 @@ async fn watch_ready_instance(
 ) -> InstanceEndReason {
     let (mut users, mut shutdown_changes) = (instance.watch_leases(), instance.watch_shutdown());
     let mut ignored_cancel = open_connection.monitor.ignored_cancel.subscribe();
+    let mut tool_list_changes = open_connection.monitor.tool_list_changes.subscribe();
     let mut refresh: Option<BoxFuture<'static, ()>> = None;
     let mut last_used = Instant::now();
+    if *tool_list_changes.borrow() > 0 {
+        // A change may have come behind the first list.
+        tool_list_changes.mark_changed();
+    }
     loop {
         let unused = *users.borrow_and_update() == 0;
         let level = shutdown_changes.borrow_and_update().clone();
@@ -157,8 +166,10 @@ async fn watch_ready_instance(
             _ = users.changed() => last_used = Instant::now(),
             _ = ignored_cancel.changed() => {}
             Some(()) = OptionFuture::from(refresh.as_mut()) => refresh = None,
-            () = open_connection.monitor.tools_changed.notified(), if refresh.is_none() => {
-                refresh = Some(refresh_tools(Arc::clone(instance), Arc::clone(open_connection)).boxed());
+            _ = tool_list_changes.changed(), if refresh.is_none() => {
+                let changes = *tool_list_changes.borrow_and_update();
+                let refreshing = refresh_tools(Arc::clone(instance), Arc::clone(open_connection), changes);
+                refresh = Some(refreshing.boxed());
             }
             () = sleep_until(last_used + instance.server.idle_timeout), if unused => {
                 if pool.close_if_unused(instance) {
@@ -169,16 +180,18 @@ async fn watch_ready_instance(
     }
 }
 
-/// Lists the tools again, because the server reported a change.
-async fn refresh_tools(instance: Arc<ServerInstance>, connection: Arc<McpConnection>) {
+/// Lists the tools again, because the server announced its change number `changes`.
+async fn refresh_tools(instance: Arc<ServerInstance>, connection: Arc<McpConnection>, changes: u64) {
     let server = &instance.server;
     // waits: in the task of the server, beside its shutdown requests; no run waits here.
     match timeout(server.start_timeout, connect::list_tools(&connection.peer)).await {
         Ok(Ok(tools)) => {
             let tools = server.to_offered_tools(tools);
-            tracing::debug!(server = %server.name, tools = tools.len(), "MCP server changed its tools");
             server.record_started(&tools);
-            connection.set_tools(tools);
+            let before = connection.set_tools(Arc::clone(&tools), changes);
+            let (added, removed) = (names_missing_in(&tools, &before), names_missing_in(&before, &tools));
+            tracing::info!(server = %server.name, tools = tools.len(), added, removed, "MCP server changed its tools");
+            return;
         }
         Ok(Err(error)) => {
             let why = ConnectProblem::from_list_error(&error, &server.config).description;
@@ -186,6 +199,14 @@ async fn refresh_tools(instance: Arc<ServerInstance>, connection: Arc<McpConnect
         }
         Err(_) => tracing::warn!(server = %server.name, "MCP server did not list its changed tools in time"),
     }
+    connection.keep_tools(changes);
+}
+
+/// The names of the tools in `tools` that are not in `others`, for people.
+fn names_missing_in(tools: &OfferedTools, others: &OfferedTools) -> String {
+    let is_missing = |tool: &&OfferedTool| others.iter().all(|other| other.own_name != tool.own_name);
+    let names: Vec<&str> = tools.iter().filter(is_missing).map(|tool| tool.own_name.as_str()).collect();
+    quell_protocol::display_text::one_line(&names.join(", "), MAX_LOGGED_NAMES)
 }
 
 async fn shut_down(

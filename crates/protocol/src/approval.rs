@@ -1,8 +1,10 @@
 //! Bodies of approvals: calls that wait for a person.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::ids::{AgentId, CallId, Principal, RunId, SessionKey};
+use crate::question::{ServerQuestion, parse_answer_fields};
 use crate::sandbox::SandboxMode;
 use crate::verdict::Requester;
 use crate::word_enum::word_enum;
@@ -66,6 +68,14 @@ pub struct ApprovalRow {
     /// Present if the call asks to run outside of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escalation: Option<Escalation>,
+    /// Present if an MCP server asks the user something during the call. Allowing it accepts the question with the
+    /// fields of the answer, and denying it declines the question; the call goes on in both cases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<Box<ServerQuestion>>,
+    /// The fields of the accepted answer to the question. They go to the server alone.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub answer_fields: Option<Map<String, Value>>,
     /// Time of the request, RFC 3339.
     pub requested_at: String,
     /// Time after which the call is denied if nobody has answered, RFC 3339.
@@ -149,12 +159,16 @@ pub struct ApprovalAnswer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 2000)]
     pub reason: Option<String>,
+    /// The values of the fields of a question, by name, with an allowance. Text is converted to the type of its field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub fields: Option<Map<String, Value>>,
 }
 
 impl From<Decision> for ApprovalAnswer {
     /// The answer without a reason.
     fn from(decision: Decision) -> Self {
-        Self { decision, scope: None, pattern: None, reason: None }
+        Self { decision, scope: None, pattern: None, reason: None, fields: None }
     }
 }
 
@@ -171,8 +185,14 @@ impl ApprovalAnswer {
         Self { scope: Some(AllowanceScope::Pattern), pattern: Some(pattern), ..Decision::Allow.into() }
     }
 
+    /// Accepts a question with the values of its fields.
+    #[must_use]
+    pub fn with_fields(fields: Map<String, Value>) -> Self {
+        Self { fields: Some(fields), ..Decision::Allow.into() }
+    }
+
     /// Parses the words behind the id of an approval in a command for people: nothing for this call alone, `session`,
-    /// or `pattern` with a pattern. Returns `None` for anything else.
+    /// `pattern` with a pattern, or the fields of an answer to a question. Returns `None` for anything else.
     #[must_use]
     pub fn parse_allowance(words: &str) -> Option<Self> {
         let words = words.trim();
@@ -181,7 +201,7 @@ impl ApprovalAnswer {
             ("", "") => Some(Decision::Allow.into()),
             ("session", "") => Some(Self::for_session()),
             ("pattern", pattern) if !pattern.is_empty() => Some(Self::for_pattern(pattern.to_owned())),
-            _ => None,
+            _ => parse_answer_fields(words).map(Self::with_fields),
         }
     }
 

@@ -19,6 +19,7 @@ pub mod hook;
 pub mod ids;
 pub mod json_object;
 pub mod memory;
+pub mod question;
 pub mod receipt;
 pub mod sandbox;
 pub mod schedule;

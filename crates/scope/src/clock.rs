@@ -6,7 +6,7 @@
 //! its wall time, and a moment after it gets the right one.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use jiff::civil::Date;
@@ -93,6 +93,25 @@ impl SkippedTime {
     fn total(&self) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
+}
+
+/// The IANA name of the machine's time zone, such as `Europe/Berlin`, as it was when first asked.
+pub fn time_zone_name() -> &'static str {
+    static NAME: LazyLock<String> = LazyLock::new(|| {
+        let variable = std::env::var("TZ").ok().map(|name| name.trim_start_matches(':').to_owned());
+        let link = || {
+            std::fs::read_link("/etc/localtime")
+                .ok()?
+                .to_str()?
+                .split_once("zoneinfo/")
+                .map(|(_, name)| name.to_owned())
+        };
+        variable
+            .filter(|name| !name.is_empty() && !name.starts_with('/'))
+            .or_else(link)
+            .unwrap_or_else(|| "UTC".to_owned())
+    });
+    &NAME
 }
 
 impl Clock {

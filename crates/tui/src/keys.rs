@@ -129,7 +129,9 @@ impl ChatState {
             _ if !plain || key.kind != KeyEventKind::Press || !self.accepts_letter_answer() => None,
             KeyCode::Char('y' | 'Y') => Some(Decision::Allow.into()),
             // What needs several people is allowed for one call only.
-            KeyCode::Char('s' | 'S') if self.next_approval().is_none_or(|asked| asked.row.quorum <= 1) => {
+            KeyCode::Char('s' | 'S')
+                if self.next_approval().is_none_or(|asked| asked.row.quorum <= 1 && asked.row.question.is_none()) =>
+            {
                 Some(ApprovalAnswer::for_session())
             }
             KeyCode::Char('n' | 'N') => Some(Decision::Deny.into()),

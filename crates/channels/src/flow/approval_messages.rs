@@ -178,14 +178,13 @@ pub(super) fn answer_approval(
     language: ChatLanguage,
 ) -> PressReply {
     let of_channel = format!("{}:", channel.name);
-    let row = channels.engine().find_approval(id);
-    if !row.is_some_and(|row| row.principal.as_str().starts_with(&of_channel)) {
-        return PressReply::Refused(texts::NO_SUCH_APPROVAL.text(language).to_owned());
-    }
+    let row = channels.engine().find_approval(id).filter(|row| row.principal.as_str().starts_with(&of_channel));
+    let Some(row) = row else { return PressReply::Refused(texts::NO_SUCH_APPROVAL.text(language).to_owned()) };
     let is_approver = channel.is_approver(sender);
     let grants = Grants { approve: is_approver, ..Grants::NONE };
     let caller = channel_caller(&channel.name, sender, AccessLevel::Write);
-    let caller = Caller { grants, verified_person: is_approver, ..caller };
+    // A question is for the user who sent the message, and the network vouches for them.
+    let caller = Caller { grants, verified_person: is_approver || row.question.is_some(), ..caller };
     let (decision, scope) = (answer.decision, answer.scope.unwrap_or(AllowanceScope::Once));
     let answered = channels.engine().answer_approval(&caller, id, answer);
     if let Err(refused @ AnswerError::NotAllowed(..)) = &answered {

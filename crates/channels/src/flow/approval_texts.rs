@@ -10,6 +10,7 @@ use quell_protocol::Requester;
 use quell_protocol::approval::{AllowanceScope, ApprovalRow, ApprovalState, Decision, MAX_REASON_CHARS};
 use quell_protocol::display_text::{is_invisible, one_line};
 
+use super::question_texts;
 use crate::format::{MessageFormat, MessagePiece, split_message};
 use crate::network::{ButtonStyle, MessageButton};
 
@@ -54,8 +55,11 @@ impl ApprovalMessage {
     pub(super) fn new(row: &ApprovalRow, format: &MessageFormat, language: ChatLanguage) -> Self {
         let heading = heading(row, language);
         let block = shown_arguments(row, language);
-        let block = block.and_then(|block| single_piece(&format!("{heading}\n{block}"), format));
-        let may_allow = block.is_some();
+        let hint = question_texts::answer_hint(row, language);
+        let hint_line = hint.as_ref().map(|hint| format!("\n{hint}")).unwrap_or_default();
+        let block = block.and_then(|block| single_piece(&format!("{heading}\n{block}{hint_line}"), format));
+        // A button carries no values of fields.
+        let may_allow = block.is_some() && hint.is_none();
         let too_long = || single_piece(&format!("{heading}\n{}", CALL_TOO_LONG.text(language)), format);
         let piece = block.or_else(too_long);
         Self { piece: piece.unwrap_or_default(), buttons: buttons(row, may_allow, language) }
@@ -74,13 +78,17 @@ const ANSWER_WITH: ChatText =
 /// call.
 pub(super) fn approval_notice_text(row: &ApprovalRow, language: ChatLanguage) -> String {
     let (heading, id) = (heading(row, language), &row.id);
-    match shown_arguments(row, language) {
-        Some(block) => {
+    match (shown_arguments(row, language), &row.question) {
+        (Some(block), Some(question)) => {
+            let (answers, form) = (ANSWER_WITH.text(language), question.answer_form());
+            format!("{heading}\n{block}\n{answers}\n/approve {id} {form}\n/deny {id}")
+        }
+        (Some(block), None) => {
             let session = if row.quorum < 2 { format!("/approve {id} session\n") } else { String::new() };
             let answers = ANSWER_WITH.text(language);
             format!("{heading}\n{block}\n{answers}\n/approve {id}\n{session}/deny {id} REASON")
         }
-        None => format!("{heading}\n{}\n/deny {id} REASON", CALL_TOO_LONG.text(language)),
+        (None, _) => format!("{heading}\n{}\n/deny {id} REASON", CALL_TOO_LONG.text(language)),
     }
 }
 
@@ -117,6 +125,7 @@ const NEEDS_PEOPLE: ChatText = ChatText::new(
 pub(super) fn allowed_text(row: &ApprovalRow, scope: AllowanceScope, language: ChatLanguage) -> String {
     let (tool, missing) = (tool_name(row), row.missing_allowances());
     let text = match (missing, scope) {
+        (0, _) if row.question.is_some() => question_texts::ANSWERED,
         (0, AllowanceScope::Once) => ALLOWED,
         (0, AllowanceScope::Session) => ALLOWED_IN_CONVERSATION,
         (0, AllowanceScope::Pattern) => ALLOWED_BY_PATTERN,
@@ -133,7 +142,8 @@ const DENIED: ChatText = ChatText::new(
 );
 
 pub(super) fn denied_text(row: &ApprovalRow, language: ChatLanguage) -> String {
-    DENIED.format(language, &[("tool", &tool_name(row))])
+    let text = if row.question.is_some() { question_texts::DECLINED } else { DENIED };
+    text.format(language, &[("tool", &tool_name(row))])
 }
 
 const OUTSIDE_OF_SANDBOX: ChatText = ChatText::new(
@@ -160,6 +170,9 @@ const APPROVED_BY_PEOPLE: ChatText = ChatText::new(
 fn heading(row: &ApprovalRow, language: ChatLanguage) -> String {
     if row.state != ApprovalState::Pending {
         return settled_text(row, language);
+    }
+    if let Some(question) = &row.question {
+        return question_texts::heading(question, &tool_name(row), language);
     }
     let place = row.escalation.as_ref().map_or_else(String::new, |escalation| {
         let rule = one_line(&escalation.rule, 300).replace('`', "");
@@ -205,6 +218,7 @@ fn settled_text(row: &ApprovalRow, language: ChatLanguage) -> String {
         ApprovalState::TimedOut => (STATE_TIMED_OUT, String::new()),
         ApprovalState::Cancelled => (STATE_CANCELLED, String::new()),
     };
+    let text = if row.question.is_some() { question_texts::state_text(&row.state) } else { text };
     text.format(language, &[("tool", &tool_name(row)), ("names", &people)])
 }
 
@@ -279,6 +293,7 @@ fn unanswered_reason(error: &AnswerError, language: ChatLanguage) -> String {
                 error.to_string()
             }
         },
+        AnswerError::WrongFields(problem) => question_texts::problem_text(problem, language),
         // The chat has texts of its own for these.
         AnswerError::Unknown(_) => NO_SUCH_APPROVAL.text(language).to_owned(),
         AnswerError::AlreadySettled(row) => settled_text(row, language),
@@ -315,7 +330,7 @@ fn buttons(row: &ApprovalRow, may_allow: bool, language: ChatLanguage) -> Vec<Me
     let offered = [
         (ButtonChoice::AllowOnce, APPROVE, may_allow),
         // What needs several people is allowed for one call only.
-        (ButtonChoice::AllowInSession, APPROVE_IN_CONVERSATION, may_allow && row.quorum < 2),
+        (ButtonChoice::AllowInSession, APPROVE_IN_CONVERSATION, may_allow && row.quorum < 2 && row.question.is_none()),
         (ButtonChoice::Deny, DENY, true),
     ];
     let offered = offered.into_iter().filter(|(_, _, is_offered)| *is_offered);
@@ -346,6 +361,7 @@ fn names(people: &[Requester]) -> String {
 #[cfg(test)]
 mod tests {
     use quell_protocol::approval::Escalation;
+    use quell_protocol::question::{QuestionField, QuestionFieldKind, ServerQuestion};
     use quell_protocol::sandbox::SandboxMode;
     use quell_protocol::{AgentId, CallId, Principal, RunId, SessionKey, Surface};
     use rstest::rstest;
@@ -368,6 +384,8 @@ mod tests {
             tool: "shell".to_owned(),
             arguments: json!({ "command": command }),
             escalation: None,
+            question: None,
+            answer_fields: None,
             requested_at: String::new(),
             expires_at: String::new(),
             own_model: false,
@@ -472,5 +490,35 @@ mod tests {
         assert!(korean.starts_with("⚠️ 응답하지 못했습니다: 패턴이 `*`로 시작하면"), "{korean}");
         let chinese = unanswered_text(&error, ChatLanguage::Chinese);
         assert!(chinese.starts_with("⚠️ 未能答复：模式以 `*` 开头") && chinese.ends_with('。'), "{chinese}");
+    }
+
+    fn question_row(fields: Vec<QuestionField>) -> ApprovalRow {
+        let (server, message) = ("files".to_owned(), "Who are you?".to_owned());
+        let question = ServerQuestion { server, message, fields };
+        let (arguments, tool) = (question.to_arguments(), "files__ask".to_owned());
+        ApprovalRow { tool, arguments, question: Some(Box::new(question)), ..row("ls") }
+    }
+
+    #[test]
+    fn a_question_is_asked_answered_and_declined_in_its_own_words() {
+        let field = QuestionField {
+            name: "name".to_owned(),
+            title: None,
+            description: None,
+            kind: QuestionFieldKind::Text,
+            options: Vec::new(),
+            required: true,
+            default: None,
+        };
+        let (row, english) = (question_row(vec![field]), ChatLanguage::English);
+        let text = approval_notice_text(&row, english);
+        assert!(text.starts_with("❓ The MCP server `files` asks, for `files__ask`:"), "{text}");
+        assert!(text.contains("Who are you?") && text.contains(" name=TEXT\n/deny "), "{text}");
+        // A button carries no values, so only the denial has one.
+        let message = ApprovalMessage::new(&row, &FORMAT, english);
+        assert!(!message.offers(Decision::Allow) && message.offers(Decision::Deny));
+        assert!(ApprovalMessage::new(&question_row(Vec::new()), &FORMAT, english).offers(Decision::Allow));
+        assert_eq!(denied_text(&row, english), "🚫 Declined: `files__ask` goes on without an answer.");
+        assert_eq!(allowed_text(&row, AllowanceScope::Once, ChatLanguage::Korean), "✅ 답했습니다: `files__ask`.");
     }
 }

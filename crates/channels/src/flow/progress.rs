@@ -175,11 +175,17 @@ impl ProgressView<'_> {
                     (&self.reply.target, texts::tool_notice_text(&tool, &arguments));
                 channel.notices.push(NoticePriority::Tool, address, text);
             }
-            EventKind::ApprovalRequested { id, .. } if !self.reply.target.channel.config.approvers.is_empty() => {
+            EventKind::ApprovalRequested { id, .. } if self.shows_approval(&id) => {
                 show_approval(&self.reply.channels, &self.reply.target, &id);
             }
             _ => {}
         }
+    }
+
+    /// A call is shown where somebody may allow it. A question is for the sender.
+    fn shows_approval(&self, id: &str) -> bool {
+        let is_question = || self.reply.channels.engine().find_approval(id).is_some_and(|row| row.question.is_some());
+        !self.reply.target.channel.config.approvers.is_empty() || is_question()
     }
 
     fn draft_network(&self) -> Option<&dyn Drafts> {

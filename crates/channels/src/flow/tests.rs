@@ -11,6 +11,7 @@ mod ordering;
 mod replies;
 mod stale_replies;
 mod stops;
+mod voice;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -156,7 +157,7 @@ fn flow_settings(keys: &str) -> FlowSettings {
 }
 
 fn engine_config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
-    let agent = AgentConfig { model: "scripted/model".to_owned(), ..AgentConfig::default() };
+    let agent = AgentConfig { model: "scripted/model".into(), ..AgentConfig::default() };
     let provider = ProviderConfig {
         base_url: Some(model.base_url()),
         max_retries: 0,

@@ -2,6 +2,8 @@
 
 use quell_protocol::approval::{AllowanceScope, ApprovalAnswer, ApprovalRow, ApprovalRule, ApprovalState, Decision};
 
+use serde_json::Value;
+
 use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
@@ -34,6 +36,9 @@ enum ApprovalsSubcommand {
         /// Also allow later calls whose command or path matches, such as 'git push *'
         #[arg(long, value_name = "PATTERN")]
         pattern: Option<String>,
+        /// The value of a field, if an MCP server asks; repeat it for each field
+        #[arg(long = "field", value_name = "NAME=VALUE", value_parser = parse_field)]
+        fields: Vec<(String, Value)>,
     },
     /// List the allowances that are remembered
     Rules,
@@ -57,13 +62,14 @@ enum ApprovalsSubcommand {
 pub(super) async fn run(client: &DaemonClient, args: ApprovalsArgs, io: &mut CommandIo) -> SubcommandResult {
     let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
-        Some(ApprovalsSubcommand::Allow { id, session, pattern }) => {
+        Some(ApprovalsSubcommand::Allow { id, session, pattern, fields }) => {
             let scope = match (session, &pattern) {
                 (true, _) => Some(AllowanceScope::Session),
                 (false, Some(_)) => Some(AllowanceScope::Pattern),
                 (false, None) => None,
             };
-            decide_approval(cx, &id, ApprovalAnswer { scope, pattern, ..Decision::Allow.into() }).await
+            let fields = (!fields.is_empty()).then(|| fields.into_iter().collect());
+            decide_approval(cx, &id, ApprovalAnswer { scope, pattern, fields, ..Decision::Allow.into() }).await
         }
         Some(ApprovalsSubcommand::Rules) => print_rules(cx).await,
         Some(ApprovalsSubcommand::Forget { id }) => {
@@ -79,14 +85,21 @@ pub(super) async fn run(client: &DaemonClient, args: ApprovalsArgs, io: &mut Com
     }
 }
 
+fn parse_field(text: &str) -> Result<(String, Value), String> {
+    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
+    Ok((name.to_owned(), Value::String(value.to_owned())))
+}
+
 async fn decide_approval(cx: &mut SubcommandContext<'_>, id: &str, answer: ApprovalAnswer) -> SubcommandResult {
     let row = cx.client.answer_approval(id, &answer).await?;
     if cx.print_json(&row)? {
         return Ok(Exit::Done);
     }
-    let word = match answer.decision {
-        Decision::Allow => "allowed",
-        Decision::Deny => "denied",
+    let word = match (answer.decision, row.question.is_some()) {
+        (Decision::Allow, false) => "allowed",
+        (Decision::Deny, false) => "denied",
+        (Decision::Allow, true) => "answered",
+        (Decision::Deny, true) => "declined",
     };
     let mut text = format!("{word}: {} of run {}", call_summary(&row), row.run_id);
     if row.state == ApprovalState::Pending {
@@ -126,6 +139,11 @@ fn print_approval(cx: &mut SubcommandContext<'_>, row: &ApprovalRow) -> Subcomma
     cx.io
         .output
         .print_line(&format!("  asked {asked} · denied in {left} unless somebody answers · run {}", row.run_id))?;
+    if let Some(question) = &row.question {
+        let server = one_line(&question.server, 60);
+        let mark = format!("the MCP server {server} asks; allow answers it, deny declines it");
+        cx.io.output.print_line(&format!("  {}", cx.io.output.stdout().apply_style(OutputStyle::Waiting, &mark)))?;
+    }
     if row.escalation.is_some() {
         let mark = cx.io.output.stdout().apply_style(OutputStyle::Waiting, "asks to run OUTSIDE OF THE SANDBOX");
         cx.io.output.print_line(&format!("  {mark}"))?;
@@ -137,7 +155,11 @@ fn print_approval(cx: &mut SubcommandContext<'_>, row: &ApprovalRow) -> Subcomma
     if row.quorum > 1 {
         cx.io.output.print_line(&format!("  {}", quorum_text(row)))?;
     }
-    cx.io.output.print_line(&format!("  quell approvals allow {}", row.id))?;
+    let fields = row.question.iter().flat_map(|question| &question.fields);
+    let options: String = fields
+        .map(|field| format!(" --field {}={}", one_line(&field.name, 60), field.kind.as_str().to_uppercase()))
+        .collect();
+    cx.io.output.print_line(&format!("  quell approvals allow {}{options}", row.id))?;
     Ok(())
 }
 

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use quell_kernel::escalation::{CallGate, CallPlace, gate_call};
 use quell_kernel::turn::{CallResult, ToolCall};
+use quell_mcp::QuestionAnswer;
 use quell_protocol::approval::{ApprovalRow, ApprovalState, Escalation, default_quorum};
+use quell_protocol::question::ServerQuestion;
 use quell_protocol::{CallEnd, ResourceKind};
 use quell_scope::{Cancelled, Point, Release, Scope};
+use serde_json::{Map, Value};
 
 use super::escalation::PlannedCall;
 use super::{Agent, AgentLoop, Services};
@@ -101,10 +104,47 @@ pub async fn request_approval(
     if let Some(rule) = services.approvals.apply_rule(&row) {
         return Ok(ApprovalState::Allowed { by: rule.allowed_by });
     }
+    Ok(wait_answered(services, scope, writer, row).await?.state)
+}
+
+/// Asks the user what an MCP server wants to know during a call. A time limit counts as a decline, and a stop cancels the
+/// question.
+///
+/// # Cancel safety
+/// As [`request_approval`].
+pub(super) async fn request_question_answer(
+    run: &AgentLoop<'_>,
+    call: &ToolCall,
+    question: ServerQuestion,
+) -> Result<QuestionAnswer, Cancelled> {
+    let timeout = Duration::from_secs(run.services.limits.approval_timeout_s);
+    if timeout.is_zero() {
+        return Ok(QuestionAnswer::Declined);
+    }
+    let asked = ToolCall { arguments: question.to_arguments(), ..call.clone() };
+    let (own_model, question) = (run.agent.own_model, Some(Box::new(question)));
+    let row = ApprovalRow { own_model, question, ..new_approval_row(&run.writer, &asked, timeout) };
+    let settled = wait_answered(run.services, run.scope, &run.writer, row).await?;
+    match settled.state {
+        ApprovalState::Allowed { .. } => Ok(QuestionAnswer::Accepted(settled.answer_fields)),
+        ApprovalState::Denied { .. } | ApprovalState::TimedOut => Ok(QuestionAnswer::Declined),
+        ApprovalState::Cancelled | ApprovalState::Pending => Err(Cancelled),
+    }
+}
+
+/// Opens an approval and waits until it is settled.
+async fn wait_answered(
+    services: &Services,
+    scope: &Scope,
+    writer: &RunWriter,
+    row: ApprovalRow,
+) -> Result<SettledApproval, Cancelled> {
+    let timeout = Duration::from_secs(services.limits.approval_timeout_s);
     let (id, approvals) = (row.id.clone(), services.approvals.clone());
+    let label = format!("{} {id}", row.tool);
     let announcer = EventAnnouncer { writer: writer.clone(), id: id.clone() };
     // A stop that comes before the approval is listed refuses it, and a later one settles it: none is left pending.
-    let held = scope.hold(ResourceKind::Approval, format!("{} {id}", call.tool));
+    let held = scope.hold(ResourceKind::Approval, label);
     let held = held.on_stop(move |_| approvals.cancel(&id));
     let announce = |row: &ApprovalRow| match scope.is_cancelled() {
         true => Err(TurnSealed),
@@ -117,7 +157,14 @@ pub async fn request_approval(
         return Err(Cancelled);
     }
     held.release(Release::Finished);
-    Ok(state)
+    Ok(SettledApproval { state, answer_fields: waiter.answer_fields() })
+}
+
+/// How an approval ended.
+struct SettledApproval {
+    state: ApprovalState,
+    /// The fields of the accepted answer to a question.
+    answer_fields: Map<String, Value>,
 }
 
 fn new_approval_row(writer: &RunWriter, call: &ToolCall, timeout: Duration) -> ApprovalRow {
@@ -133,6 +180,8 @@ fn new_approval_row(writer: &RunWriter, call: &ToolCall, timeout: Duration) -> A
         tool: call.tool.clone(),
         arguments: call.arguments.clone(),
         escalation: None,
+        question: None,
+        answer_fields: None,
         requested_at: clock.rfc3339(now),
         expires_at: clock.rfc3339(now.plus(timeout)),
         own_model: false,

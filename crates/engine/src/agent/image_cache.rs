@@ -13,6 +13,7 @@ use quell_kernel::prompt::{self, ImageSet, Prompt, Vision};
 use quell_kernel::turn::{Turn, TurnDraft};
 use quell_llm::Conversation;
 use quell_protocol::SessionKey;
+use quell_scope::clock::time_zone_name;
 use quell_scope::{Cancelled, Point};
 use quell_tools::{self, AllowedImages};
 
@@ -84,8 +85,16 @@ impl AgentLoop<'_> {
     ) -> Conversation {
         let images = self.image_cache.lock_images();
         let vision = if self.agent.config.vision { Vision::Images(&images) } else { Vision::TextOnly };
-        let model = self.agent.model.name();
-        self.agent.model.encode_conversation(&Prompt { model, system, turns, draft: Some(draft), run_context, vision })
+        let model = self.model().name();
+        self.model().encode_conversation(&Prompt {
+            model,
+            system,
+            turns,
+            draft: Some(draft),
+            run_context,
+            time_zone: Some(time_zone_name()),
+            vision,
+        })
     }
 }
 

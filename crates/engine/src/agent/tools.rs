@@ -173,7 +173,7 @@ impl AgentLoop<'_> {
     /// Calls the tool that a call names. Every call of a run comes through here.
     pub(super) async fn call_tool(&self, planned: &PlannedCall) -> Result<CallResult, Cancelled> {
         let call = &planned.call;
-        let Some(tool) = self.find_tool(&call.tool) else {
+        let Some(tool) = self.find_tool(call) else {
             let names: Vec<&str> = self.own_tools().map(|tool| tool.name.as_str()).collect();
             let output = format!("there is no tool named {:?}; the tools are: {}", call.tool, names.join(", "));
             return Ok(CallResult::new(CallEnd::Error, output));
@@ -209,13 +209,14 @@ impl AgentLoop<'_> {
 
     /// Whether a call may run beside others. A call of an unknown tool does nothing, so it may.
     pub(super) fn call_concurrency(&self, call: &ToolCall) -> CallConcurrency {
-        self.find_tool(&call.tool).map_or(CallConcurrency::Concurrent, |tool| tool.definition().concurrency)
+        self.find_tool(call).map_or(CallConcurrency::Concurrent, |tool| tool.definition().concurrency)
     }
 
-    /// The tool of this name, if the agent may use it.
-    fn find_tool<'r>(&'r self, name: &'r str) -> Option<Box<dyn Tool + 'r>> {
+    /// The tool that a call names, if the agent may use it.
+    fn find_tool<'r>(&'r self, call: &'r ToolCall) -> Option<Box<dyn Tool + 'r>> {
+        let name = call.tool.as_str();
         if let Some(tool) = self.mcp_client.find_tool(name) {
-            return Some(Box::new(mcp::McpTool(tool)));
+            return Some(Box::new(mcp::McpTool { tool, run: self, call }));
         }
         if !self.own_tools().any(|tool| tool.name == name) {
             return None;

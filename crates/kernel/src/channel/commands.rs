@@ -20,6 +20,7 @@ pub const HELP_TEXT: ChatText = ChatText::new(
 /models - the providers
 /models PROVIDER - use another provider in this conversation
 /approve ID - allow a call that waits (approvers)
+/approve ID NAME=VALUE - answer a question of an MCP server
 /approve ID session - allow such calls in this conversation, too
 /approve ID pattern PATTERN - allow calls whose command or path matches, too
 /deny ID REASON - deny a call that waits; the reason is for the model
@@ -36,6 +37,7 @@ pub const HELP_TEXT: ChatText = ChatText::new(
 /models - 제공자 목록
 /models PROVIDER - 이 대화에서 다른 제공자 사용
 /approve ID - 대기 중인 호출 허용 (승인자)
+/approve ID NAME=VALUE - MCP 서버의 질문에 답하기
 /approve ID session - 이 대화에서 같은 호출도 함께 허용
 /approve ID pattern PATTERN - 명령이나 경로가 일치하는 호출도 함께 허용
 /deny ID REASON - 대기 중인 호출 거부, 이유는 모델에 전달
@@ -52,6 +54,7 @@ pub const HELP_TEXT: ChatText = ChatText::new(
 /models - 提供方列表
 /models PROVIDER - 在此对话中使用其他提供方
 /approve ID - 允许等待中的调用（批准人）
+/approve ID NAME=VALUE - 回答 MCP 服务器的问题
 /approve ID session - 同时允许此对话中的同类调用
 /approve ID pattern PATTERN - 同时允许命令或路径匹配的调用
 /deny ID REASON - 拒绝等待中的调用，理由会告诉模型
@@ -248,6 +251,7 @@ mod tests {
     #[case("/model llama3.2:8b", model("llama3.2:8b"))]
     #[case("/model", Some(ChannelCommand::Model))]
     #[case("/approve 01a2-b3", answer("01a2-b3", Decision::Allow.into()))]
+    #[case("/approve 01a2 name=Ada Lovelace", answer("01a2", ApprovalAnswer::with_fields([("name".to_owned(), "Ada Lovelace".into())].into_iter().collect())))]
     #[case("/approve 01a2 session", answer("01a2", ApprovalAnswer::for_session()))]
     #[case("/approve 01a2 pattern git  log *", answer("01a2", ApprovalAnswer::for_pattern("git  log *".to_owned())))]
     #[case("/deny@quell_bot 01a2", answer("01a2", ApprovalAnswer::denial(None)))]

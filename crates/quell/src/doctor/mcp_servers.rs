@@ -33,7 +33,8 @@ fn build_mcp(input: &ConfiguredInput<'_>) -> Result<Mcp, String> {
     let wardens = Wardens::new(input.base.warden.clone(), times)
         .map_err(|error| format!("a warden cannot be started: {error}"))?;
     let (servers, environment) = (input.loaded.config.mcp.clone(), input.base.environment.clone());
-    let settings = McpSettings { servers, wardens, environment, times, clock: Clock::start() };
+    let data_dir = input.data_dir.to_owned();
+    let settings = McpSettings { servers, wardens, environment, data_dir, times, clock: Clock::start() };
     Mcp::new(settings).map_err(|error| error.to_string())
 }
 

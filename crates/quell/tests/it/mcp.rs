@@ -1,11 +1,14 @@
-//! MCP servers: a misbehaving one of our own and the official test server.
+//! MCP servers: a misbehaving one of our own, the official ones, and one written with FastMCP.
 
 mod failures;
 mod http;
 mod late_answers;
 mod lifetimes;
+mod oauth;
 mod official_server;
 mod pictures;
+mod questions;
+mod real_servers;
 mod shared_servers;
 mod stops;
 mod tool_use;

@@ -17,7 +17,9 @@ impl From<AnswerError> for ProblemResponse {
             AnswerError::Unknown(_) => ErrorCode::NotFound,
             AnswerError::NotAllowed(..) => ErrorCode::Forbidden,
             AnswerError::AlreadySettled(_) | AnswerError::AlreadyCounted(_) => ErrorCode::Conflict,
-            AnswerError::ReasonTooLong | AnswerError::WrongScope(_) => ErrorCode::InvalidRequest,
+            AnswerError::ReasonTooLong | AnswerError::WrongScope(_) | AnswerError::WrongFields(_) => {
+                ErrorCode::InvalidRequest
+            }
         };
         problem_response(code, error.to_string())
     }

@@ -6,6 +6,7 @@ use std::future::pending;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
+use super::authorization::AuthorizationState;
 use crate::fake_server::http1::RawHttpRequest;
 use crate::fake_server::{FakeHttpReply, FakePort, SharedState, serve_http};
 
@@ -45,6 +46,8 @@ struct FakeMcpState {
     unanswered: usize,
     opened_sessions: usize,
     sessions: BTreeSet<String>,
+    /// Present if the server asks for a sign-in.
+    authorization: Option<AuthorizationState>,
 }
 
 impl FakeMcpServer {
@@ -53,6 +56,25 @@ impl FakeMcpServer {
         let state = SharedState::default();
         let port = FakePort::start(&state, serve_connection);
         Self { port, state }
+    }
+
+    /// Starts it with an authorization server at the same address, whose tokens live for so many seconds.
+    pub async fn start_with_sign_in(token_lifetime_s: u64) -> Self {
+        let server = Self::start().await;
+        let origin = server.port.url();
+        let authorization = AuthorizationState::new(origin, token_lifetime_s);
+        server.state.update(|state| state.authorization = Some(authorization));
+        server
+    }
+
+    /// The kinds of grants of the authorization server so far.
+    pub fn grants(&self) -> Vec<String> {
+        self.state.with_state(|state| state.authorization.iter().flat_map(|known| known.grants.clone()).collect())
+    }
+
+    /// From now on, refresh tokens are refused.
+    pub fn refuse_refresh(&self) {
+        self.state.update(|state| state.authorization.iter_mut().for_each(|known| known.refuses_refresh = true));
     }
 
     pub fn url(&self) -> String {
@@ -128,6 +150,10 @@ async fn serve_connection(stream: TcpStream, state: SharedState<FakeMcpState>) {
 }
 
 async fn answer_request(state: &SharedState<FakeMcpState>, incoming: RawHttpRequest) -> Option<FakeHttpReply> {
+    let refusal = state.update(|state| state.authorization.as_mut().and_then(|known| known.reply(&incoming)));
+    if refusal.is_some() {
+        return refusal;
+    }
     let message: Value = serde_json::from_slice(&incoming.body).unwrap_or_default();
     let what = message["method"].as_str().unwrap_or(&incoming.method);
     Some(match state.update(|state| state.receive(what, &incoming)) {

@@ -8,7 +8,7 @@ ask() { say '{"jsonrpc":"2.0","id":"'"$1"'","method":"'"$2"'","params":'"$3"'}';
 tool() { printf '{"name":"%s","description":"Does %s.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}' "$1" "$1"; }
 tools() {
     list=
-    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap slow huge late sorry drip picture dot.ted $grown; do
+    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap slow huge late sorry drip picture ask dot.ted $grown; do
         list=$list,$(tool "$name")
     done
     printf '{"tools":[%s]}' "${list#,}"
@@ -48,8 +48,9 @@ call() {
     die) echo 'as the test wants' >&2; exit 3 ;;
     flood) yes '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"flood"}}' | head -n 20000; text "$id" drained ;;
     junk) say 'this is no JSON'; say '{"jsonrpc":"2.0"}'; text 4242 'for nobody'; text "$id" survived ;;
-    grow) grown=grown; say '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; text "$id" grown ;;
-    beg) begging=$id; replies=; ask s sampling/createMessage '{"messages":[],"maxTokens":1}'; ask r roots/list '{}'; ask e elicitation/create '{"message":"hm","requestedSchema":{"type":"object","properties":{}}}' ;;
+    grow) grown=grown; [ "$(field text)" != slowly ] || slow_list=1; say '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; text "$id" grown ;;
+    beg) begging=$id; replies=; ask s sampling/createMessage '{"messages":[],"maxTokens":1}'; ask r roots/list '{}' ;;
+    ask) asking=$id; ask q elicitation/create '{"mode":"form","message":"Who are you?","requestedSchema":{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}}' ;;
     slow) for step in 1 2 3 4; do sleep 0.4; progress "$token" "$step"; done; text "$id" done ;;
     huge) huge "$id" ;;
     nap) progress "$token" 1; sleep 0.4; text "$id" rested ;;
@@ -73,15 +74,16 @@ while IFS= read -r line; do
     *'"method":"ping"'*)
         if [ -n "$MCP_NO_PING" ]; then say '{"jsonrpc":"2.0","id":'"$id"',"error":{"code":-32601,"message":"no such method"}}'; else answer "$id" '{}'; fi
         ;;
-    *'"method":"tools/list"'*) answer "$id" "$(tools)" ;;
+    *'"method":"tools/list"'*) [ -n "$slow_list" ] || answer "$id" "$(tools)" ;;
     *'"method":"tools/call"'*) call ;;
     *'"method":"notifications/cancelled"'*)
         if [ "$how" = finish ]; then text "$waiting" 'finished all the same'; fi
         if [ "$how" = decline ]; then say '{"jsonrpc":"2.0","id":'"$waiting"',"error":{"code":0,"message":"cancelled"}}'; fi
         ;;
+    *'"action":'*) text "$asking" "$(field action) $(field name)" ;;
     *'"error":'*)
         replies="$replies $id$(field code)"
-        case $replies in *' '*' '*' '*) text "$begging" "$replies" ;; esac
+        case $replies in *' '*' '*) text "$begging" "$replies" ;; esac
         ;;
     esac
 done

@@ -191,7 +191,13 @@ fn approval_rows(chat: &ChatState, asked: &ChatApproval, max_width: usize) -> Ve
     let time = now.and_then(|now| time_left(&asked.row.expires_at, now)).unwrap_or_default();
     let expires = chat.texts.format("term.approval.expires", &[("time", &time)]);
     let more = chat.approvals.iter().filter(|other| !other.answered).count().saturating_sub(1);
-    let mut title = chat.texts.format("term.approval.title", &[("tool", &tool), ("agent", &agent)]);
+    let mut title = match &asked.row.question {
+        Some(question) => {
+            let server = single_line(&question.server, 60);
+            chat.texts.format("term.approval.question", &[("server", &server), ("tool", &tool)])
+        }
+        None => chat.texts.format("term.approval.title", &[("tool", &tool), ("agent", &agent)]),
+    };
     if asked.row.quorum > 1 {
         let (allowed, quorum) = (asked.row.allowed_by.len().to_string(), asked.row.quorum.to_string());
         let text = chat.texts.format("term.approval.quorum", &[("n", &allowed), ("quorum", &quorum)]);
@@ -208,6 +214,12 @@ fn approval_rows(chat: &ChatState, asked: &ChatApproval, max_width: usize) -> Ve
     let escalation = asked.row.escalation.iter().flat_map(escalation_lines);
     for line in tool_call_lines(&asked.row.arguments).into_iter().chain(escalation) {
         rows.extend(wrap_block(&line, PLAIN_STYLE, "  ", "    ", max_width));
+    }
+    if let Some(form) =
+        asked.row.question.as_ref().map(|question| question.answer_form()).filter(|form| !form.is_empty())
+    {
+        let hint = chat.texts.format("term.approval.answer", &[("form", &form)]);
+        rows.extend(wrap_block(&hint, WAITING_STYLE, "  ", "    ", max_width));
     }
     rows
 }

@@ -51,6 +51,39 @@ async fn an_approval_is_listed_and_answered_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_question_of_an_mcp_server_is_answered_over_http_and_websocket() {
+    let (marker, folder) = (ProcessMarker::new(), tempfile::tempdir().unwrap());
+    let asking = crate::mcp::test_server_config(&marker, &folder.path().join("log"));
+    let server = TestServer::start_with(|plan| drop(plan.engine.mcp.insert("test".to_owned(), asking))).await;
+    let approver = server.api_with_new_token("approver", "approve").await;
+    let token = server.create_token("other", "approve").await;
+    let mut client = WsTestClient::connect_operator(&server, &token).await;
+    for session in ["http", "ws"] {
+        server.model.script(ScriptedResponse::tool_call("c1", "test__ask", &json!({})));
+        server.model.script(ScriptedResponse::text("done"));
+        let run = server.send_message(session, "ask me").await;
+        let row = server.http.wait_approval().await;
+        assert_fields(&row["question"], &json!({"server": "test", "message": "Who are you?"}));
+        assert_fields(&row["question"]["fields"][0], &json!({"name": "name", "kind": "text", "required": true}));
+        let id = row["id"].as_str().unwrap();
+        if session == "http" {
+            let path = format!("/api/approvals/{id}");
+            let refused = approver.post(&path, &json!({"decision": "allow"})).await;
+            assert_problem(&refused, 400, "invalid_request");
+            assert!(refused.body["detail"].as_str().unwrap().contains("write name=TEXT"), "{:#}", refused.body);
+            let answer = json!({"decision": "allow", "fields": {"name": "Ada"}});
+            assert_fields(&approver.post(&path, &answer).await.expect_status(200), &json!({"state": "allowed"}));
+        } else {
+            let answer = json!({"id": id, "decision": "allow", "fields": {"name": "Ada"}});
+            client.call("approvals.resolve", answer).await;
+        }
+        assert_eq!(server.wait_ended(&run).await["verdict"]["kind"], "completed");
+        let told = server.model.recorded_requests().pop().unwrap().body["messages"].to_string();
+        assert!(told.contains("accept Ada"), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_websocket_lists_and_answers_them_under_both_names() {
     let server = start_server().await;
     let mut sender = WsTestClient::connect_operator(&server, &server.token).await;

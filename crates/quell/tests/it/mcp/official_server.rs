@@ -9,8 +9,8 @@ use super::late_answers::wait_amendments;
 use super::*;
 use crate::npm_packages::{self, NpmPackages};
 
-const SERVER_PACKAGES: NpmPackages = NpmPackages {
-    name: "mcp-everything",
+pub(super) const SERVER_PACKAGES: NpmPackages = NpmPackages {
+    name: "mcp-servers",
     files: &[
         ("package.json", include_str!("npm/package.json")),
         ("package-lock.json", include_str!("npm/package-lock.json")),
@@ -36,7 +36,7 @@ async fn start_over_pipes() -> Option<TestEngine> {
 }
 
 /// `readable` are the files of the server, which a sandbox hides where the checkout is in /tmp.
-async fn start_engine(server: McpConfig, readable: &[PathBuf]) -> TestEngine {
+pub(super) async fn start_engine(server: McpConfig, readable: &[PathBuf]) -> TestEngine {
     TestEngine::start_with(ProcessLock::shared().await, |config| {
         for agent in config.agents.values_mut() {
             agent.readable.extend_from_slice(readable);
@@ -46,7 +46,7 @@ async fn start_engine(server: McpConfig, readable: &[PathBuf]) -> TestEngine {
     .await
 }
 
-async fn call_tool(test: &TestEngine, tool: &str, arguments: Value) -> String {
+pub(super) async fn call_tool(test: &TestEngine, tool: &str, arguments: Value) -> String {
     test.model.script(ScriptedResponse::tool_call(format!("call-{tool}"), format!("all__{tool}"), &arguments));
     test.model.script(ScriptedResponse::text("fine"));
     assert_eq!(test.run_message("s", "do it").await.output.as_deref(), Some("fine"));

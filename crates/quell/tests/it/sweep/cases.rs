@@ -49,6 +49,14 @@ fn model_cases() -> Vec<SweepCase> {
         SweepCase::new("back-off sleep")
             .prepare(|case_run| script_model(case_run, [ScriptedResponse::rate_limited("50")]))
             .when(|case_run| wait_held(case_run, ResourceKind::Timer).boxed()),
+        SweepCase::new("the second model of a chain streams")
+            .agent("chained")
+            .prepare(|case_run| {
+                let silent = ScriptedResponse::silent_mid_stream("Let me see about");
+                script_model(case_run, [out_of_credit(), silent])
+            })
+            .when(|case_run| wait_text(case_run).boxed())
+            .hides(&["Let me see about"]),
         SweepCase::new("summarising older turns")
             .agent("small")
             .prepare(|case_run| {
@@ -186,8 +194,13 @@ fn point_cases() -> Vec<SweepCase> {
                 .shows(&["It was a long story."]),
             Point::Pictures => case.agent("seeing").prepare(|case_run| send_picture_turn(case_run).boxed()),
             Point::KeepPictures => case.prepare(|run| script_call(run, "test__picture", &json!({"text": "a dot"}))),
+            Point::ModelFallback => case
+                .agent("chained")
+                .prepare(|case_run| script_model(case_run, [out_of_credit(), ScriptedResponse::text("Here it is.")])),
             Point::Skills => case.agent("skilled").prepare(script_short_answer),
-            Point::Attachments | Point::Delivery => case.sent_by_channel().prepare(script_short_answer),
+            Point::Attachments | Point::Transcription | Point::Speech | Point::Delivery => {
+                case.sent_by_channel().prepare(script_short_answer)
+            }
             Point::ProcessWait => case.prepare(script_process_wait),
             Point::WorkdirLock | Point::FileBackup => case.prepare(script_write),
             Point::Approval => case.agent("asking").prepare(script_setsid_child),
@@ -208,6 +221,11 @@ fn script_model<'a>(
 ) -> CaseStepFuture<'a> {
     case_run.sweep.script_run(case_run.run.as_str(), answers);
     do_nothing(case_run)
+}
+
+/// A failure after which another model of the chain is asked at once.
+fn out_of_credit() -> ScriptedResponse {
+    ScriptedResponse::status(402)
 }
 
 fn script_short_answer<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {

@@ -4,7 +4,7 @@ use quell_engine::engine::AnswerError;
 use quell_protocol::api::AccessLevel;
 use quell_protocol::approval::{AllowanceScope, ApprovalAnswer, ApprovalRow, Decision};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::super::frame::{APPROVAL_NOT_FOUND, APPROVAL_NOT_YOURS, RpcError};
 use super::super::payloads;
@@ -36,6 +36,8 @@ struct ResolveParams {
     pattern: Option<String>,
     #[serde(default)]
     reason: Option<String>,
+    #[serde(default)]
+    fields: Option<Map<String, Value>>,
 }
 
 /// The gateway's words for a decision. No answer gives a permission for all calls, so `allow-always` allows one call.
@@ -56,8 +58,8 @@ pub(super) fn resolve(client: &WsClient, value: Value) -> RpcResult {
         DecisionWord::Allow | DecisionWord::AllowOnce | DecisionWord::AllowAlways => Decision::Allow,
         DecisionWord::Deny => Decision::Deny,
     };
-    let ResolveParams { scope, pattern, reason, .. } = params;
-    let answer = ApprovalAnswer { decision, scope, pattern, reason };
+    let ResolveParams { scope, pattern, reason, fields, .. } = params;
+    let answer = ApprovalAnswer { decision, scope, pattern, reason, fields };
     let row: ApprovalRow = client.engine().answer_approval(&client.peer.caller, &params.id, answer)?;
     let decision_word = if decision == Decision::Allow { "allow-once" } else { "deny" };
     Ok(json!({"ok": true, "approval": row, "decision": decision_word}))
@@ -72,6 +74,7 @@ impl From<AnswerError> for RpcError {
             AnswerError::AlreadyCounted(_) => "APPROVAL_ALREADY_COUNTED",
             AnswerError::ReasonTooLong => "APPROVAL_REASON_TOO_LONG",
             AnswerError::WrongScope(_) => "APPROVAL_SCOPE_INVALID",
+            AnswerError::WrongFields(_) => "APPROVAL_FIELDS_INVALID",
         };
         Self::invalid(error.to_string()).with_details(json!({"code": code}))
     }

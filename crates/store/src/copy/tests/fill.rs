@@ -65,7 +65,7 @@ async fn fill_runs(store: &Store) {
     store.history().reset(session_key("s"), "2026-11-20T11:00:00.000000Z".into()).await.unwrap();
     accept_run(store, "odd", "s").await;
     append_turn(store, "s", "odd", ODD, ODD).await.unwrap();
-    let usage = Usage { input_tokens: 1 << 47, output_tokens: 7, estimated: false };
+    let usage = Usage { input_tokens: 1 << 47, output_tokens: 7, cached_tokens: 0, estimated: false };
     store.runs().record_end(run_id("odd"), ODD.into(), RunSpend { usage, ..no_spend() }).await.unwrap();
     for id in ["steered", "started", "accepted"] {
         store.runs().accept(RunRow { view: ODD.into(), ..accepted_row(id, "s") }).await.unwrap();

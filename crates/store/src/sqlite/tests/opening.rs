@@ -193,7 +193,7 @@ async fn a_database_of_schema_12_opens_with_all_it_holds() {
     let found =
         store.notes().search(vec![NoteScope::Session(session_key("agent:main:main"))], "green", 9).await.unwrap();
     assert_eq!(found.concat().first().map(|found| found.note.key.as_str()), Some("tea"));
-    let spent = Usage { input_tokens: 5, output_tokens: 2, estimated: false };
+    let spent = Usage { input_tokens: 5, output_tokens: 2, cached_tokens: 0, estimated: false };
     assert_eq!(store.spend().on_day("2026-11-20".into()).await, Ok(vec![(AgentId::parse("main").unwrap(), spent)]));
     assert_eq!(store.channels().cursor("tg".into()).await, Ok(Some("77".into())));
     run_to_end(&store, "r5", "agent:main:main").await;

@@ -20,6 +20,8 @@ pub(super) fn mcp_cases() -> Vec<SweepCase> {
             script_call(case_run, "test__wait", &json!({}))
         })
         .when(|case_run| wait_called(case_run, "test: wait").boxed()),
+        calling("question of an MCP server", |case_run| script_call(case_run, "test__ask", &json!({})))
+            .when(|case_run| wait_held(case_run, ResourceKind::Approval).boxed()),
     ]
 }
 

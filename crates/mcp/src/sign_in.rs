@@ -1,0 +1,142 @@
+//! Sign in at a server by OAuth: a person opens a URL, and the browser brings the code to a listener on loopback.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use rmcp::transport::auth::{AuthError, AuthorizationRequest, AuthorizationSession};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::config::{McpConfig, ServerLocation};
+use super::connect_problem::ConnectProblem;
+use super::oauth::{TokenFile, new_manager};
+
+/// Where the authorization server sends the browser.
+const CALLBACK_PATH: &str = "/callback";
+/// The maximum size of the head of a request.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// How long one connection may take to send its request.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A sign-in that waits for a person.
+pub struct McpSignIn {
+    session: AuthorizationSession,
+    listener: TcpListener,
+}
+
+/// Begins a sign-in at the server `name`: finds its authorization server and registers this program there.
+///
+/// # Errors
+/// Why the sign-in is not possible and what to do, for people.
+pub async fn start_sign_in(data_dir: &Path, name: &str, config: &McpConfig) -> Result<McpSignIn, String> {
+    let url = match config.location() {
+        Ok(ServerLocation::Url(url)) if config.oauth => url,
+        _ => return Err(format!("[mcp.{name}] needs `url` and `oauth = true` for a sign-in")),
+    };
+    let describe = |problem: ConnectProblem| format!("the MCP server {name}: {}", problem.description);
+    let failed = |error: AuthError| describe(ConnectProblem::from_auth_error(&error));
+    // waits: for a person's command, as all waits of this file; no run waits here.
+    let mut manager = new_manager(url.as_str(), &TokenFile::of_server(data_dir, name)).await.map_err(describe)?;
+    // waits: for the metadata of the authorization server, which the library bounds.
+    let resolution = manager.resolve_metadata().await.map_err(failed)?;
+    manager.set_metadata(resolution.metadata);
+    let no_port = |error: io::Error| format!("no port on loopback is free: {error}");
+    // waits: not in practice.
+    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(no_port)?;
+    let address = listener.local_addr().map_err(no_port)?;
+    let request = AuthorizationRequest::new(format!("http://{address}{CALLBACK_PATH}"))
+        .with_client_name("Quell")
+        .with_initial_scope_selection();
+    // waits: for the registration, which the library bounds.
+    let session = AuthorizationSession::new(manager, request).await.map_err(|(_, error)| failed(error))?;
+    Ok(McpSignIn { session, listener })
+}
+
+/// Deletes the tokens of the server `name`. Returns whether there were any.
+///
+/// # Errors
+/// Why they cannot be deleted, for people.
+pub fn sign_out(data_dir: &Path, name: &str) -> Result<bool, String> {
+    TokenFile::of_server(data_dir, name).delete()
+}
+
+impl McpSignIn {
+    /// The URL that a person has to open.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.session.auth_url
+    }
+
+    /// Waits until the browser brings the code, and stores the tokens. Other requests are answered with 404.
+    ///
+    /// # Errors
+    /// The authorization server refused the sign-in or the code; the text is for people.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is stored before the tokens are there.
+    pub async fn finish(self) -> Result<(), String> {
+        loop {
+            let (mut connection, _) =
+                self.listener.accept().await.map_err(|error| format!("the listener on loopback failed: {error}"))?;
+            let Ok(Some(path)) = timeout(READ_TIMEOUT, read_path(&mut connection)).await else { continue };
+            if path.split('?').next() != Some(CALLBACK_PATH) {
+                respond(&mut connection, "404 Not Found", "Nothing is here.").await;
+                continue;
+            }
+            let outcome = self.exchange(&path).await;
+            let (status, text) = match &outcome {
+                Ok(()) => ("200 OK", "Signed in. You can close this page.".to_owned()),
+                Err(why) => ("400 Bad Request", format!("The sign-in failed: {why}")),
+            };
+            respond(&mut connection, status, &text).await;
+            return outcome;
+        }
+    }
+
+    async fn exchange(&self, path: &str) -> Result<(), String> {
+        let url = url::Url::parse(&format!("http://127.0.0.1{path}")).map_err(|error| error.to_string())?;
+        let parameter =
+            |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned());
+        if let Some(error) = parameter("error") {
+            let detail = parameter("error_description").map(|text| format!(": {text}")).unwrap_or_default();
+            return Err(quell_protocol::display_text::one_line(&format!("it was refused ({error}){detail}"), 300));
+        }
+        let exchanged = self.session.handle_callback_url(url.as_str()).await;
+        exchanged.map(drop).map_err(|error| ConnectProblem::from_auth_error(&error).description)
+    }
+}
+
+impl std::fmt::Debug for McpSignIn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("McpSignIn")
+    }
+}
+
+/// The path and query of a GET request; `None` for anything else.
+async fn read_path(connection: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") {
+        let mut piece = [0; 1024];
+        let length = connection.read(&mut piece).await.ok()?;
+        head.extend_from_slice(piece.get(..length)?);
+        if length == 0 || head.len() > MAX_HEAD_BYTES {
+            return None;
+        }
+    }
+    let head = String::from_utf8(head).ok()?;
+    let mut words = head.lines().next()?.split(' ');
+    (words.next()? == "GET").then_some(())?;
+    words.next().map(str::to_owned)
+}
+
+async fn respond(connection: &mut TcpStream, status: &str, text: &str) {
+    let length = text.len();
+    let response = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{text}"
+    );
+    // The browser may have left; the tokens are stored either way.
+    let _ = connection.write_all(response.as_bytes()).await;
+    let _ = connection.shutdown().await;
+}
