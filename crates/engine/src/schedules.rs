@@ -194,7 +194,7 @@ pub(crate) struct StoppedSchedules {
 
 /// The schedules that a stop has paused, for its answer. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct PausedSchedules(Option<watch::Receiver<PauseProgress>>);
+pub struct PausedSchedules(Vec<watch::Receiver<PauseProgress>>);
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PauseProgress {
@@ -204,17 +204,23 @@ pub(crate) struct PauseProgress {
 
 impl PausedSchedules {
     pub(crate) fn follow(progress: watch::Receiver<PauseProgress>) -> Self {
-        Self(Some(progress))
+        Self(vec![progress])
+    }
+
+    /// Adds what an earlier stop has paused, where one answer is given for both.
+    pub fn add_earlier(&mut self, earlier: Self) {
+        self.0.extend(earlier.0);
     }
 
     /// The ids of those that are known so far.
     pub fn ids(&self) -> Vec<String> {
-        self.0.iter().flat_map(|progress| progress.borrow().ids.clone()).collect()
+        let ids: BTreeSet<String> = self.0.iter().flat_map(|progress| progress.borrow().ids.clone()).collect();
+        ids.into_iter().collect()
     }
 
     /// True once a restart of any node keeps the pauses, and if there are none.
     pub fn is_stored(&self) -> bool {
-        self.0.as_ref().is_none_or(|progress| progress.borrow().is_stored)
+        self.0.iter().all(|progress| progress.borrow().is_stored)
     }
 
     /// Waits until the pauses are stored, or for a second if the database does not answer.
@@ -222,10 +228,12 @@ impl PausedSchedules {
     /// # Cancel safety
     /// Safe: they are stored by a task of the engine.
     pub async fn wait_stored(&self) {
-        if let Some(progress) = &self.0 {
-            let mut progress = progress.clone();
-            let _ = timeout(STORE_PAUSES_TIMEOUT, progress.wait_for(|progress| progress.is_stored)).await;
-        }
+        let all_stored = async {
+            for progress in &self.0 {
+                let _ = progress.clone().wait_for(|progress| progress.is_stored).await;
+            }
+        };
+        let _ = timeout(STORE_PAUSES_TIMEOUT, all_stored).await;
     }
 }
 

@@ -140,6 +140,7 @@ async fn people_see_and_change_their_schedules_in_a_chat() {
     says(&format!("/schedules pause {id}"), &format!("The schedule {id} is paused.")).await;
     says("/schedules", &format!("{id}: 2h (UTC), paused: look again")).await;
     says(&format!("/schedules resume {id}"), &format!("The schedule {id} fires again, next at ")).await;
+    says("/stop", &format!("⏸ Paused what was scheduled: {id}.")).await;
     says(&format!("/schedules remove {id}"), &format!("The schedule {id} is deleted.")).await;
     says(&format!("/schedules remove {id}"), &format!("You have no schedule {id}")).await;
     assert_eq!(daemon.api().get("/api/schedules").await.expect_status(200)["items"].as_array().unwrap().len(), 1);
