@@ -17,9 +17,9 @@ const CODE: &str = "code-1";
 #[derive(Debug, Clone, Default)]
 pub(super) struct AuthorizationState {
     /// Scheme, host and port of the server.
-    pub(super) origin: String,
+    origin: String,
     /// The lifetime of each token, in seconds.
-    pub(super) token_lifetime_s: u64,
+    token_lifetime_s: u64,
     /// True if refresh tokens are valid no more.
     pub(super) refuses_refresh: bool,
     /// The kinds of grants so far.
@@ -31,6 +31,10 @@ pub(super) struct AuthorizationState {
 }
 
 impl AuthorizationState {
+    pub(super) fn new(origin: String, token_lifetime_s: u64) -> Self {
+        Self { origin, token_lifetime_s, ..Self::default() }
+    }
+
     /// The answer to a request for a sign-in, or to one without a valid token; `None` lets a request pass.
     pub(super) fn reply(&mut self, request: &RawHttpRequest) -> Option<FakeHttpReply> {
         let origin = self.origin.clone();

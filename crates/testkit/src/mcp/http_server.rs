@@ -62,7 +62,7 @@ impl FakeMcpServer {
     pub async fn start_with_sign_in(token_lifetime_s: u64) -> Self {
         let server = Self::start().await;
         let origin = server.port.url();
-        let authorization = AuthorizationState { origin, token_lifetime_s, ..AuthorizationState::default() };
+        let authorization = AuthorizationState::new(origin, token_lifetime_s);
         server.state.update(|state| state.authorization = Some(authorization));
         server
     }
