@@ -177,7 +177,7 @@ async fn a_stop_of_everything_with_hold_pauses_all_for_good() {
     let schedule = scheduled.create(every_hour("never")).await;
     assert_eq!(scheduled.stop_everything().schedules.ids(), [""; 0], "nothing is held, and no run has made it");
     scheduled.test.engine.hold_now();
-    assert_eq!(scheduled.stop_everything().schedules.ids(), [schedule.id.clone()]);
+    assert_eq!(scheduled.stop_everything().schedules.ids(), std::slice::from_ref(&schedule.id));
     assert_eq!(scheduled.stop_everything().schedules.ids(), [""; 0], "it is paused already");
     // In force before it is stored, and stored right after.
     assert!(scheduled.test.engine.schedules().find(&schedule.id).unwrap().view.paused.is_some());
@@ -232,7 +232,7 @@ async fn a_firing_is_skipped_while_the_one_before_runs() {
     let view = scheduled.wait(&schedule.id, "the skipped firing", |view| view.skipped_count == 1).await;
     assert_eq!((view.fired, view.last_run.as_ref()), (1, Some(&run)));
     let stopped = scheduled.test.engine.stop(&admin(), &run_stop_scope(&run), &stop_ask(StopLevel::Gentle));
-    assert_eq!(stopped.aborted, [run.clone()], "a firing is a run like any other");
+    assert_eq!(stopped.aborted, std::slice::from_ref(&run), "a firing is a run like any other");
     scheduled.test.wait_ended(&run).await;
     scheduled.test.close().await;
 }
@@ -251,7 +251,7 @@ async fn a_stop_of_a_run_pauses_the_schedules_that_it_made() {
     let made = made.into_iter().find(|view| view.created_by_run.as_ref() == Some(&run)).unwrap();
     assert_eq!(made.created_by_session, Some(parse_session_key("s")));
     let stopped = scheduled.test.engine.stop(&admin(), &run_stop_scope(&run), &stop_ask(StopLevel::Gentle));
-    assert_eq!(stopped.schedules.ids(), [made.id.clone()]);
+    assert_eq!(stopped.schedules.ids(), std::slice::from_ref(&made.id));
     scheduled.test.wait_ended(&run).await;
     assert!(scheduled.find(&made.id).await.paused.is_some());
     assert!(scheduled.find(&by_hand.id).await.paused.is_none());
@@ -390,7 +390,7 @@ async fn a_stop_of_a_session_pauses_the_schedules_that_it_made() {
     let stop = || scheduled.test.engine.stop(&admin(), &scope, &stop_ask(StopLevel::Gentle));
     let mut stopped = stop();
     stopped.wait_carried_out().await;
-    assert_eq!(stopped.schedules.ids(), [made.id.clone()]);
+    assert_eq!(stopped.schedules.ids(), std::slice::from_ref(&made.id));
     assert_eq!(stop().schedules.ids(), [""; 0], "it is paused already");
     scheduled.pass(60);
     scheduled.wait_fired(&by_hand.id, 1).await;

@@ -133,6 +133,6 @@ async fn a_stop_closes_the_request_for_a_voice(#[case] heard: Option<&str>) {
     fixture.audio.state.wait_for("the end of the connection", |state| state.waiting == 0).await;
     fixture.wait_done(&message, "⏹").await;
     let texts = fixture.flow.network.state().texts().join("|");
-    assert!(texts.contains("1 model request closed") && !texts.contains("the spoken answer"), "{texts}");
+    assert!(texts.contains("model closed after") && !texts.contains("the spoken answer"), "{texts}");
     fixture.flow.shut_down().await;
 }

@@ -105,7 +105,7 @@ async fn the_answer_of_a_firing_is_sent_into_a_chat() {
     telegram.wait_for("the answer", |it| it.bot_texts(CHAT).contains(&"All is quiet.")).await;
     let path = format!("/api/schedules/{}", schedule["id"].as_str().unwrap());
     let paused = daemon.api().patch(&path, &json!({"paused": true})).await.expect_status(200);
-    let run = daemon.api().run_view(&format!("{}", paused["lastRun"].as_str().unwrap())).await;
+    let run = daemon.api().run_view(paused["lastRun"].as_str().unwrap()).await;
     assert_eq!(run["sessionKey"], schedule["sessionKey"]);
     assert_eq!(run["surface"], "api", "{run:#}");
 }
