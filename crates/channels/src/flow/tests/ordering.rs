@@ -14,10 +14,14 @@ use serde_json::Value;
 use super::super::channel_caller;
 use super::{FlowFixture, gated_tool_call, page_submission};
 
+/// The user's messages without the lines that tell their times.
 fn user_messages(request: &Value) -> Vec<String> {
     let messages = request["messages"].as_array().unwrap().iter();
     let users = messages.filter(|message| message["role"] == "user");
-    users.map(|message| message["content"].as_str().unwrap().to_owned()).collect()
+    let without_times = |text: &str| {
+        text.split("\n\n").filter(|paragraph| !paragraph.starts_with("[Sent ")).collect::<Vec<_>>().join("\n\n")
+    };
+    users.map(|message| without_times(message["content"].as_str().unwrap())).collect()
 }
 
 /// Regression: two turns of one conversation read different histories.
