@@ -340,12 +340,17 @@ async fn check_background_gone(case_run: &CaseRun<'_>) {
 /// The schedule that the run was making is stored all the same, and paused.
 async fn check_schedule_paused(case_run: &CaseRun<'_>) {
     let engine = &case_run.sweep.test_engine.engine;
-    let made = poll_until("the schedule is stored with its pause", async || {
-        let listed = engine.list_schedules(&root()).await.unwrap();
-        let is_stored = !engine.schedules().has_unstored_pauses();
-        listed.into_iter().find(|view| is_stored && view.created_by_run.as_ref() == Some(&case_run.run))
-    })
-    .await;
+    let stored = async {
+        loop {
+            let listed = engine.list_schedules(&root()).await.unwrap();
+            let made = listed.into_iter().find(|view| view.created_by_run.as_ref() == Some(&case_run.run));
+            match made.filter(|_| !engine.schedules().has_unstored_pauses()) {
+                Some(made) => break made,
+                None => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let made = tokio::time::timeout(WAIT_TIMEOUT, stored).await.expect("the schedule is stored with its pause");
     assert!(made.paused.is_some(), "{made:#?}");
     assert!(engine.delete_schedule(&root(), &made.id).await.unwrap());
 }
