@@ -132,6 +132,8 @@ pub struct Services {
     pub hooks: Hooks,
     pub wardens: Wardens,
     pub environment: Vec<(OsString, OsString)>,
+    /// The name of the machine's time zone, for models.
+    pub time_zone: String,
     pub sandbox_site: Arc<SandboxSite>,
     pub background: BackgroundWork,
     pub memory: NoteMemory,

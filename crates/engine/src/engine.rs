@@ -48,7 +48,7 @@ use quell_mcp::{Mcp, McpSettings};
 use quell_process::Wardens;
 use quell_protocol::api::Hold;
 use quell_protocol::{HookEvent, Principal, RunId, Surface};
-use quell_scope::clock::Clock;
+use quell_scope::clock::{Clock, time_zone_name};
 use quell_store::Store;
 use quell_tools::Toolbox;
 use quell_tools::background::BackgroundWork;
@@ -456,6 +456,7 @@ fn build_services(
         store: store.clone(),
         clock,
     })?;
+    let tz = config.environment.iter().find(|(name, _)| name == "TZ");
     Ok(Services {
         agents: registry,
         toolbox,
@@ -463,6 +464,7 @@ fn build_services(
         hooks,
         wardens,
         environment: config.environment.clone(),
+        time_zone: time_zone_name(tz.and_then(|(_, name)| name.to_str())),
         sandbox_site,
         background,
         memory: NoteMemory::new(store.clone(), config.memory.clone()),

@@ -108,6 +108,7 @@ impl McpClient {
             self.lock_failed_servers().extend(failed.map(|(server, _)| server.name.clone()));
         }
         let changing = self.servers.iter().filter_map(|server| self.pool.ready_connection(server, &self.options));
+        // waits: raced in the next line.
         let listing = changing.map(|connection| async move { connection.wait_listed(MAX_LIST_WAIT).await });
         scope.race(Point::McpTools, join_all(listing)).await?;
         let tools = self.servers.iter().filter_map(|server| self.pool.offered_tools(server, &self.options));

@@ -80,6 +80,7 @@ pub(super) async fn initialize_and_list_tools(
         }
         ConnectTarget::Http(url, http) => {
             if let Some(file) = &server.token_file {
+                // waits: within the start timeout, in a `select!` of the supervisor; so do all waits of this file.
                 http.set_tokens(ConnectionTokens::open(&url, file).await?);
             }
             let mut config = StreamableHttpClientTransportConfig::with_uri(url);
@@ -90,12 +91,13 @@ pub(super) async fn initialize_and_list_tools(
         }
     };
     let transport = ServerTransport { connection, monitor: Arc::clone(monitor) };
-    // waits: within the start timeout, in a `select!` of the supervisor; so do all waits of this file.
     let handler = McpClientHandler { server: server.name.clone(), monitor: Arc::clone(monitor) };
+    // waits: within the start timeout, in the supervisor.
     let client = handler
         .serve(transport)
         .await
         .map_err(|error| ConnectProblem::from_initialize_error(&error, &server.config))?;
+    // waits: within the same time.
     let tools =
         list_tools(client.peer()).await.map_err(|error| ConnectProblem::from_list_error(&error, &server.config))?;
     Ok((client, tools))

@@ -218,7 +218,7 @@ impl StreamableHttpClient for ScopedHttpClient {
             let client = &this.0.client;
             // waits: raced with the scope in `spawn_request`.
             let auth = this.current_auth(auth).await?;
-            // waits: as above.
+            // waits: raced with the scope in `spawn_request`, too.
             let stream = client
                 .get_stream_with_max_sse_event_size(uri, id, last_event, auth, headers, MAX_MESSAGE_BYTES)
                 .await?;

@@ -5,6 +5,7 @@
 //! it waits for. The ledger of a server holds its process; each server has a scope and a task of its own. This module
 //! does not know agents or the registry.
 
+mod browse;
 mod call;
 mod client;
 mod config;
@@ -42,6 +43,7 @@ use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+pub use browse::{McpBrowseAnswer, McpBrowseRequest, McpListedItem, browse};
 pub use client::{McpCallContext, McpClient, McpClientOptions, ServerTool};
 pub use config::{McpConfig, McpConfigError};
 use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, McpConnection, ServerInstance};

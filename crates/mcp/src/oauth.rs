@@ -174,8 +174,8 @@ mod tests {
 
     #[tokio::test]
     async fn tokens_are_kept_in_a_file_for_their_owner_alone() {
-        let dir = std::env::temp_dir().join(format!("quell-tokens-{}", uuid::Uuid::now_v7()));
-        let file = TokenFile::of_server(&dir, "far");
+        let dir = tempfile::tempdir().unwrap();
+        let file = TokenFile::of_server(dir.path(), "far");
         assert!(file.load().await.unwrap().is_none());
         let credentials: StoredCredentials = serde_json::from_value(json!({
             "client_id": "c", "token_response": {"access_token": "hush", "token_type": "bearer"},
@@ -188,6 +188,5 @@ mod tests {
         assert_eq!((mode(&file.path), mode(file.path.parent().unwrap())), (0o600, 0o700));
         assert_eq!(fs::read_dir(file.path.parent().unwrap()).unwrap().count(), 1, "a temporary file was left");
         assert_eq!((file.delete(), file.delete()), (Ok(true), Ok(false)));
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

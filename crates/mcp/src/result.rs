@@ -70,7 +70,7 @@ fn image_data(block: ContentBlock) -> Option<String> {
     }
 }
 
-fn block_text(block: &ContentBlock) -> String {
+pub(super) fn block_text(block: &ContentBlock) -> String {
     match block {
         ContentBlock::Text(text) => text.text.clone(),
         ContentBlock::Image(image) => format!("[an image, {}, {}]", image.mime_type, decoded_size(&image.data)),
@@ -84,7 +84,7 @@ fn block_text(block: &ContentBlock) -> String {
     }
 }
 
-fn resource_text(contents: &ResourceContents) -> String {
+pub(super) fn resource_text(contents: &ResourceContents) -> String {
     match contents {
         ResourceContents::TextResourceContents { uri, text, .. } => format!("[the resource {uri}:]\n{text}"),
         ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {

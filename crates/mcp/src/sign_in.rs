@@ -78,18 +78,23 @@ impl McpSignIn {
     /// Safe: nothing is stored before the tokens are there.
     pub async fn finish(self) -> Result<(), String> {
         loop {
+            // waits: for the browser of a person, who can end the command; so do all waits below.
             let (mut connection, _) =
                 self.listener.accept().await.map_err(|error| format!("the listener on loopback failed: {error}"))?;
+            // waits: at most `READ_TIMEOUT`.
             let Ok(Some(path)) = timeout(READ_TIMEOUT, read_path(&mut connection)).await else { continue };
             if path.split('?').next() != Some(CALLBACK_PATH) {
+                // waits: for the same command.
                 respond(&mut connection, "404 Not Found", "Nothing is here.").await;
                 continue;
             }
+            // waits: for the authorization server, which the library bounds.
             let outcome = self.exchange(&path).await;
             let (status, text) = match &outcome {
                 Ok(()) => ("200 OK", "Signed in. You can close this page.".to_owned()),
                 Err(why) => ("400 Bad Request", format!("The sign-in failed: {why}")),
             };
+            // waits: for the same command.
             respond(&mut connection, status, &text).await;
             return outcome;
         }
@@ -103,6 +108,7 @@ impl McpSignIn {
             let detail = parameter("error_description").map(|text| format!(": {text}")).unwrap_or_default();
             return Err(quell_protocol::display_text::one_line(&format!("it was refused ({error}){detail}"), 300));
         }
+        // waits: for the authorization server, which the library bounds.
         let exchanged = self.session.handle_callback_url(url.as_str()).await;
         exchanged.map(drop).map_err(|error| ConnectProblem::from_auth_error(&error).description)
     }
@@ -119,6 +125,7 @@ async fn read_path(connection: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.windows(4).any(|window| window == b"\r\n\r\n") {
         let mut piece = [0; 1024];
+        // waits: at most `READ_TIMEOUT`, in `finish`.
         let length = connection.read(&mut piece).await.ok()?;
         head.extend_from_slice(piece.get(..length)?);
         if length == 0 || head.len() > MAX_HEAD_BYTES {
@@ -137,6 +144,8 @@ async fn respond(connection: &mut TcpStream, status: &str, text: &str) {
         "HTTP/1.1 {status}\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{text}"
     );
     // The browser may have left; the tokens are stored either way.
+    // waits: for a person's command; no run waits here.
     let _ = connection.write_all(response.as_bytes()).await;
+    // waits: as above, for a person's command.
     let _ = connection.shutdown().await;
 }

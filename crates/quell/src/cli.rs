@@ -11,7 +11,7 @@ use quell_client::term::{ColorMode, Locale};
 use quell_client::{ClientSubcommand, CommandIo, DaemonTarget, Exit};
 use quell_tui::ChatArgs;
 
-use crate::mcp_sign_in::{self, McpCommand};
+use crate::mcp_command::{self, McpCommand};
 use crate::runtime::block_on;
 use crate::{backup, config, daemon, demo, doctor, store_copy, telemetry};
 
@@ -58,7 +58,7 @@ pub(crate) enum CliCommand {
     /// Copy the database between SQLite and PostgreSQL.
     #[command(subcommand)]
     Store(store_copy::StoreCommand),
-    /// Sign in at MCP servers by OAuth, and sign out.
+    /// Sign in at MCP servers, and show their resources and prompts.
     #[command(subcommand)]
     Mcp(McpCommand),
     /// Print completions for a shell.
@@ -108,7 +108,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Backup(args) => backup::backup(&args, cli.target),
         CliCommand::Restore(args) => backup::restore(&args),
         CliCommand::Store(command) => store_copy::run(&command),
-        CliCommand::Mcp(command) => mcp_sign_in::run(&command),
+        CliCommand::Mcp(command) => mcp_command::run(&command),
         CliCommand::Completions { shell } => {
             // Into memory first: the generator panics when its output is closed (`| head`).
             let mut script = Vec::new();

@@ -6,7 +6,7 @@ mod config;
 mod daemon;
 mod demo;
 mod doctor;
-mod mcp_sign_in;
+mod mcp_command;
 mod reload;
 mod runtime;
 mod store_copy;

@@ -6,7 +6,7 @@
 //! its wall time, and a moment after it gets the right one.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{LazyLock, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use jiff::civil::Date;
@@ -95,23 +95,15 @@ impl SkippedTime {
     }
 }
 
-/// The IANA name of the machine's time zone, such as `Europe/Berlin`, as it was when first asked.
-pub fn time_zone_name() -> &'static str {
-    static NAME: LazyLock<String> = LazyLock::new(|| {
-        let variable = std::env::var("TZ").ok().map(|name| name.trim_start_matches(':').to_owned());
-        let link = || {
-            std::fs::read_link("/etc/localtime")
-                .ok()?
-                .to_str()?
-                .split_once("zoneinfo/")
-                .map(|(_, name)| name.to_owned())
-        };
-        variable
-            .filter(|name| !name.is_empty() && !name.starts_with('/'))
-            .or_else(link)
-            .unwrap_or_else(|| "UTC".to_owned())
-    });
-    &NAME
+/// The IANA name of the machine's time zone, such as `Europe/Berlin`. `variable` is the value of `TZ`.
+pub fn time_zone_name(variable: Option<&str>) -> String {
+    let named =
+        variable.map(|name| name.trim_start_matches(':')).filter(|name| !name.is_empty() && !name.starts_with('/'));
+    let linked = || {
+        let target = std::fs::read_link("/etc/localtime").ok()?;
+        target.to_str()?.split_once("zoneinfo/").map(|(_, name)| name.to_owned())
+    };
+    named.map(str::to_owned).or_else(linked).unwrap_or_else(|| "UTC".to_owned())
 }
 
 impl Clock {

@@ -13,7 +13,6 @@ use quell_kernel::prompt::{self, ImageSet, Prompt, Vision};
 use quell_kernel::turn::{Turn, TurnDraft};
 use quell_llm::Conversation;
 use quell_protocol::SessionKey;
-use quell_scope::clock::time_zone_name;
 use quell_scope::{Cancelled, Point};
 use quell_tools::{self, AllowedImages};
 
@@ -92,7 +91,7 @@ impl AgentLoop<'_> {
             turns,
             draft: Some(draft),
             run_context,
-            time_zone: Some(time_zone_name()),
+            time_zone: Some(&self.services.time_zone),
             vision,
         })
     }

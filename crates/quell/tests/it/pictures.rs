@@ -50,6 +50,7 @@ fn content_of(message: &Value) -> Value {
             for part in parts.iter_mut().filter(|part| part["type"] == "text") {
                 part["text"] = without_time(part["text"].as_str().unwrap()).into();
             }
+            parts.retain(|part| part["text"] != "");
         }
         _ => {}
     }

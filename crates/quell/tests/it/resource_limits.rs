@@ -17,14 +17,14 @@ pub(crate) struct LimitsFixture {
 
 impl LimitsFixture {
     async fn start() -> Self {
-        Self::start_in(ModelDialect::OpenAi).await
+        Self::start_in(ModelDialect::OpenAi, 120).await
     }
 
-    /// Starts a daemon whose provider speaks this dialect and may be silent for two seconds.
-    pub(crate) async fn start_in(dialect: ModelDialect) -> Self {
+    /// Starts a daemon whose provider speaks this dialect and has this many seconds until an answer begins.
+    pub(crate) async fn start_in(dialect: ModelDialect, header_timeout_s: u32) -> Self {
         let model = ScriptedModel::start().await;
         let provider = format!(
-            "[providers.scripted]\nkind = \"{}\"\nbase_url = \"{}\"\nmax_retries = 0\nheader_timeout_s = 2\n",
+            "[providers.scripted]\nkind = \"{}\"\nbase_url = \"{}\"\nmax_retries = 0\nheader_timeout_s = {header_timeout_s}\n",
             dialect.kind(),
             model.base_url()
         );

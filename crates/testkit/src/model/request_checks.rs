@@ -44,7 +44,10 @@ pub(super) fn missing_header(dialect: ModelDialect, incoming: &RawHttpRequest) -
         {
             Some("anthropic-version: header is required")
         }
-        ModelDialect::Anthropic if incoming.header("x-api-key").is_none_or(str::is_empty) => {
+        // The official client sends its key as a bearer token.
+        ModelDialect::Anthropic
+            if incoming.header("x-api-key").or(incoming.header("authorization")).is_none_or(str::is_empty) =>
+        {
             Some("x-api-key header is required")
         }
         ModelDialect::Anthropic => None,

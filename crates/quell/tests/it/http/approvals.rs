@@ -2,6 +2,7 @@
 
 use quell_engine::access::{BrowserSignIn, LinkIssuer};
 use quell_kernel::approval::ApprovalPolicy;
+use quell_process::{WardenExe, base_environment};
 use reqwest::Method;
 use secrecy::ExposeSecret;
 
@@ -54,7 +55,12 @@ async fn an_approval_is_listed_and_answered_once() {
 async fn a_question_of_an_mcp_server_is_answered_over_http_and_websocket() {
     let (marker, folder) = (ProcessMarker::new(), tempfile::tempdir().unwrap());
     let asking = crate::mcp::test_server_config(&marker, &folder.path().join("log"));
-    let server = TestServer::start_with(|plan| drop(plan.engine.mcp.insert("test".to_owned(), asking))).await;
+    let server = TestServer::start_with(|plan| {
+        plan.engine.warden_exe = WardenExe::Path(env!("CARGO_BIN_EXE_quell").into());
+        plan.engine.environment = base_environment(std::env::vars_os());
+        plan.engine.mcp.insert("test".to_owned(), asking);
+    })
+    .await;
     let approver = server.api_with_new_token("approver", "approve").await;
     let token = server.create_token("other", "approve").await;
     let mut client = WsTestClient::connect_operator(&server, &token).await;

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from fastmcp import Context, FastMCP
-from mcp.types import ToolAnnotations
+from mcp.types import ToolAnnotations, ToolListChangedNotification
 
 READ_ONLY = ToolAnnotations(readOnlyHint=True)
 server = FastMCP("quell-tests")
@@ -71,6 +71,7 @@ async def grow(ctx: Context) -> str:
         """The new tool."""
         return "here"
 
+    await ctx.send_notification(ToolListChangedNotification())
     return "grown"
 
 
