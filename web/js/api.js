@@ -37,6 +37,13 @@ export function onUnreachedNodes(fn) {
   unreachedNodesListener = fn;
 }
 
+let pausedSchedulesListener = () => {};
+
+/** `fn(ids)` is called with the schedules that a stop has paused. */
+export function onPausedSchedules(fn) {
+  pausedSchedulesListener = fn;
+}
+
 export function sessionPath(key) {
   return `/api/sessions/${encodeURIComponent(key)}`;
 }
@@ -69,6 +76,9 @@ export async function stop(path, body = {}, options = {}) {
   const answer = await sendRequest("POST", path, body, { priority: "high", keepalive: true, ...options });
   if (answer?.unreached?.length > 0) {
     unreachedNodesListener(answer.unreached);
+  }
+  if (answer?.pausedSchedules?.length > 0) {
+    pausedSchedulesListener(answer.pausedSchedules);
   }
   return answer;
 }

@@ -38,6 +38,7 @@ async function start() {
   });
   api.onSignedOut(onSignedOut);
   api.onUnreachedNodes(showUnreachedNodes);
+  api.onPausedSchedules((ids) => toasts.info(t("stop.paused-schedules", { ids: oneLine(ids.join(", "), 200) })));
   // A 401 answer shows the sign-in form.
   websocket.onConnectFailed(() => api.get("/api/me").catch(() => {}));
   listen(window, "hashchange", route);

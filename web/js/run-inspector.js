@@ -170,7 +170,7 @@ function renderReceipt(parts, receipt) {
 /** `{name, text, href?}` or `{name, at}`, in the order in which they are shown. */
 function factsOf(view) {
   const began = view.startedAt ?? view.acceptedAt;
-  const { inputTokens, outputTokens, estimated } = view.usage;
+  const { inputTokens, outputTokens, cachedTokens, estimated } = view.usage;
   const tokens = (number) => `${estimated ? "~" : ""}${number.toLocaleString("en")}`;
   const session = `#/s/${encodeURIComponent(view.sessionKey)}`;
   const took = view.endedAt && Date.parse(view.endedAt) - Date.parse(began);
@@ -189,7 +189,14 @@ function factsOf(view) {
     { name: "began", at: began },
     view.endedAt && { name: "took", text: millis(took) },
     { name: "steps", text: String(view.steps) },
-    { name: "tokens", text: t("inspector.tokens", { in: tokens(inputTokens), out: tokens(outputTokens) }) },
+    {
+      name: "tokens",
+      text: t(cachedTokens ? "inspector.tokens-cached" : "inspector.tokens", {
+        in: tokens(inputTokens),
+        cached: tokens(cachedTokens ?? 0),
+        out: tokens(outputTokens),
+      }),
+    },
     view.processes > 0 && { name: "processes", text: String(view.processes) },
     view.verdict && endText(view.verdict) && { name: "end", text: endText(view.verdict) },
     { name: "id", text: view.runId },

@@ -9,7 +9,7 @@
 //   outcome(run)           "queued" | "running" | "stopping" | "ending" | "completed" | "failed" | "stopped"
 //                          | "unknown"
 //
-// A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, incomplete,
+// A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, fallbacks, incomplete,
 //         retry: null | {attempt, attempts, delayMs, reason}}; from the history also userText, principal, modelNote
 // A step: {number, text, thinking, calls: [call], partial: null | "cut" | "not-seen" | "kept", steered: [text]}
 // A call: {id, tool, arguments, output, dropped, result, diff, waiting, started, end, ms,
@@ -31,6 +31,7 @@ export function newRun(runId) {
     verdict: null,
     receipt: null,
     compacted: 0,
+    fallbacks: [],
     incomplete: false,
     retry: null,
   };
@@ -130,6 +131,9 @@ const REDUCERS = {
   "run.snapshot": applySnapshot,
   "model.retry": (run, { attempt, attempts, delayMs, reason }) => {
     run.retry = { attempt, attempts, delayMs, reason };
+  },
+  "model.fallback": (run, { from, to, reason }) => {
+    run.fallbacks.push({ from, to, reason });
   },
   "context.compacted": (run, event) => {
     run.compacted += event.turns;

@@ -1,4 +1,4 @@
-// The runs view: active runs, background processes, chat networks, live sessions and recently ended runs.
+// The runs view: active runs, background processes, chat networks, schedules, live sessions and recently ended runs.
 // Exports mountRunsView. Rows keep their elements, so that an update of a thousand rows touches only changes.
 
 import { mountBackgroundProcesses } from "./background-processes.js";
@@ -9,6 +9,7 @@ import { holdText } from "./header.js";
 import { shortId } from "./ids.js";
 import { receiptLine } from "./receipt.js";
 import { createPhaseMark, phaseOf, updatePhaseMark } from "./run-phase.js";
+import { mountSchedules } from "./schedules.js";
 import * as clock from "./server-clock.js";
 import { forceButton, stopButton } from "./stop-buttons.js";
 import * as store from "./store.js";
@@ -39,6 +40,7 @@ export function mountRunsView(root) {
     ...["runs", "sessions", "ended", "hold", "route"].map((slice) => store.subscribe(slice, frame.schedule)),
     mountBackgroundProcesses(parts.processes),
     mountChannels(parts.channels),
+    mountSchedules(parts.schedules),
   ];
   return () => {
     clearInterval(timer);
@@ -86,6 +88,12 @@ function createElements(root) {
     h("h2", { id: "channels-title" }, t("everything.channels")),
     h("ul", { id: "channels", class: "channels" }),
   );
+  const schedules = h(
+    "section",
+    { class: "part", "aria-labelledby": "schedules-title", hidden: true },
+    h("h2", { id: "schedules-title" }, t("schedules.title")),
+    h("ul", { id: "schedules", class: "schedules" }),
+  );
   const hold = h("p", { class: "hold-facts", hidden: true });
   root.replaceChildren(
     h("h1", { class: "unseen" }, t("everything.title")),
@@ -93,10 +101,11 @@ function createElements(root) {
     runs,
     processes,
     networks,
+    schedules,
     sessions,
     ended,
   );
-  return { hold, runs, sessions, ended, processes: processes.lastElementChild, channels: networks };
+  return { hold, runs, sessions, ended, processes: processes.lastElementChild, channels: networks, schedules };
 }
 
 /** A heading, a table, and its empty state. */

@@ -358,3 +358,10 @@ test("a call that waited for an approval when the stop came has not started", ()
     ["stopped", "not_started"],
   );
 });
+
+test("a model that takes over is kept with the reason", () => {
+  const change = { from: "a/x", to: "b/y", reason: "overloaded" };
+  const fallback = { type: "model.fallback", ...change };
+  const run = listen(newRun("r"), [...started, fallback, ...end({ kind: "completed" }, "Hi.")]);
+  assert.deepEqual(run.fallbacks, [change]);
+});

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 
 use crate::{command, command_succeeds, run_checked};
 use daemon_autostart::AutostartBlock;
-use python_tools::{FASTMCP, PythonTool, SCHEMATHESIS, SYNAPSE};
+use python_tools::{FASTMCP, MODEL_CLIENTS, PythonTool, SCHEMATHESIS, SYNAPSE};
 
 /// Tests that need the same packages.
 struct PackageGroup {
@@ -92,6 +92,13 @@ const GROUPS: &[PackageGroup] = &[
         skip_variable: Some("QUELL_SKIP_SCHEMATHESIS"),
         packages: VENV_PACKAGES,
         python_tool: Some(&SCHEMATHESIS),
+    },
+    PackageGroup {
+        test_subject: "the official clients of model providers",
+        name_filters: &["official_clients", "dialects"],
+        skip_variable: Some("QUELL_SKIP_MODEL_CLIENTS"),
+        packages: VENV_PACKAGES,
+        python_tool: Some(&MODEL_CLIENTS),
     },
     PackageGroup {
         test_subject: "MCP servers in Python",

@@ -100,12 +100,43 @@ pub struct ChannelConfig {
     /// Webhook: the URL that answers are sent to. Without it they can only be read from Quell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_url: Option<String>,
+    /// Telegram, Matrix, Discord and Slack: how voice messages become text, and answers voice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voice: Option<VoiceConfig>,
     /// The token, read by the binary; never in the file.
     #[serde(skip)]
     pub token: Option<SecretString>,
     /// The app-level token, read by the binary; never in the file.
     #[serde(skip)]
     pub app_token: Option<SecretString>,
+}
+
+/// `[channels.X.voice]`. Both models belong to a provider with the audio endpoints of OpenAI.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VoiceConfig {
+    /// The model that transcribes voice messages, `provider/model`. Without it they stay files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transcription_model: Option<String>,
+    /// The model that speaks answers, `provider/model`. Without it answers are text only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speech_model: Option<String>,
+    /// The provider's name of the voice.
+    #[serde(default = "default_speaker")]
+    pub speaker: String,
+    /// Which answers are spoken, besides being written.
+    #[serde(default)]
+    pub spoken_answers: SpokenAnswers,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SpokenAnswers {
+    /// Those to voice messages.
+    #[default]
+    ToVoice,
+    /// All.
+    Always,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -137,6 +168,15 @@ impl ChannelKind {
             Self::Discord => "discord",
             Self::Slack => "slack",
         }
+    }
+}
+
+impl VoiceConfig {
+    /// The configured models with their keys below `[channels.X]`.
+    pub fn models(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let models =
+            [("voice.transcription_model", &self.transcription_model), ("voice.speech_model", &self.speech_model)];
+        models.into_iter().filter_map(|(key, model)| Some((key, model.as_deref()?)))
     }
 }
 
@@ -189,6 +229,10 @@ impl ChannelConfig {
             let problem = format!("{} is too long; the most is {MAX_DEBOUNCE_MS}", self.debounce_ms);
             return config_error("debounce_ms", problem);
         }
+        if self.voice.as_ref().is_some_and(|voice| voice.models().next().is_none()) {
+            let problem = "does nothing without a model; set transcription_model, speech_model or both".to_owned();
+            return config_error("voice", problem);
+        }
         for (key, url_text) in [("api_base", &self.api_base), ("reply_url", &self.reply_url)] {
             if url_text.as_deref().is_some_and(has_credentials) {
                 let problem =
@@ -225,7 +269,7 @@ impl ChannelConfig {
 
     /// The keys that only some networks have, and whether each is set. A new key is not known to any network until its
     /// module names it.
-    fn network_keys(&self) -> [(&'static str, bool); 9] {
+    fn network_keys(&self) -> [(&'static str, bool); 10] {
         [
             ("api_base", self.api_base.is_some()),
             ("app_token_env", self.app_token_env.is_some()),
@@ -236,6 +280,7 @@ impl ChannelConfig {
             ("sasl_account", self.sasl_account.is_some()),
             ("join", !self.join.is_empty()),
             ("reply_url", self.reply_url.is_some()),
+            ("voice", self.voice.is_some()),
         ]
     }
 
@@ -328,6 +373,10 @@ impl Default for MessageSettings {
             sanitize_narration: false,
         }
     }
+}
+
+fn default_speaker() -> String {
+    "alloy".to_owned()
 }
 
 fn default_true() -> bool {

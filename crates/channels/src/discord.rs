@@ -59,7 +59,7 @@ impl DiscordNetwork {
     /// Checks the keys of `[channels.X]`.
     pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         let config_error = |key, problem: &str| ChannelConfigError::new(channel_name, key, problem);
-        config.check_network_keys(channel_name, &["api_base", "mention_only"])?;
+        config.check_network_keys(channel_name, &["api_base", "mention_only", "voice"])?;
         let rule = "is no id of a person on Discord, which is a number: switch on Developer Mode in the settings of your \
                     client, and take \"Copy User ID\" from their menu";
         config.check_sender_ids(channel_name, |id| message_parser::parse_snowflake(id).is_some(), rule)?;

@@ -28,12 +28,15 @@ mod question_texts;
 mod receipt_texts;
 mod reply_delivery;
 mod reply_target;
+mod schedule_commands;
+mod scheduled;
 mod send_retry;
 mod session_waits;
 mod stale_replies;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod voice;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -151,6 +154,7 @@ impl Channels {
             tool_names: tools,
             approval_messages: ApprovalMessages::default(),
         }));
+        channels.engine().schedules().set_delivery(Arc::new(scheduled::ChannelsOfSchedules::new(&channels)));
         channels.0.scope.spawn(listeners::follow_settings(channels.clone()));
         channels.0.scope.spawn(dispatch::run_dispatch_loop(channels.clone()));
         channels

@@ -67,7 +67,7 @@ impl SlackNetwork {
     /// Checks the keys of `[channels.X]`.
     pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         let config_error = |key, problem: &str| ChannelConfigError::new(channel_name, key, problem);
-        config.check_network_keys(channel_name, &["api_base", "app_token_env", "mention_only"])?;
+        config.check_network_keys(channel_name, &["api_base", "app_token_env", "mention_only", "voice"])?;
         let rule = "is no id of a person in Slack: take \"Copy member ID\" (U...) from the menu of their profile";
         config.check_sender_ids(channel_name, event_parser::is_user_id, rule)?;
         let missing = "Slack needs the bot's token (xoxb-...): name the environment variable that holds it (token_env), or \

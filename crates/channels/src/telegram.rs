@@ -65,7 +65,7 @@ impl TelegramNetwork {
     /// Creates a bot from `[channels.NAME]`.
     pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         let config_error = |key, problem: &str| ChannelConfigError::new(channel_name, key, problem);
-        config.check_network_keys(channel_name, &["api_base", "mention_only"])?;
+        config.check_network_keys(channel_name, &["api_base", "mention_only", "voice"])?;
         let rule = "is no id of a person in Telegram, which is a number; bots such as @userinfobot tell it";
         config.check_sender_ids(channel_name, |id| id.parse::<u64>().is_ok(), rule)?;
         let missing = "is missing: name the environment variable with the token from @BotFather, or set token_file";

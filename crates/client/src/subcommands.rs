@@ -13,6 +13,7 @@ mod memory;
 mod page;
 mod processes;
 mod runs;
+mod schedules;
 mod send;
 mod sessions;
 mod stop;
@@ -42,6 +43,7 @@ pub use memory::MemoryArgs;
 pub use page::PageArgs;
 pub use processes::ProcessesArgs;
 pub use runs::RunsArgs;
+pub use schedules::SchedulesArgs;
 pub use send::SendMessageArgs;
 pub use sessions::SessionsArgs;
 pub use stop::StopArgs;
@@ -67,6 +69,8 @@ pub enum ClientSubcommand {
     Approvals(ApprovalsArgs),
     /// List and test chat channels, send a text to a chat
     Channels(ChannelsArgs),
+    /// List, make, pause and remove schedules: runs that start at a time
+    Schedules(SchedulesArgs),
     /// Stop a run, a session or everything, and wait until it has ended
     Stop(StopArgs),
     /// Take the file changes of a run back
@@ -262,6 +266,7 @@ async fn dispatch_subcommand(verb: ClientSubcommand, client: &DaemonClient, io: 
         ClientSubcommand::Processes(args) => processes::run(client, args, io).await,
         ClientSubcommand::Memory(args) => memory::run(client, args, io).await,
         ClientSubcommand::Approvals(args) => approvals::run(client, args, io).await,
+        ClientSubcommand::Schedules(args) => schedules::run(client, args, io).await,
         ClientSubcommand::Channels(args) => channels::run(client, args, io).await,
         ClientSubcommand::Stop(args) => stop::run(client, args, io).await,
         ClientSubcommand::Undo(args) => undo::run(client, args, io).await,

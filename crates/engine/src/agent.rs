@@ -9,6 +9,7 @@ mod config;
 mod escalation;
 mod image_cache;
 mod model_answer;
+mod model_chain;
 mod permissions;
 mod registry;
 mod result_images;
@@ -19,12 +20,14 @@ mod tools;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use quell_kernel::ToolSpec;
 use quell_kernel::daily_spend::DailyLimit;
+use quell_kernel::model_chain::{AnswerProgress, next_model};
 use quell_kernel::permissions::SandboxRights;
 use quell_kernel::registry::RunPhase;
 use quell_kernel::run::WorkOutcome;
@@ -32,6 +35,7 @@ use quell_kernel::turn::Turn;
 use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSink};
 use quell_mcp::{Mcp, McpClient, McpClientOptions, SessionEndpoint};
 use quell_process::{CommandNetwork, SandboxSpec, Wardens};
+use quell_protocol::schedule::{ScheduleRequest, ScheduleView};
 use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Usage};
 use quell_scope::{Cancelled, Interrupted, Point, Scope};
 use quell_tools::background::BackgroundWork;
@@ -41,12 +45,14 @@ use crate::approvals::Approvals;
 use crate::hooks::Hooks;
 use crate::live_run::{BillingInfo, LiveRun, RunWriter};
 use crate::memory::NoteMemory;
+use crate::schedules::{ScheduleChangeError, Schedules};
 pub use approval::{ApprovalRequest, request_approval};
 use compaction::{CompactionOutcome, CompactionTarget, RequestBudget};
 pub use config::{AgentConfig, Limits, ThinkingSetting, thinking_unsupported};
 pub use image_cache::ImageCache;
 pub use model_answer::unusable_answer_reason;
 use model_answer::{ModelStepOutcome, model_failure};
+pub use model_chain::ModelChain;
 pub use registry::{
     AddAgentError, AgentConfigError, AgentFactory, AgentRegistry, AgentRegistryError, AgentReloadChanges,
     AgentReloadPlan, AgentSnapshot, RESERVED, RemoveAgentError, RestorableAgent, StaleReloadPlan, build_agent_tree,
@@ -54,8 +60,8 @@ pub use registry::{
 };
 pub use sandbox::SandboxSite;
 pub use tools::{
-    SEND_FILE, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names, resource_kind_of_tool,
-    sub_run_report,
+    CRON_ADD, SEND_FILE, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names,
+    resource_kind_of_tool, sub_run_report,
 };
 
 /// An agent, ready to run: its configuration with everything resolved.
@@ -64,6 +70,8 @@ pub struct Agent {
     pub id: AgentId,
     pub config: AgentConfig,
     pub model: ModelHandle,
+    /// The models that take over in a run, in order, when the one before has failed.
+    pub fallbacks: Arc<[ModelHandle]>,
     /// Its built-in tools. The delegation tools are separate, because their descriptions list the agents that exist
     /// when a run starts.
     pub tool_specs: Arc<[ToolSpec]>,
@@ -124,9 +132,12 @@ pub struct Services {
     pub hooks: Hooks,
     pub wardens: Wardens,
     pub environment: Vec<(OsString, OsString)>,
+    /// The name of the machine's time zone, for models.
+    pub time_zone: String,
     pub sandbox_site: Arc<SandboxSite>,
     pub background: BackgroundWork,
     pub memory: NoteMemory,
+    pub schedules: Schedules,
     pub approvals: Approvals,
     pub limits: Limits,
 }
@@ -141,6 +152,8 @@ pub trait RunControl: FileBackup {
     fn usage_today(&self) -> Usage;
     /// Aborts the run, because a budget is used up.
     fn abort_over_budget(&self, reason: StopReason);
+    /// Makes a schedule for the person of the run. A stop of the run pauses it, even if the future is dropped.
+    fn create_schedule(&self, request: ScheduleRequest) -> BoxFuture<'_, Result<ScheduleView, ScheduleChangeError>>;
     /// Starts a sub-run. Once it is accepted, a stop of this run covers it, even if the future is dropped. The error is
     /// a text for the model.
     fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<Arc<LiveRun>, String>>;
@@ -149,6 +162,8 @@ pub trait RunControl: FileBackup {
 pub struct AgentLoop<'a> {
     pub run_id: &'a RunId,
     pub agent: &'a Agent,
+    /// The place of the model in use in the chain of the agent; 0 at the start of a run.
+    pub chain_position: AtomicUsize,
     /// What its commands may reach; made for the first call of a tool.
     pub sandbox: OnceLock<Arc<SandboxSpec>>,
     pub services: &'a Services,
@@ -249,7 +264,51 @@ impl AgentLoop<'_> {
         }
     }
 
+    /// The model that the run uses now.
+    fn model(&self) -> &ModelHandle {
+        let fallback = self.chain_position.load(Ordering::Relaxed).checked_sub(1);
+        fallback.and_then(|place| self.agent.fallbacks.get(place)).unwrap_or(&self.agent.model)
+    }
+
+    /// Calls the model in use. When its provider fails before the answer begins, the next model of the chain takes over
+    /// for the rest of the run.
     async fn call_model(&self, budget: RequestBudget) -> Result<ModelAnswer, Interrupted<ModelError>> {
+        loop {
+            let mut sink = ModelStepSink {
+                writer: &self.writer,
+                max_attempts: self.model().max_attempts(),
+                answer: AnswerProgress::NotBegun,
+            };
+            // waits: with the scope, in `call_model_in_use`.
+            match self.call_model_in_use(budget, &mut sink).await {
+                Err(Interrupted::Failed(error)) => {
+                    if !self.switch_model(&error, sink.answer)? {
+                        return Err(Interrupted::Failed(error));
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Makes the next model of the chain the one in use; false if the failure stays.
+    fn switch_model(&self, error: &ModelError, answer: AnswerProgress) -> Result<bool, Cancelled> {
+        let (in_use, length) = (self.chain_position.load(Ordering::Relaxed), self.agent.fallbacks.len() + 1);
+        let Some(next) = next_model(in_use, length, error.provider_failure(), answer) else { return Ok(false) };
+        self.scope.check(Point::ModelFallback)?;
+        let from = self.model().name();
+        self.chain_position.store(next, Ordering::Relaxed);
+        let reason = error.to_string();
+        tracing::warn!(run = %self.run_id, from, to = self.model().name(), %reason, "another model takes over");
+        self.writer.report_fallback(from, self.model(), reason)?;
+        Ok(true)
+    }
+
+    async fn call_model_in_use(
+        &self,
+        budget: RequestBudget,
+        sink: &mut ModelStepSink<'_>,
+    ) -> Result<ModelAnswer, Interrupted<ModelError>> {
         // Encode without the lock of the live run, which a stop needs: encoding images takes time.
         let draft = self.writer.with_draft(|draft| self.draft_within_budget(draft, budget).into_owned());
         let draft = draft.map_err(Cancelled::from)?;
@@ -266,11 +325,10 @@ impl AgentLoop<'_> {
             tools: &tools,
             temperature: self.agent.config.temperature,
             max_tokens: self.agent.config.max_tokens,
-            thinking: self.agent.config.thinking_mode(),
+            thinking: self.agent.config.thinking_mode().filter(|_| self.model().supports_thinking()),
         };
         self.control.set_phase(RunPhase::Waiting);
-        let mut sink = ModelStepSink { writer: &self.writer, max_attempts: self.agent.model.max_attempts() };
-        let answer = self.agent.model.call(&request, self.scope, &mut sink).await;
+        let answer = self.model().call(&request, self.scope, sink).await;
         self.control.set_phase(RunPhase::Processing);
         // An error after the stop counts as part of the stop (row E2 in `docs/design/requirements.md`).
         self.scope.check(Point::AfterModel)?;
@@ -291,6 +349,7 @@ fn context_overflow_failure(problem: &str) -> ModelStepOutcome {
 struct ModelStepSink<'a> {
     writer: &'a RunWriter,
     max_attempts: u32,
+    answer: AnswerProgress,
 }
 
 impl ModelSink for ModelStepSink<'_> {
@@ -300,6 +359,10 @@ impl ModelSink for ModelStepSink<'_> {
 
     fn on_thinking_delta(&mut self, delta: &str) {
         self.writer.append_thinking(delta);
+    }
+
+    fn on_answer_begun(&mut self) {
+        self.answer = AnswerProgress::Begun;
     }
 
     fn on_retry(&mut self, attempt: u32, delay: Duration, why: &str) {

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use quell_protocol::{ChannelMessage, SessionKey};
+use quell_protocol::api::AccessLevel;
+use quell_protocol::schedule::{ScheduleDelivery, ScheduleView};
+use quell_protocol::{ChannelMessage, Principal, RunId, SessionKey, Surface};
 use quell_scope::{Release, Scope};
 
 /// The chat message that a run answers, with its delivery. Clones share it.
@@ -67,6 +69,32 @@ pub trait ReplyDelivery: Send + Sync {
 
     /// Called when a hook withholds the message or its answer, with the reason.
     fn on_withheld(&self, reason: &str);
+}
+
+/// Who makes a schedule, and so for whom its runs are.
+#[derive(Debug, Clone)]
+pub struct ScheduleCreator {
+    pub principal: Principal,
+    pub scope: AccessLevel,
+    pub surface: Surface,
+    /// The run that makes it, with its session.
+    pub run: Option<(RunId, SessionKey)>,
+    /// The chat of that run, if it answers a chat message.
+    pub chat: Option<ScheduleDelivery>,
+}
+
+/// Sends the answers of scheduled runs into chats. The channels implement it.
+pub trait ScheduledDelivery: fmt::Debug + Send + Sync {
+    /// Checks whether answers may be sent there for this creator. The error says what to write instead.
+    fn check_delivery(&self, delivery: &ScheduleDelivery, creator: &ScheduleCreator) -> Result<(), String>;
+
+    /// The origin of the run of a firing, which sends its answer there.
+    fn new_origin(
+        &self,
+        delivery: &ScheduleDelivery,
+        schedule: &ScheduleView,
+        run: &RunId,
+    ) -> Result<ChannelOrigin, String>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -26,6 +26,7 @@ mod reload;
 mod remote_run;
 mod retention;
 mod runs;
+mod schedules;
 mod session_transfer;
 mod sessions;
 mod shutdown;
@@ -33,6 +34,7 @@ mod submission;
 mod tokens;
 mod undo;
 mod visibility;
+mod voice;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -46,7 +48,7 @@ use quell_mcp::{Mcp, McpSettings};
 use quell_process::Wardens;
 use quell_protocol::api::Hold;
 use quell_protocol::{HookEvent, Principal, RunId, Surface};
-use quell_scope::clock::Clock;
+use quell_scope::clock::{Clock, time_zone_name};
 use quell_store::Store;
 use quell_tools::Toolbox;
 use quell_tools::background::BackgroundWork;
@@ -64,6 +66,7 @@ use crate::live_run::RunDefaults;
 pub use crate::live_run::{EngineNotice, Follower, Hub, SubscriberOverrun, Subscription};
 use crate::memory::NoteMemory;
 pub use crate::runs::{RunTable, StopResult, Ticket};
+use crate::schedules::Schedules;
 pub use crate::session::{OpenSessionError, OpenSessionOutcome, SessionSettings};
 use crate::session::{SessionDeps, Sessions, run_sweeper};
 use access_audit::AccessAudit;
@@ -82,16 +85,19 @@ pub use notes::NoteFilter;
 pub use peer_agents::AgentActivity;
 pub use peers::{PeerMessages, PeerService};
 pub use placement::{Placement, PlacementError};
+pub use quell_llm::{MAX_SPEECH_CHARS, SPEECH_MEDIA_TYPE};
 use recovery::Recovery;
 pub use reload::{ReloadError, ReloadSummary};
 pub use remote_run::RemoteFollower;
 pub use retention::Retention;
 use retention::run_retention;
 pub use runs::RunFollow;
+use schedules::run_schedules;
 pub use session_transfer::SessionTransferError;
 pub use sessions::SessionError;
 pub use submission::{StopTextMode, Submission, SubmitError, SubmitOutcome, build_stop_answer};
 pub use undo::UndoError;
+pub use voice::VoiceError;
 
 /// How often the maintenance task aborts expired runs and drops what is no longer needed (row A6 in
 /// `docs/design/requirements.md`). The exact timers belong to each run.
@@ -218,6 +224,8 @@ impl Engine {
         engine.hooks().notify(HookTrigger::for_daemon(HookEvent::Start));
         engine.0.runs.spawn(run_audit_writer(engine.clone()));
         engine.0.runs.spawn(run_retention(engine.clone()));
+        engine.schedules().reload().await?;
+        engine.0.runs.spawn(run_schedules(engine.clone()));
         Ok(engine)
     }
 
@@ -229,6 +237,7 @@ impl Engine {
     pub fn stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest) -> StopResult {
         let mut stop_result = self.0.runs.stop(scope, &caller.who(), request);
         self.stop_pending_sessions(scope, &caller.who());
+        self.stop_schedules(scope, &caller.who(), request, &mut stop_result);
         stop_result.peers = self.ask_peers_to_stop(scope, caller.who(), request);
         self.log_stop(caller, scope, request, &stop_result);
         stop_result
@@ -352,6 +361,7 @@ impl Engine {
     fn resume_admission(&self) {
         if self.is_open() {
             self.0.runs.set_gate(AdmissionGate::Open);
+            self.0.services.schedules.notify_changed();
             for key in self.0.runs.waiting_sessions() {
                 self.0.sessions.wake_actor(&key);
             }
@@ -446,6 +456,7 @@ fn build_services(
         store: store.clone(),
         clock,
     })?;
+    let tz = config.environment.iter().find(|(name, _)| name == "TZ");
     Ok(Services {
         agents: registry,
         toolbox,
@@ -453,9 +464,11 @@ fn build_services(
         hooks,
         wardens,
         environment: config.environment.clone(),
+        time_zone: time_zone_name(tz.and_then(|(_, name)| name.to_str())),
         sandbox_site,
         background,
         memory: NoteMemory::new(store.clone(), config.memory.clone()),
+        schedules: Schedules::new(store.clone(), clock, config.schedules.clone()),
         approvals: Approvals::new(config.approvals),
         limits: config.limits.clone(),
     })

@@ -36,7 +36,7 @@ use events::RunEventRing;
 pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};
 use kept_files::KeptFiles;
 pub use request::{RunDefaults, RunRequest};
-pub use usage::BillingInfo;
+pub use usage::{BillingInfo, ProviderChange, usage_by_provider};
 pub use writer::{RunWriter, TurnSealed};
 
 /// How far a run has come, as a value to wait for. Only rises.
@@ -106,6 +106,7 @@ struct LiveRunState {
     usage: Usage,
     /// Estimate for the current model call, until its usage is counted.
     step_usage: Usage,
+    provider_changes: Vec<ProviderChange>,
     is_recorded: bool,
     /// Late facts about its calls, from after their release.
     amendments: Vec<Amendment>,
@@ -189,6 +190,7 @@ impl LiveRun {
             waiting_calls: BTreeSet::new(),
             usage: Usage::default(),
             step_usage: Usage::default(),
+            provider_changes: Vec::new(),
             is_recorded: false,
             amendments: Vec::new(),
         };
@@ -410,7 +412,7 @@ impl LiveRun {
         self.journal.close();
     }
 
-    pub fn announce_ended(&self, debts: Debts, record_metrics: impl FnOnce(&Receipt)) {
+    pub fn announce_ended(&self, debts: Debts, record_metrics: impl FnOnce(&Receipt, &[ProviderChange])) {
         let mut state = self.lock_state();
         let now = self.clock.now();
         state.timestamps.settled = Some(now);
@@ -420,7 +422,7 @@ impl LiveRun {
         let receipt = self.build_receipt(&state, &verdict, debts);
         state.receipt = Some(receipt.clone());
         // Count before the event is published: a client that knows of the end finds it in the metrics.
-        record_metrics(&receipt);
+        record_metrics(&receipt, &state.provider_changes);
         let text = match verdict {
             Verdict::Completed => state.sealed_turn.as_ref().and_then(|turn| turn.final_text()),
             Verdict::Failed { .. } | Verdict::Aborted { .. } => None,

@@ -411,7 +411,9 @@ impl RunTable {
     }
 
     fn announce_end(&self, live_run: &Arc<LiveRun>, debts: Debts) {
-        live_run.announce_ended(debts, |receipt| run_metrics::count_run_end(receipt, live_run.billing_info.get()));
+        live_run.announce_ended(debts, |receipt, changes| {
+            run_metrics::count_run_end(receipt, live_run.billing_info.get(), changes);
+        });
         let (run, session, steps) = (live_run.id(), &live_run.run.session, live_run.steps());
         match live_run.verdict() {
             Some(quell_protocol::Verdict::Aborted { .. }) => {

@@ -123,6 +123,7 @@ pub fn add_usage(one: Usage, other: Usage) -> Usage {
     Usage {
         input_tokens: one.input_tokens.saturating_add(other.input_tokens),
         output_tokens: one.output_tokens.saturating_add(other.output_tokens),
+        cached_tokens: one.cached_tokens.saturating_add(other.cached_tokens),
         estimated: one.estimated || other.estimated,
     }
 }
@@ -133,6 +134,7 @@ pub fn subtract_usage(one: Usage, other: Usage) -> Usage {
     Usage {
         input_tokens: one.input_tokens.saturating_sub(other.input_tokens),
         output_tokens: one.output_tokens.saturating_sub(other.output_tokens),
+        cached_tokens: one.cached_tokens.saturating_sub(other.cached_tokens),
         estimated: one.estimated,
     }
 }

@@ -1,6 +1,6 @@
 //! Builds the messages of a model request from turns, independent of the provider.
 //!
-//! This file decides content, order and ids; a dialect only renders the lines that [`build_lines`] returns. The two
+//! This file decides content, order and ids; a dialect only renders the lines that [`build_lines`] returns. The
 //! dialects below it are tested here with random histories. Each also has a `check` that shares no code with its
 //! renderer. A renderer of another dialect may stand elsewhere.
 //!
@@ -16,8 +16,10 @@
 pub mod anthropic;
 mod call_ids;
 mod channel_context;
+pub mod gemini;
 mod images;
 pub mod openai;
+pub mod responses;
 #[cfg(test)]
 mod tests;
 
@@ -53,6 +55,9 @@ pub struct Prompt<'a> {
     pub draft: Option<&'a TurnDraft>,
     /// Text before the user's own text in the message that the draft answers. It is stored in no turn.
     pub run_context: Option<&'a str>,
+    /// The name of the machine's time zone. With it, each message of a user begins with the time at which it was sent.
+    /// Stored times never change, so neither do the bytes of earlier messages.
+    pub time_zone: Option<&'a str>,
     pub vision: Vision<'a>,
 }
 
@@ -102,6 +107,7 @@ pub fn build_lines<'a>(prompt: &Prompt<'a>, dialect: &DialectRules) -> Vec<Promp
         model: prompt.model,
         accepts_thinking: dialect.accepts_thinking,
         vision: prompt.vision,
+        time_zone: prompt.time_zone,
         hidden_images: images::hidden_image_count(prompt.turns, prompt.draft),
         lines: Vec::new(),
         call_ids: CallIdAllocator::new(dialect.is_legal_call_id),
@@ -157,6 +163,7 @@ struct PromptBuilder<'a> {
     model: &'a str,
     accepts_thinking: fn(&Thinking) -> bool,
     vision: Vision<'a>,
+    time_zone: Option<&'a str>,
     /// How many of the next images are not shown.
     hidden_images: usize,
     lines: Vec<PromptLine<'a>>,
@@ -181,7 +188,12 @@ impl<'a> PromptBuilder<'a> {
         let mut ordinal = 0;
         for item in items {
             match item {
-                TurnItem::User { text, .. } => self.push_user_message(text),
+                TurnItem::User { text, at } => {
+                    if let Some(line) = self.time_zone.and_then(|zone| sent_time_line(at.as_deref()?, zone)) {
+                        self.push_user_text(&line);
+                    }
+                    self.push_user_message(text);
+                }
                 TurnItem::Assistant(message) => {
                     let (call_ids, vision, hidden_images) = (&mut self.call_ids, self.vision, &mut self.hidden_images);
                     let message = message.clone().map_calls(|call| {
@@ -248,8 +260,9 @@ impl<'a> PromptBuilder<'a> {
                 return;
             }
         };
-        if let (Some(MessageBlock::Text { text: last }), Some(MessageBlock::Text { text: next })) =
-            (before.blocks.last_mut(), blocks.first())
+        if !ends_with_signed_text(&before.blocks)
+            && let (Some(MessageBlock::Text { text: last }), Some(MessageBlock::Text { text: next })) =
+                (before.blocks.last_mut(), blocks.first())
         {
             append_paragraph(last, next);
             blocks.remove(0);
@@ -258,21 +271,49 @@ impl<'a> PromptBuilder<'a> {
     }
 }
 
-/// Normalises blocks for every provider: merges adjacent texts, and removes blank texts and trailing reasoning.
+/// Normalises blocks for every provider: merges adjacent texts, and removes blank texts, trailing reasoning, and
+/// signatures whose block is gone. A text with a signature of its own keeps its bytes.
 fn normalise_blocks<'a>(
     blocks: impl Iterator<Item = MessageBlock<PromptCall<'a>>>,
 ) -> Vec<MessageBlock<PromptCall<'a>>> {
     let mut merged: Vec<MessageBlock<PromptCall<'a>>> = Vec::new();
+    let mut signature = None;
     for block in blocks {
-        match (merged.last_mut(), block) {
-            (Some(MessageBlock::Text { text: before }), MessageBlock::Text { text }) => before.push_str(&text),
-            (_, block) => merged.push(block),
+        match block {
+            MessageBlock::Thinking(block @ Thinking::BlockSignature { .. }) => signature = Some(block),
+            // The signature belongs to this text, so it goes with it.
+            MessageBlock::Text { text } if signature.is_some() && is_blank(&text) => signature = None,
+            MessageBlock::Thinking(thinking) => {
+                signature = None;
+                merged.push(MessageBlock::Thinking(thinking));
+            }
+            MessageBlock::Text { text } if signature.is_none() && !ends_with_signed_text(&merged) => {
+                match merged.last_mut() {
+                    Some(MessageBlock::Text { text: before }) => before.push_str(&text),
+                    _ => merged.push(MessageBlock::Text { text }),
+                }
+            }
+            block => {
+                merged.extend(signature.take().map(MessageBlock::Thinking));
+                merged.push(block);
+            }
         }
     }
     merged.retain(|block| !matches!(block, MessageBlock::Text { text } if is_blank(text)));
     let end = merged.iter().rposition(|block| !matches!(block, MessageBlock::Thinking(_))).map_or(0, |last| last + 1);
     merged.truncate(end);
     merged
+}
+
+fn ends_with_signed_text(blocks: &[MessageBlock<PromptCall<'_>>]) -> bool {
+    matches!(blocks, [.., MessageBlock::Thinking(Thinking::BlockSignature { .. }), MessageBlock::Text { .. }])
+}
+
+/// The time of a message, for the model. `at` is UTC in RFC 3339 format.
+fn sent_time_line(at: &str, time_zone: &str) -> Option<String> {
+    let (date, time) = at.split_once('T')?;
+    let (date, time) = (date.get(..10)?, time.get(..8)?);
+    Some(format!("[Sent {date} {time} UTC; the time zone here is {time_zone}]"))
 }
 
 fn append_paragraph(before: &mut String, text: &str) {

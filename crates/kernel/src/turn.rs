@@ -20,6 +20,8 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+
 use quell_protocol::{CallEnd, CallId, RunId, Usage, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -75,6 +77,19 @@ pub enum Thinking {
         #[serde(rename = "redacted")]
         data: String,
     },
+    /// A reasoning item of the Responses API: its summary can be read, the reasoning itself only by its provider.
+    Item {
+        #[serde(rename = "item")]
+        id: String,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        summary: Vec<String>,
+        encrypted: String,
+    },
+    /// The signature of the block that follows, which Gemini accepts back only on that block.
+    BlockSignature {
+        #[serde(rename = "block_signature")]
+        signature: String,
+    },
 }
 
 impl Thinking {
@@ -84,6 +99,8 @@ impl Thinking {
             Self::Shown { signature, .. } => signature.as_deref().is_some_and(|signature| !is_blank(signature)),
             Self::Open { text } => !is_blank(text),
             Self::Redacted { data } => !is_blank(data),
+            Self::Item { id, encrypted, .. } => !is_blank(id) && !is_blank(encrypted),
+            Self::BlockSignature { signature } => !is_blank(signature),
         }
     }
 
@@ -91,6 +108,17 @@ impl Thinking {
         match self {
             Self::Shown { text, .. } | Self::Open { text } => text.len(),
             Self::Redacted { data } => data.len(),
+            Self::Item { summary, encrypted, .. } => summary.iter().map(String::len).sum::<usize>() + encrypted.len(),
+            Self::BlockSignature { signature } => signature.len(),
+        }
+    }
+
+    /// The part that people can read, in paragraphs; empty if there is none.
+    pub fn readable_text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Shown { text, .. } | Self::Open { text } => text.into(),
+            Self::Item { summary, .. } => summary.join("\n\n").into(),
+            Self::Redacted { .. } | Self::BlockSignature { .. } => "".into(),
         }
     }
 }

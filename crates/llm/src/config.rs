@@ -15,8 +15,8 @@ use super::provider_kind::ProviderKind;
 pub struct ProviderConfig {
     /// The wire format.
     pub kind: ProviderKind,
-    /// The base URL of the API, with its `/v1`. When absent, that of OpenAI or Anthropic; the demo model's is set at
-    /// the start.
+    /// The base URL of the API, with its `/v1`. When absent, that of OpenAI, Anthropic or Google; the demo model's
+    /// is set at the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
     /// The key. The binary reads it from `api_key_env` or `api_key_file`; it is never in the configuration file.

@@ -5,7 +5,9 @@
 //! says how to add one.
 
 mod anthropic;
+mod gemini;
 mod openai;
+mod responses;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -22,11 +24,14 @@ use super::error_report::ProviderErrorReport;
 use super::partial_answer::{PartialAnswer, ResponseError, StreamStatus};
 
 pub(super) use anthropic::AnthropicMessages;
+pub(super) use gemini::GeminiContent;
 pub(super) use openai::ChatCompletions;
+pub(super) use responses::OpenAiResponses;
 
 /// All dialects, in the order in which the schema and error texts list them. The first one whose environment variables
 /// are set gives the provider of a daemon without any section.
-pub(super) static DIALECTS: &[&dyn Dialect] = &[&ChatCompletions::OPENAI, &AnthropicMessages, &ChatCompletions::DEMO];
+pub(super) static DIALECTS: &[&dyn Dialect] =
+    &[&ChatCompletions::OPENAI, &OpenAiResponses, &AnthropicMessages, &GeminiContent, &ChatCompletions::DEMO];
 
 /// The wire format of a provider: how a history becomes a request, and a stream becomes an answer.
 pub(super) trait Dialect: fmt::Debug + Sync {
@@ -55,6 +60,11 @@ pub(super) trait Dialect: fmt::Debug + Sync {
     /// Whether a request can hold pictures. Without, the prompt names them in text.
     fn has_pictures(&self) -> bool {
         true
+    }
+
+    /// Whether a server of this dialect can have OpenAI's audio endpoints.
+    fn has_audio(&self) -> bool {
+        false
     }
 
     fn key_header(&self, key: &str) -> (HeaderName, String);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use quell_kernel::model_chain::ProviderFailure;
 use quell_kernel::turn::CODE_VISION;
 use quell_scope::Cancelled;
 
@@ -88,6 +89,26 @@ impl ModelError {
             Self::BadStream { .. } => "bad_stream",
             Self::Vision { .. } => CODE_VISION,
             Self::ContextOverflow { .. } => "context_overflow",
+        }
+    }
+
+    /// The failure of the provider, if another provider may give the answer.
+    #[must_use]
+    pub fn provider_failure(&self) -> Option<ProviderFailure> {
+        match self {
+            Self::Rejected { status, message, retryable, .. } => {
+                let is_quota = *status == Some(429) && !retryable;
+                // Anthropic answers 400 then, and some servers none of these statuses.
+                let words = message.to_lowercase();
+                let names_credit =
+                    ["credit balance", "insufficient_quota", "insufficient credit", "exceeded your current quota"];
+                if is_quota || names_credit.iter().any(|name| words.contains(name)) {
+                    return Some(ProviderFailure::OutOfCredit);
+                }
+                status.and_then(ProviderFailure::of_status)
+            }
+            Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Truncated { .. } => Some(ProviderFailure::Lost),
+            Self::Cancelled | Self::BadStream { .. } | Self::Vision { .. } | Self::ContextOverflow { .. } => None,
         }
     }
 }

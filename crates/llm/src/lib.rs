@@ -8,6 +8,7 @@
 
 mod active_requests;
 mod attempt_failure;
+mod audio;
 mod config;
 pub mod demo;
 mod dialect;
@@ -29,12 +30,14 @@ use std::time::Duration;
 
 use quell_kernel::ToolSpec;
 use quell_kernel::prompt::{self, Prompt, Vision};
+use quell_kernel::retry::RetryPolicy;
 use quell_kernel::turn::ModelMessage;
 use quell_net::HttpClients;
 use quell_protocol::{AgentId, RunId, Usage};
 use quell_scope::Scope;
 
 pub use active_requests::ActiveRequests;
+pub use audio::{MAX_SPEECH_CHARS, Recording, SPEECH_MEDIA_TYPE};
 pub use config::{ProviderConfig, ProviderConfigError};
 pub use dialect::{Conversation, ProviderEnvironment};
 pub use error::{ModelError, ModelTimeout};
@@ -73,6 +76,7 @@ struct ProviderSet {
 pub struct ModelHandle {
     name: String,
     provider: Arc<Provider>,
+    retry_policy: RetryPolicy,
     active_requests: ActiveRequests,
 }
 
@@ -107,6 +111,8 @@ pub trait ModelSink: Send {
     fn on_text_delta(&mut self, delta: &str);
     /// A piece of the model's reasoning.
     fn on_thinking_delta(&mut self, delta: &str);
+    /// The first part of the answer has come; from now on no attempt repeats it.
+    fn on_answer_begun(&mut self) {}
     /// Attempt number `attempt` (from 1) failed because of `why`; the next one starts after `delay`.
     fn on_retry(&mut self, attempt: u32, delay: Duration, why: &str);
     /// An attempt is sent now, with about this many tokens of input.
@@ -214,11 +220,7 @@ impl Models {
         let found = name.split_once('/').filter(|(_, model)| !model.is_empty());
         let provider = found.and_then(|(provider, _)| provider_set.providers.get(provider));
         match provider {
-            Some(provider) => Ok(ModelHandle {
-                name: name.to_owned(),
-                provider: Arc::clone(provider),
-                active_requests: self.active_requests.clone(),
-            }),
+            Some(provider) => Ok(self.handle(name, Arc::clone(provider))),
             None => {
                 Err(UnknownModel { name: name.to_owned(), providers: provider_set.providers.keys().cloned().collect() })
             }
@@ -250,11 +252,12 @@ impl Models {
         }
         let config = provider_override.apply_to(provider, configured)?;
         let provider = Provider::new(provider, config, &self.http_clients)?;
-        Ok(ModelHandle {
-            name: name.to_owned(),
-            provider: Arc::new(provider),
-            active_requests: self.active_requests.clone(),
-        })
+        Ok(self.handle(name, Arc::new(provider)))
+    }
+
+    fn handle(&self, name: &str, provider: Arc<Provider>) -> ModelHandle {
+        let (retry_policy, active_requests) = (provider.retry_policy, self.active_requests.clone());
+        ModelHandle { name: name.to_owned(), provider, retry_policy, active_requests }
     }
 
     fn base_url_changed(&self, provider: &str, configured: Option<&ProviderConfig>) -> bool {
@@ -302,7 +305,14 @@ impl ModelHandle {
     /// The maximum number of attempts of one call.
     #[must_use]
     pub fn max_attempts(&self) -> u32 {
-        self.provider.retry_policy.max_retries.saturating_add(1)
+        self.retry_policy.max_retries.saturating_add(1)
+    }
+
+    /// The same model with at most this many retries, if the provider allows more.
+    #[must_use]
+    pub fn with_fewer_retries(self, most: u32) -> Self {
+        let max_retries = self.retry_policy.max_retries.min(most);
+        Self { retry_policy: RetryPolicy { max_retries, ..self.retry_policy }, ..self }
     }
 
     /// True when the dialect of the provider can request thinking.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use quell_kernel::model_chain::AnswerProgress;
 use quell_kernel::prompt::ImageUsage;
 use quell_protocol::{ResourceKind, Usage};
 use quell_scope::{Cancelled, Point, Release, Scope};
@@ -43,6 +44,7 @@ pub(super) struct CallProgress<'a> {
     body: Bytes,
     input_tokens: u64,
     attempt_stage: AttemptStage,
+    answer: AnswerProgress,
 }
 
 /// How far an attempt came. This decides the estimate of its cost.
@@ -81,7 +83,7 @@ impl<'a> ModelCall<'a> {
                 return Err(ModelError::Cancelled);
             }
             let RetryDecision::After(server_delay) = failure.retry else { return Err(failure.error) };
-            let Some(delay) = self.provider.retry_policy.delay(number, server_delay) else { return Err(failure.error) };
+            let Some(delay) = self.model.retry_policy.delay(number, server_delay) else { return Err(failure.error) };
             let why = failure.error.to_string();
             tracing::debug!(model = %self.model.name, attempt = number, ?delay, %why, "model call is tried again");
             progress.sink.on_retry(number, delay, &why);
@@ -188,7 +190,24 @@ impl<'a> CallProgress<'a> {
         let EncodedRequest { url, body } = request;
         let input_tokens = estimate_body_tokens(&body, pictures);
         let (body, partial) = (Bytes::from(body), PartialAnswer::default());
-        Self { sink, partial, url, body, input_tokens, attempt_stage: AttemptStage::Unsent }
+        Self {
+            sink,
+            partial,
+            url,
+            body,
+            input_tokens,
+            attempt_stage: AttemptStage::Unsent,
+            answer: AnswerProgress::NotBegun,
+        }
+    }
+
+    /// Passes on the pieces of the answer that came since the last call.
+    pub(super) fn send_deltas(&mut self) {
+        if self.answer == AnswerProgress::NotBegun && !self.partial.is_empty() {
+            self.answer = AnswerProgress::Begun;
+            self.sink.on_answer_begun();
+        }
+        self.partial.send_deltas(self.sink);
     }
 
     /// The cost of the attempt: the provider's count if the answer is complete, otherwise an estimate. None when the
@@ -211,7 +230,12 @@ impl<'a> CallProgress<'a> {
     }
 
     fn estimated_usage(&self) -> Usage {
-        Usage { input_tokens: self.input_tokens, output_tokens: self.partial.estimate_tokens(), estimated: true }
+        Usage {
+            input_tokens: self.input_tokens,
+            output_tokens: self.partial.estimate_tokens(),
+            cached_tokens: 0,
+            estimated: true,
+        }
     }
 }
 

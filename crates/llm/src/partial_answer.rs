@@ -134,6 +134,45 @@ impl PartialAnswer {
         Ok(())
     }
 
+    /// A complete reasoning item, in place of its summary that streamed last.
+    pub(super) fn push_reasoning_item(
+        &mut self,
+        id: String,
+        summary: Vec<String>,
+        encrypted: String,
+    ) -> Result<(), ResponseError> {
+        if let Some(MessageBlock::Thinking(Thinking::Shown { signature: None, .. })) = self.blocks.last() {
+            self.blocks.pop();
+        } else if !summary.is_empty() {
+            self.add_bytes(summary.iter().map(String::len).sum())?;
+            self.deltas.push(AnswerDelta::Thinking(summary.join("\n\n")));
+        }
+        self.add_bytes(id.len().saturating_add(encrypted.len()))?;
+        self.push_thinking(Thinking::Item { id, summary, encrypted });
+        Ok(())
+    }
+
+    /// The signature of the text or call that is appended next.
+    pub(super) fn push_block_signature(&mut self, signature: String) -> Result<(), ResponseError> {
+        self.add_bytes(signature.len())?;
+        self.push_thinking(Thinking::BlockSignature { signature });
+        Ok(())
+    }
+
+    /// Ends a text that has its own signature: what follows is another text.
+    pub(super) fn end_signed_text(&mut self) {
+        self.blocks.push(MessageBlock::Text { text: String::new() });
+    }
+
+    pub(super) fn call_count(&self) -> usize {
+        self.calls.call_count()
+    }
+
+    /// True when the call with this number has arguments already.
+    pub(super) fn has_arguments(&self, index: u64) -> bool {
+        self.calls.has_arguments(index)
+    }
+
     /// A fragment of a call. `position` is its position among the fragments that came together.
     pub(super) fn append_call_fragment(
         &mut self,
@@ -171,9 +210,9 @@ impl PartialAnswer {
     /// An estimate of the tokens so far, where the provider does not count them.
     pub(super) fn estimate_tokens(&self) -> u64 {
         let of_block = |block: &MessageBlock<()>| match block {
-            MessageBlock::Thinking(Thinking::Shown { text, .. } | Thinking::Open { text })
-            | MessageBlock::Text { text } => estimate_tokens(text),
+            MessageBlock::Text { text } => estimate_tokens(text),
             MessageBlock::Thinking(Thinking::Redacted { data }) => estimate_tokens(data),
+            MessageBlock::Thinking(thinking) => estimate_tokens(&thinking.readable_text()),
             MessageBlock::Call(()) => 0,
         };
         self.blocks.iter().map(of_block).sum::<u64>() + self.calls.char_count().div_ceil(CHARS_PER_TOKEN)
@@ -185,7 +224,7 @@ impl PartialAnswer {
             MessageBlock::Thinking(thinking) => {
                 (!is_empty_thinking(&thinking)).then_some(MessageBlock::Thinking(thinking))
             }
-            MessageBlock::Text { text } => Some(MessageBlock::Text { text }),
+            MessageBlock::Text { text } => (!text.is_empty()).then_some(MessageBlock::Text { text }),
             MessageBlock::Call(()) => calls.next().map(MessageBlock::Call),
         };
         let message =

@@ -9,7 +9,9 @@ use serde::de::{EnumAccess, Error, VariantAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::dialect::{AnthropicMessages, ChatCompletions, DIALECTS, Dialect, ProviderEnvironment};
+use super::dialect::{
+    AnthropicMessages, ChatCompletions, DIALECTS, Dialect, GeminiContent, OpenAiResponses, ProviderEnvironment,
+};
 
 /// The name of the type in the schema and in error texts.
 const TYPE_NAME: &str = "ProviderKind";
@@ -22,6 +24,8 @@ pub struct ProviderKind(pub(super) &'static dyn Dialect);
 impl ProviderKind {
     pub const OPENAI: Self = Self(&ChatCompletions::OPENAI);
     pub const ANTHROPIC: Self = Self(&AnthropicMessages);
+    pub const OPENAI_RESPONSES: Self = Self(&OpenAiResponses);
+    pub const GEMINI: Self = Self(&GeminiContent);
     pub const DEMO: Self = Self(&ChatCompletions::DEMO);
 
     pub fn all() -> impl Iterator<Item = Self> {
@@ -113,7 +117,9 @@ mod tests {
 
     #[rstest]
     #[case("openai", "OpenAI chat completions, which most servers support.")]
+    #[case("openai-responses", "OpenAI responses, which keep the reasoning of OpenAI's own models.")]
     #[case("anthropic", "Anthropic messages.")]
+    #[case("gemini", "Google Gemini.")]
     #[case("demo", "The built-in demo model, which has the wire format of OpenAI, on a loopback port of this process.")]
     fn the_schema_has_each_kind_with_its_description(#[case] name: &str, #[case] description: &str) {
         let schema = schemars::schema_for!(ProviderConfig);

@@ -18,6 +18,9 @@ pub(super) const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
 /// The maximum size of the data of one event, over all its lines, and of a response that is no stream.
 const MAX_EVENT_BYTES: usize = 8 * 1024 * 1024;
 
+/// The maximum size of all events of a stream. The longest answers are some 40 MB in the most verbose dialect.
+const MAX_STREAM_BYTES: usize = 256 * 1024 * 1024;
+
 /// How long the usage and the end mark may take once the model has said why it stopped. The answer is complete then,
 /// and some servers send neither and keep the connection open.
 const TAIL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,6 +50,7 @@ impl ModelCall<'_> {
         progress: &mut CallProgress<'_>,
     ) -> Result<(), AttemptFailure> {
         let (mut decoder, mut silence) = (SseDecoder::new(MAX_LINE_BYTES, MAX_EVENT_BYTES), SilenceTimer::new());
+        let mut received_bytes = 0_usize;
         loop {
             let chunk = match self.next_chunk(&mut response, &progress.partial, &silence).await? {
                 Ok(Some(chunk)) => chunk,
@@ -55,6 +59,13 @@ impl ModelCall<'_> {
                 Err(_) if progress.partial.finish_reason.is_some() => return Ok(()),
                 Err(failure) => return Err(failure),
             };
+            // Events without content are in no other count, and may be endless.
+            received_bytes = received_bytes.saturating_add(chunk.len());
+            if received_bytes > MAX_STREAM_BYTES {
+                return Err(self
+                    .provider
+                    .unreadable_failure(format!("a stream of more than {MAX_STREAM_BYTES} bytes")));
+            }
             let mut rest = &chunk[..];
             while let Some(event) = decoder
                 .next_event(&mut rest)
@@ -98,7 +109,7 @@ impl ModelCall<'_> {
             }
         }
         let applied = self.provider.dialect.apply_whole_response(&body, &mut progress.partial);
-        progress.partial.send_deltas(progress.sink);
+        progress.send_deltas();
         applied.map_err(|error| self.provider.response_failure(error, &progress.partial))?;
         self.end_with_mark(&progress.partial)
     }
@@ -159,7 +170,7 @@ impl ModelCall<'_> {
 
     fn apply_event(&self, event: &SseEvent, progress: &mut CallProgress<'_>) -> Result<StreamStatus, ResponseError> {
         let applied = self.provider.dialect.apply_event(event, &mut progress.partial);
-        progress.partial.send_deltas(progress.sink);
+        progress.send_deltas();
         applied
     }
 }

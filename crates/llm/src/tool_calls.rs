@@ -68,6 +68,11 @@ impl ToolCallAssembler {
         self.calls.len()
     }
 
+    /// True when the newest call with this number has arguments.
+    pub(super) fn has_arguments(&self, index: u64) -> bool {
+        self.calls.iter().rev().find(|call| call.index == Some(index)).is_some_and(|call| !call.arguments.is_empty())
+    }
+
     /// The size of the call that the last fragment belongs to, in bytes.
     pub(super) fn last_call_bytes(&self) -> usize {
         self.last_call_bytes

@@ -81,6 +81,10 @@ pub struct StopAnswer {
     /// Background commands that the stop covers and that had not ended. Absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessRow>,
+    /// The ids of the schedules that this call paused: those that the stopped runs and sessions made, or all if
+    /// everything was stopped and is held. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused_schedules: Vec<String>,
     /// Nodes of the cluster that could not be asked and may hold something that the stop covers. Absent if there are
     /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

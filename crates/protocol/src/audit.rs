@@ -33,6 +33,12 @@ word_enum! {
         ForgetNote "forget_note",
         /// All notes of a sender were forgotten.
         ForgetSender "forget_sender",
+        CreateSchedule "create_schedule",
+        PauseSchedule "pause_schedule",
+        ResumeSchedule "resume_schedule",
+        /// Its text or its policy was changed.
+        ChangeSchedule "change_schedule",
+        DeleteSchedule "delete_schedule",
         CreateToken "create_token",
         /// A token got a new secret.
         RotateToken "rotate_token",

@@ -178,6 +178,16 @@ pub enum EventKind {
         /// The reason of the failure, for people.
         reason: String,
     },
+    /// A provider has failed before its answer began: from now on the run uses another model.
+    #[serde(rename = "model.fallback")]
+    ModelFallback {
+        /// The model that failed, as `provider/model`.
+        from: String,
+        /// The model that takes over.
+        to: String,
+        /// The reason of the failure, for people.
+        reason: String,
+    },
     /// The conversation was too long: from now on a summary replaces its oldest turns.
     #[serde(rename = "context.compacted")]
     Compacted {
@@ -215,6 +225,7 @@ impl EventKind {
             Self::Ending { .. } => "run.ending",
             Self::Ended { .. } => "run.ended",
             Self::ModelRetry { .. } => "model.retry",
+            Self::ModelFallback { .. } => "model.fallback",
             Self::Compacted { .. } => "context.compacted",
             Self::Usage { .. } => "usage",
         }

@@ -22,6 +22,7 @@ pub mod memory;
 pub mod question;
 pub mod receipt;
 pub mod sandbox;
+pub mod schedule;
 pub mod session;
 pub mod undo;
 pub mod verdict;

@@ -227,10 +227,19 @@ pub struct Leftover {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
+    /// Input, with what the provider read from its cache.
     pub input_tokens: u64,
     pub output_tokens: u64,
+    /// The part of the input that the provider read from its prompt cache; absent if there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cached_tokens: u64,
     /// True if any part is an estimate because the provider sent no figures.
     pub estimated: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// State of the turn of a run.

@@ -27,6 +27,7 @@ use quell_engine::agent::{AgentConfig, AgentFactory, Limits};
 use quell_engine::engine::{ApprovalSettings, Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::memory::MemorySettings;
+use quell_engine::schedules::ScheduleSettings;
 use quell_kernel::StopTimeouts;
 use quell_llm::ProviderConfig;
 use quell_mcp::McpConfig;
@@ -66,6 +67,8 @@ pub(crate) struct Config {
     pub(crate) sessions: SessionSettings,
     /// Automatic saving and recall of notes.
     pub(crate) memory: MemorySettings,
+    /// The time zone and the limits of schedules.
+    pub(crate) schedules: ScheduleSettings,
     /// Deletion of old sessions and audit entries.
     pub(crate) retention: Retention,
     /// Settings of the tools.
@@ -311,6 +314,7 @@ impl LoadedConfig {
             approvals: config.approvals,
             sessions: config.sessions,
             memory: config.memory.clone(),
+            schedules: config.schedules.clone(),
             retention: config.retention.clone(),
             agents: config.agents.clone(),
             providers: config.providers.clone(),

@@ -9,6 +9,7 @@ mod database;
 mod files;
 mod finding;
 mod mcp_servers;
+mod memory;
 mod processes;
 mod providers;
 mod report;
@@ -69,7 +70,7 @@ enum DoctorCheck {
 }
 
 /// All checks, in the order in which a start would meet the problems.
-const CHECKS: [(&str, DoctorCheck); 18] = [
+const CHECKS: [(&str, DoctorCheck); 19] = [
     ("configuration", DoctorCheck::System(files::configuration)),
     ("clock", DoctorCheck::System(system::clock)),
     ("shell", DoctorCheck::System(system::shell)),
@@ -83,6 +84,7 @@ const CHECKS: [(&str, DoctorCheck); 18] = [
     ("providers", DoctorCheck::Configured(providers::providers)),
     ("workdirs", DoctorCheck::Configured(files::workdirs)),
     ("skills", DoctorCheck::Configured(files::skills)),
+    ("memory", DoctorCheck::Configured(memory::memory)),
     ("MCP servers", DoctorCheck::Configured(mcp_servers::servers)),
     ("channels", DoctorCheck::Configured(channels::channels)),
     ("processes", DoctorCheck::System(processes::check_wardens)),

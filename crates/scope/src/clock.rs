@@ -95,6 +95,17 @@ impl SkippedTime {
     }
 }
 
+/// The IANA name of the machine's time zone, such as `Europe/Berlin`. `variable` is the value of `TZ`.
+pub fn time_zone_name(variable: Option<&str>) -> String {
+    let named =
+        variable.map(|name| name.trim_start_matches(':')).filter(|name| !name.is_empty() && !name.starts_with('/'));
+    let linked = || {
+        let target = std::fs::read_link("/etc/localtime").ok()?;
+        target.to_str()?.split_once("zoneinfo/").map(|(_, name)| name.to_owned())
+    };
+    named.map(str::to_owned).or_else(linked).unwrap_or_else(|| "UTC".to_owned())
+}
+
 impl Clock {
     #[must_use]
     pub fn start() -> Self {

@@ -43,6 +43,8 @@ points! {
     /// Reading the body of a model's error response.
     ModelError,
     ModelBackoff,
+    /// A provider has failed, and the next model of the chain is not asked yet.
+    ModelFallback,
     AfterModel,
     BeforeTool,
     /// A call waits for a person.
@@ -72,6 +74,10 @@ points! {
     SubRun,
     AfterTool,
     Attachments,
+    /// A voice message is being transcribed.
+    Transcription,
+    /// An answer is being spoken.
+    Speech,
     Delivery,
 }
 

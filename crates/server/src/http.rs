@@ -19,6 +19,7 @@ mod problem;
 mod processes;
 mod refusal_audit;
 mod runs;
+mod schedules;
 mod sessions;
 mod sign_in;
 mod sse;
@@ -83,6 +84,8 @@ pub(crate) fn api_routes() -> Router<ServerState> {
         .route("/api/approvals/{id}", post(approvals::answer))
         .route("/api/approval-rules", get(approvals::list_rules))
         .route("/api/approval-rules/{id}", delete(approvals::forget_rule))
+        .route("/api/schedules", get(schedules::list).post(schedules::create))
+        .route("/api/schedules/{id}", get(schedules::show).patch(schedules::patch).delete(schedules::delete))
         .route("/api/stop", post(stop::stop_everything))
         .route("/api/hold", get(stop::show_hold).put(stop::set_hold).delete(stop::lift_hold))
         .route("/api/cluster", get(cluster::show))

@@ -14,6 +14,7 @@ pub(crate) mod notes;
 pub(crate) mod ownership;
 pub(crate) mod retention;
 pub(crate) mod runs;
+pub(crate) mod schedules;
 pub(crate) mod small_areas;
 pub(crate) mod spend;
 pub(crate) mod webhooks;
@@ -135,6 +136,12 @@ macro_rules! conformance_tests {
                 a_steered_run_says_where_its_text_went_and_is_not_open,
                 an_unknown_run_is_named,
                 a_turn_of_another_session_is_refused;
+            schedules:
+                schedules_survive_a_restart_ordered_by_id,
+                a_schedule_is_changed_by_one_of_two,
+                nobody_has_more_schedules_than_the_quota,
+                a_firing_stores_its_run_and_schedule_at_once,
+                nothing_fires_while_new_runs_are_held;
             small_areas:
                 an_agent_is_created_once_and_listed_by_id,
                 a_cookie_lasts_until_its_expiry_and_no_longer_than_its_token,

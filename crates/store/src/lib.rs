@@ -30,6 +30,7 @@ mod notes;
 pub mod postgres;
 mod reader_threads;
 mod runs;
+mod schedules;
 mod sessions;
 mod spend;
 pub mod sqlite;
@@ -65,6 +66,7 @@ pub use lock::{LockHolder, find_running_daemon};
 pub use maintenance::MaintenanceStore;
 pub use notes::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome};
 pub use runs::{AcceptRunOutcome, RunListFilter, RunRow, RunStore, SealedRun, StoredRunState};
+pub use schedules::{CreateScheduleOutcome, ScheduleQuota, ScheduleStore, StoredSchedule};
 pub use sessions::{
     DeleteSessionOutcome, IdleSession, PrivateEndpoints, SessionListFilter, SessionSetup, SessionSetupAccess,
     SessionSetupOutcome, SessionStore, StoredOwnership, StoredSession,
@@ -97,6 +99,7 @@ pub trait StoreBackend:
     + AccessStore
     + AuditStore
     + SpendStore
+    + ScheduleStore
     + FileChangeStore
     + MaintenanceStore
 {
@@ -201,6 +204,11 @@ impl Store {
 
     #[must_use]
     pub fn spend(&self) -> &dyn SpendStore {
+        &*self.0
+    }
+
+    #[must_use]
+    pub fn schedules(&self) -> &dyn ScheduleStore {
         &*self.0
     }
 

@@ -5,6 +5,7 @@ mod channels;
 mod file_changes;
 mod notes;
 mod runs;
+mod schedules;
 mod sessions;
 mod small_areas;
 
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     MaintenanceStore, Note, NoteScope, PendingReply, RunRow, Store, StoreBackend, StoreError, StoreFuture, StoredAgent,
-    StoredCookie, StoredSession, StoredToken, StoredWebhook, TempFile,
+    StoredCookie, StoredSchedule, StoredSession, StoredToken, StoredWebhook, TempFile,
 };
 
 /// A database that stays when its store is closed, as a file does.
@@ -68,6 +69,7 @@ struct Data {
     pending_replies: BTreeMap<String, ReplyEntry>,
     webhooks: Vec<StoredWebhook>,
     agents: BTreeMap<String, StoredAgent>,
+    schedules: BTreeMap<String, StoredSchedule>,
     tokens: BTreeMap<String, StoredToken>,
     cookies: Vec<StoredCookie>,
     audit: Vec<AuditRow>,

@@ -25,6 +25,7 @@ mod maintenance;
 mod membership;
 mod notes;
 mod runs;
+mod schedules;
 mod schema;
 mod sessions;
 mod settings;

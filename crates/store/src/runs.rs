@@ -50,6 +50,8 @@ pub enum AcceptRunOutcome {
     New,
     /// A run with this id exists; nothing was written.
     Existing(RunRow),
+    /// The firing of a schedule that was changed, paused or deleted meanwhile, or that is held. Nothing was written.
+    NotDue,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

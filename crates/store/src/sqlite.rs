@@ -21,6 +21,7 @@ mod journal;
 mod maintenance;
 mod notes;
 mod runs;
+mod schedules;
 mod schema;
 mod sessions;
 mod spend;

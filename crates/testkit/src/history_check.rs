@@ -5,7 +5,9 @@
 
 pub mod anthropic;
 pub mod corpus;
+pub mod gemini;
 pub mod openai;
+pub mod responses;
 #[cfg(test)]
 mod tests;
 
@@ -80,6 +82,8 @@ rules! {
     UnsignedThinking = "unsigned_thinking",
     /// Thinking is not the last block of a message.
     ThinkingLast = "thinking_last",
+    /// No reasoning item occurs twice.
+    ReasoningTwice = "reasoning_twice",
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,17 +128,23 @@ impl HistoryFindings {
         }
     }
 
-    /// Checks the rules for a body that both dialects share; returns its messages.
-    fn check_body<'a>(&mut self, body: &'a Value, known: &str) -> &'a [Value] {
+    /// Checks the rules for a body that all dialects share; returns its messages, which are the field `list`.
+    fn check_body<'a>(&mut self, body: &'a Value, known: &str, list: &str) -> &'a [Value] {
         let Some(object) = body.as_object() else {
             self.add(HistoryRule::BodyShape, "body", "is no object");
             return &[];
         };
         self.check_unknown_fields(object, known, "body");
-        self.expect(!text_of(body, "model").is_empty(), HistoryRule::BodyShape, "body.model", "is no name");
-        let messages = list_of(body, "messages");
-        self.expect(!messages.is_empty(), HistoryRule::BodyShape, "body.messages", "is no list, or an empty one");
+        let messages = list_of(body, list);
+        let place = format!("body.{list}");
+        self.expect(!messages.is_empty(), HistoryRule::BodyShape, place, "is no list, or an empty one");
         messages
+    }
+
+    /// Checks the name of the model, in a dialect that has it in the body.
+    fn check_model_name(&mut self, body: &Value) {
+        let is_named = !body.is_object() || !text_of(body, "model").is_empty();
+        self.expect(is_named, HistoryRule::BodyShape, "body.model", "is no name");
     }
 
     /// Checks that each tool has a legal name of its own. `name_of` names a tool that has the form of its dialect.
@@ -197,6 +207,14 @@ fn message_place(message: usize) -> String {
 
 fn is_valid_tool_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+}
+
+/// True for a `data:` URL of one of the four media types that all services take.
+fn is_data_url(url: &str) -> bool {
+    ["png", "jpeg", "gif", "webp"]
+        .iter()
+        .find_map(|kind| url.strip_prefix("data:image/")?.strip_prefix(kind)?.strip_prefix(";base64,"))
+        .is_some_and(is_base64)
 }
 
 const WRONG_PICTURE: &str = "is a picture that is neither data of a known kind nor a URL";

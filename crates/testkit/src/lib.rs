@@ -4,6 +4,7 @@
 //! It shares no code with what it checks: bodies are read as plain JSON, so that an error in Quell's own types cannot
 //! hide itself. Functions panic with a description when a condition does not come true; that is how a test fails.
 
+pub mod audio;
 pub mod browser;
 pub mod clock_offset;
 pub mod commands;

@@ -1,5 +1,5 @@
-//! A scripted model server over real HTTP on a loopback port. It speaks the OpenAI chat dialect and the Anthropic
-//! messages dialect; the path of a request decides.
+//! A scripted model server over real HTTP on a loopback port. It speaks OpenAI chat completions and responses,
+//! Anthropic messages and Gemini contents; the path of a request decides.
 //!
 //! It runs in its own thread and runtime. So it does not count among the tasks of the runtime under test, and a paused
 //! clock does not stop it. It checks the history of every request and records when each client disconnected.

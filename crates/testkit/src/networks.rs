@@ -3,7 +3,7 @@
 pub mod discord;
 pub mod irc;
 pub mod matrix;
-mod multipart;
+pub(crate) mod multipart;
 pub mod slack;
 mod socket_network;
 pub mod telegram;

@@ -49,6 +49,11 @@ pub(crate) enum TurnBlock {
     Steered(String),
     /// Number of older turns that were summarised.
     Compacted(u32),
+    /// The names of a model that failed and of the one that took over.
+    ModelFallback {
+        from: String,
+        to: String,
+    },
 }
 
 /// Whether a text is a whole answer or was cut off.
@@ -173,6 +178,10 @@ impl ChatTurn {
                     next_attempt_at: now.plus(Duration::from_millis(*delay_ms)),
                     reason: one_line(reason, MAX_LABEL_CHARS),
                 });
+            }
+            EventKind::ModelFallback { from, to, .. } => {
+                let [from, to] = [from, to].map(|name| one_line(name, MAX_LABEL_CHARS));
+                self.blocks.push(TurnBlock::ModelFallback { from, to });
             }
             EventKind::Compacted { turns, .. } => self.blocks.push(TurnBlock::Compacted(*turns)),
             EventKind::Ending { .. } => self.activity = ChatRunActivity::Ending,

@@ -1,5 +1,5 @@
-//! Install Python tools into virtual environments below `target/`: the homeserver Synapse, the tools that check the HTTP API
-//! against its OpenAPI document, and a library for MCP servers.
+//! Install Python tools into virtual environments below `target/`: the homeserver Synapse, the tools that check the
+//! HTTP API against its OpenAPI document, a library for MCP servers, and the clients of model providers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,13 @@ pub(super) const SCHEMATHESIS: PythonTool = PythonTool {
     folder: "target/tools/schemathesis",
     packages: &[("schemathesis", "4.32.5"), ("openapi-spec-validator", "0.9.0")],
     size_text: "about 70 MB, which takes some seconds",
+};
+
+pub(super) const MODEL_CLIENTS: PythonTool = PythonTool {
+    name: "the clients of model providers",
+    folder: "target/tools/model-clients",
+    packages: &[("openai", "3.57.0"), ("anthropic", "2.14.0"), ("google-genai", "3.6.1")],
+    size_text: "about 30 MB, which takes some seconds",
 };
 
 pub(super) const FASTMCP: PythonTool = PythonTool {

@@ -1,5 +1,6 @@
 //! Download and upload of attachments. Downloads come from Discord's CDN, without a token.
 
+use quell_net::Multipart;
 use quell_protocol::Attachment;
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
@@ -9,7 +10,6 @@ use url::Url;
 use super::{DiscordNetwork, no_allowed_mentions, rest_client, target_channel_id};
 use crate::network::{ChatAddress, FileTransfer, MessageId, NetworkError, SendError, async_trait};
 use crate::wire::http_client::{FILE_TIMEOUT, Repeatable, fetch_file};
-use crate::wire::multipart::Multipart;
 use crate::wire::text::safe_file_name;
 
 /// Discord: reference, image formatting and signed attachment URLs. Other hosts are refused: the sender of a message

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use quell_engine::engine::{StopResult, Ticket};
+use quell_engine::engine::{StopResult, Ticket, build_stop_answer};
 use quell_engine::live_run::LiveRun;
 use quell_kernel::StopLevel;
 use quell_kernel::channel::commands::StopReach;
@@ -72,7 +72,7 @@ pub(super) fn handle_stop(
             perform_stop(channels, message, AccessLevel::Admin, &stop_scope, is_covered)
         }
     };
-    if stop.engine_stop.peers.is_empty() {
+    if stop.engine_stop.is_carried_out() {
         return reply_to_stop(channels, message, origin, reply_policy, stop);
     }
     // The stop has been carried out here, and is on its way to the other nodes.
@@ -90,13 +90,15 @@ pub(super) fn handle_stop(
 
 /// Adds what other nodes have stopped. A stop of something that is ending there already forces it, as one here does.
 async fn wait_for_peers(channels: &Channels, message: &ChannelMessage, mut stop: PerformedStop) -> PerformedStop {
-    stop.engine_stop.wait_for_peers().await;
+    stop.engine_stop.wait_carried_out().await;
     stop.add_peers();
     if stop.is_empty() && stop.is_still_stopping && !stop.is_forced {
         let caller = channel_caller(&message.channel, &message.sender, stop.caller_scope);
         let request = stop_request(StopLevel::Forced);
+        let paused = std::mem::take(&mut stop.engine_stop.schedules);
         stop.engine_stop = channels.engine().stop(&caller, &stop.scope, &request);
-        stop.engine_stop.wait_for_peers().await;
+        stop.engine_stop.schedules.add_earlier(paused);
+        stop.engine_stop.wait_carried_out().await;
         stop.add_peers();
     }
     stop
@@ -115,7 +117,8 @@ fn reply_to_stop(
         notices.push_unless_recent(priority, &origin.address, &message.sender, text);
     };
     let language = origin.language(channels);
-    if stop.is_empty() && stop.unreached.is_empty() {
+    let paused = stop.paused_schedules();
+    if stop.is_empty() && stop.unreached.is_empty() && paused.is_empty() {
         let ended_consolidation = stop.engine_stop.background.tasks.iter().any(|task| task.is_active());
         return match reply_policy {
             // An earlier stop ended them and will report when they have settled.
@@ -137,7 +140,9 @@ fn reply_to_stop(
     };
     let stopping = texts::stopping_text(counts, language);
     let unreached = texts::unreached_nodes_text(&stop.unreached, language);
-    let text = [Some(stopping).filter(|text| !text.is_empty()), unreached].into_iter().flatten().collect::<Vec<_>>();
+    let paused = texts::paused_schedules_text(&paused, language);
+    let parts = [Some(stopping).filter(|text| !text.is_empty()), paused, unreached];
+    let text = parts.into_iter().flatten().collect::<Vec<_>>();
     origin.channel.notices.push(NoticePriority::Stop, &origin.address, text.join(" "));
     // Stopped commands report their own results.
     if runs > 0 || background_commands > 0 {
@@ -174,6 +179,10 @@ impl PerformedStop {
 
     fn background_commands(&self) -> usize {
         self.engine_stop.background.newly_ended + self.peer_commands
+    }
+
+    fn paused_schedules(&self) -> Vec<String> {
+        build_stop_answer(&self.engine_stop).paused_schedules
     }
 
     /// Counts what other nodes have answered.
@@ -232,7 +241,9 @@ fn perform_stop(
     let ends_already = !stop.already_ending.is_empty() || !stop.background.processes.is_empty();
     let is_forced = !stop.stopped_anything() && ends_already && newly_stopped.is_empty();
     if is_forced {
+        let paused = std::mem::take(&mut stop.schedules);
         stop = engine.stop(&caller, scope, &request(StopLevel::Forced));
+        stop.schedules.add_earlier(paused);
     }
     let mut withdrawn_messages = withdrawn.messages.len();
     for (run, sender) in withdrawn.in_flight {

@@ -78,3 +78,45 @@ pub(super) const ASK_AN_OPERATOR: ChatText = ChatText::new(
     "처리하지 못했습니다. 운영자에게 문의하세요.",
     "未能完成。请联系操作员。",
 );
+
+pub(super) const NO_SCHEDULES: ChatText =
+    ChatText::new("You have no schedules.", "예약이 없습니다.", "您没有定时任务。");
+/// `when` is as it was given, such as a cron expression.
+pub(super) const SCHEDULE_LINE: ChatText = ChatText::new(
+    "{id}: {when} ({timezone}), next at {next}: {text}",
+    "{id}: {when} ({timezone}), 다음 실행 {next}: {text}",
+    "{id}：{when}（{timezone}），下次 {next}：{text}",
+);
+pub(super) const PAUSED_SCHEDULE_LINE: ChatText = ChatText::new(
+    "{id}: {when} ({timezone}), paused: {text}",
+    "{id}: {when} ({timezone}), 일시 중지됨: {text}",
+    "{id}：{when}（{timezone}），已暂停：{text}",
+);
+pub(super) const ENDED_SCHEDULE_LINE: ChatText = ChatText::new(
+    "{id}: {when} ({timezone}), over: {text}",
+    "{id}: {when} ({timezone}), 끝남: {text}",
+    "{id}：{when}（{timezone}），已结束：{text}",
+);
+pub(super) const SCHEDULE_UNKNOWN: ChatText = ChatText::new(
+    "You have no schedule {id}; /schedules lists them.",
+    "{id} 예약이 없습니다. /schedules로 목록을 봅니다.",
+    "您没有定时任务 {id}；/schedules 可列出。",
+);
+pub(super) const SCHEDULE_PAUSED: ChatText = ChatText::new(
+    "The schedule {id} is paused. /schedules resume {id} lets it fire again.",
+    "{id} 예약을 일시 중지했습니다. /schedules resume {id}로 재개합니다.",
+    "定时任务 {id} 已暂停。/schedules resume {id} 可恢复。",
+);
+pub(super) const SCHEDULE_RESUMED: ChatText = ChatText::new(
+    "The schedule {id} fires again, next at {next}.",
+    "{id} 예약을 재개했습니다. 다음 실행: {next}.",
+    "定时任务 {id} 已恢复，下次 {next}。",
+);
+pub(super) const SCHEDULE_REMOVED: ChatText =
+    ChatText::new("The schedule {id} is deleted.", "{id} 예약을 삭제했습니다.", "定时任务 {id} 已删除。");
+/// It had one time, which has passed.
+pub(super) const SCHEDULE_OVER: ChatText = ChatText::new(
+    "The schedule {id} is over; make a new one.",
+    "{id} 예약은 끝났습니다. 새로 만드세요.",
+    "定时任务 {id} 已结束；请新建一个。",
+);

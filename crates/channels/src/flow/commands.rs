@@ -1,5 +1,7 @@
-//! Execute chat commands that need no model (`/new`, `/model`, `/models`, `/status`, `/approve`, `/deny`, `/help`).
+//! Execute chat commands that need no model (`/new`, `/model`, `/models`, `/status`, `/approve`, `/deny`, `/schedules`,
+//! `/help`).
 
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -7,7 +9,7 @@ use quell_engine::engine::{Caller, OpenSessionError, SessionError, SessionTransf
 use quell_kernel::StopLevel;
 use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_kernel::channel::chat_text::ChatText;
-use quell_kernel::channel::commands::{self, ChannelCommand, HELP_TEXT};
+use quell_kernel::channel::commands::{self, ChannelCommand, HELP_TEXT, ScheduleEdit};
 use quell_kernel::channel::inbox::InboxMessage;
 use quell_kernel::registry::StopRequest;
 use quell_protocol::api::{AccessLevel, AgentRow};
@@ -18,6 +20,7 @@ use quell_scope::Interrupted;
 use tokio::time::sleep;
 
 use super::notices::NoticePriority;
+use super::schedule_commands::SenderSchedules;
 use super::send_retry::{SendPersistence, send_text};
 use super::{Channels, ChatOrigin, approval_messages, channel_caller, command_texts, texts};
 
@@ -116,6 +119,8 @@ impl CommandRun<'_> {
             ChannelCommand::UseModel(name) => self.use_model(&name).await,
             ChannelCommand::New => self.start_new_conversation().await,
             ChannelCommand::Status => self.status_text().await,
+            ChannelCommand::Schedules => self.read_until_stopped(self.schedules().list()).await,
+            ChannelCommand::EditSchedule { edit, id } => self.edit_schedule(edit, &id).await,
             ChannelCommand::AnswerApproval { id, answer } => Ok(self.answer_approval(&id, answer)),
         }
     }
@@ -313,6 +318,16 @@ impl CommandRun<'_> {
 
     fn agent_models(self) -> Vec<String> {
         self.channels.engine().list_agents().into_iter().map(|row| row.model).collect()
+    }
+
+    async fn edit_schedule(self, edit: ScheduleEdit, id: &str) -> Result<String, CommandStopped> {
+        let schedules = self.schedules();
+        let edited = async { Ok::<_, Interrupted<Infallible>>(schedules.edit(edit, id).await) };
+        self.change_until_stopped(edited).await.map(|Ok(text)| text)
+    }
+
+    fn schedules(&self) -> SenderSchedules<'_> {
+        SenderSchedules::new(self.channels.engine(), self.caller(), self.language())
     }
 
     fn caller(self) -> Caller {

@@ -24,6 +24,7 @@ use super::channel::ActiveChannel;
 use super::finished_reply::FinishedReply;
 use super::reply_target::ReplyTarget;
 use super::send_retry::{RetrySafety, SendPersistence, delivery_error, edit_message, retry, send_piece, send_text};
+use super::voice::VoiceMessage;
 use super::{Channels, ChatOrigin, texts};
 use crate::format::{attachment_sources, extract_attachments, marker_word, split_message};
 use crate::network::{MessageId, SendError};
@@ -37,7 +38,7 @@ const MAX_FILES: usize = 10;
 pub(super) struct ChatReply {
     pub(super) channels: Channels,
     pub(super) target: ReplyTarget,
-    message: ChannelMessage,
+    pub(super) message: ChannelMessage,
     narration: NarrationPolicy,
     draft_state: watch::Sender<DraftState>,
     withheld_reason: OnceLock<String>,
@@ -200,6 +201,18 @@ impl ChatReply {
                 Err(error) => return Err(delivery_error(error, sent, total)),
             }
         }
+        if let Some(VoiceMessage { attachment, bytes }) = self.speak(&text, context).await {
+            let send = || async {
+                // As in `send_file`.
+                let _permit = channel.send_permits.acquire().await;
+                self.upload(&channel, &attachment, bytes.clone()).await
+            };
+            match retry(send, RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled).await {
+                Ok(()) => {}
+                // The written answer is there.
+                Err(error) => tracing::warn!(run = %self.target.run_id, %error, "a spoken answer was not sent"),
+            }
+        }
         if skipped_files > 0 {
             not_sent.push(texts::files_skipped_text(skipped_files, MAX_FILES, language));
         }
@@ -227,9 +240,6 @@ impl ChatReply {
         context: DeliveryContext<'_>,
     ) -> Result<(), SendError> {
         let refused = |why: String| SendError::Refused { why };
-        let Some(files) = channel.network.features().files else {
-            return Err(refused(format!("{} takes no files", channel.name)));
-        };
         let send = || async {
             // The semaphore is never closed. The permit and the file are dropped before a pause, so that a network's
             // rate limit does not block other files.
@@ -238,9 +248,16 @@ impl ChatReply {
             let read = move |stop: &AtomicBool| read_attachment(&folder, &session, &path, MAX_FILE_BYTES, stop);
             let read = context.scope.blocking(Point::Blocking, "a file of an answer", read).await;
             let bytes = read.map_err(|_| refused("the request was stopped".to_owned()))?.map_err(refused)?;
-            files.send(&self.target.address, &file, bytes).await.map(drop)
+            self.upload(channel, &file, bytes).await
         };
         retry(send, RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled).await
+    }
+
+    async fn upload(&self, channel: &ActiveChannel, file: &Attachment, bytes: Vec<u8>) -> Result<(), SendError> {
+        let Some(files) = channel.network.features().files else {
+            return Err(SendError::Refused { why: format!("{} takes no files", channel.name) });
+        };
+        files.send(&self.target.address, file, bytes).await.map(drop)
     }
 
     async fn fetch_attachment(
@@ -248,7 +265,7 @@ impl ChatReply {
         context: DeliveryContext<'_>,
         number: usize,
         file: &Attachment,
-    ) -> Result<String, String> {
+    ) -> Result<FetchedFile, String> {
         let Some(files) = self.target.channel.network.features().files else {
             return Err("this network hands out no files".to_owned());
         };
@@ -258,6 +275,7 @@ impl ChatReply {
         // The semaphore is never closed.
         let _permit = self.target.channel.fetch_permits.acquire().await;
         let bytes = files.fetch(file, MAX_FILE_BYTES).await.map_err(|error| error.to_string())?;
+        let words = self.transcribe(file, &bytes, context).await;
         let path = format!(
             "{}/{}/{number}-{}",
             attachment_folder(context.session),
@@ -267,8 +285,16 @@ impl ChatReply {
         let workdir = context.workdir.to_owned();
         let write = move |stop: &AtomicBool| write_attachment(&workdir, &path, &bytes, stop);
         let written = context.scope.blocking(Point::Blocking, "a file of a message", write).await;
-        Ok(written.map_err(|_| "the request was stopped".to_owned())??.display().to_string())
+        let path = written.map_err(|_| "the request was stopped".to_owned())??.display().to_string();
+        Ok(FetchedFile { path, words })
     }
+}
+
+/// A received file in the agent's workdir.
+struct FetchedFile {
+    path: String,
+    /// The line that [`ChatReply::transcribe`] made of it.
+    words: Option<String>,
 }
 
 /// Ownership of the draft by the progress view; dropping it hands the draft to the delivery.
@@ -286,10 +312,12 @@ impl ReplyDelivery for ChatReply {
             let mut lines = Vec::new();
             for (number, file) in self.message.attachments.iter().enumerate().take(MAX_FILES) {
                 let label = marker_word(file.kind);
-                lines.push(match self.fetch_attachment(context, number, file).await {
-                    Ok(path) => format!("[{label}:{path}]"),
-                    Err(why) => format!("[{} could not be fetched: {why}]", label.to_lowercase()),
-                });
+                match self.fetch_attachment(context, number, file).await {
+                    Ok(FetchedFile { path, words }) => {
+                        lines.extend([format!("[{label}:{path}]")].into_iter().chain(words))
+                    }
+                    Err(why) => lines.push(format!("[{} could not be fetched: {why}]", label.to_lowercase())),
+                }
             }
             let more = self.message.attachments.len().saturating_sub(MAX_FILES);
             if more > 0 {

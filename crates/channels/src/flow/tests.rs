@@ -11,6 +11,7 @@ mod ordering;
 mod replies;
 mod stale_replies;
 mod stops;
+mod voice;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -156,7 +157,7 @@ fn flow_settings(keys: &str) -> FlowSettings {
 }
 
 fn engine_config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
-    let agent = AgentConfig { model: "scripted/model".to_owned(), ..AgentConfig::default() };
+    let agent = AgentConfig { model: "scripted/model".into(), ..AgentConfig::default() };
     let provider = ProviderConfig {
         base_url: Some(model.base_url()),
         max_retries: 0,
@@ -175,6 +176,7 @@ fn engine_config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
         limits: Limits::default(),
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),
+        schedules: quell_engine::schedules::ScheduleSettings::default(),
         retention: Retention::default(),
         agents: BTreeMap::from([(AgentId::parse("main").unwrap(), agent)]),
         providers: BTreeMap::from([("scripted".to_owned(), provider)]),

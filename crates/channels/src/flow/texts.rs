@@ -138,6 +138,17 @@ pub(super) fn unreached_nodes_text(unreached: &[UnreachedNode], language: ChatLa
     Some(text.format(language, &[("nodes", &names.join(", ")), ("seconds", &until.div_ceil(1000))]))
 }
 
+const SCHEDULES_PAUSED: ChatText = ChatText::new(
+    "⏸ Paused what was scheduled: {ids}. /schedules shows it.",
+    "⏸ 예약을 일시 중지했습니다: {ids}. /schedules로 확인합니다.",
+    "⏸ 已暂停定时任务：{ids}。/schedules 可查看。",
+);
+
+/// The part of the reply to a stop for the schedules that it paused.
+pub(super) fn paused_schedules_text(ids: &[String], language: ChatLanguage) -> Option<String> {
+    (!ids.is_empty()).then(|| SCHEDULES_PAUSED.format(language, &[("ids", &ids.join(", "))]))
+}
+
 pub(super) fn stop_receipt_text(receipt: &Receipt, language: ChatLanguage) -> String {
     format!("⏹ {}", chat_receipt_line(receipt, language))
 }

@@ -21,7 +21,7 @@ pub(super) struct MatrixSettings {
 impl MatrixSettings {
     pub(super) fn parse(channel: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         let config_error = |key, problem: String| ChannelConfigError::new(channel, key, problem);
-        config.check_network_keys(channel, &["api_base", "mention_only", "join"])?;
+        config.check_network_keys(channel, &["api_base", "mention_only", "join", "voice"])?;
         let homeserver_url = config.api_base.as_deref().ok_or_else(|| {
             config_error(
                 "api_base",

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use quell_net::Multipart;
 use quell_protocol::{Attachment, AttachmentKind};
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Value, json};
@@ -15,7 +16,6 @@ use super::messages::{chat_fields, parse_message_id};
 use crate::network::{ChatAddress, FileTransfer, MessageId, NetworkError, SendError, async_trait};
 use crate::wire::call_error::CallError;
 use crate::wire::http_client::{Repeatable, send_request_limited};
-use crate::wire::multipart::Multipart;
 
 /// Bot API: getFile, "bots can download files of up to 20MB in size".
 const MAX_FETCH_BYTES: u64 = 20 * 1024 * 1024;

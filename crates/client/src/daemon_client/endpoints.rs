@@ -14,6 +14,7 @@ use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelRow, ChannelSend, ChannelTest};
 use quell_protocol::cluster::{ClusterView, DrainRequest, DrainView};
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
+use quell_protocol::schedule::{SchedulePatch, ScheduleRequest, ScheduleView};
 use quell_protocol::session::SessionView;
 use quell_protocol::undo::{UndoReport, UndoRequest};
 use quell_protocol::web_ui::{SessionPatch, SignInLink};
@@ -257,6 +258,29 @@ impl DaemonClient {
     /// Deletes a remembered allowance.
     pub(crate) async fn forget_approval_rule(&self, id: &str) -> Result<(), ClientError> {
         self.request_done(Method::DELETE, &["api", "approval-rules", id]).await
+    }
+}
+
+impl DaemonClient {
+    pub(crate) async fn list_schedules(&self) -> ListResult<ScheduleView> {
+        self.list_items(&["api", "schedules"], &[]).await
+    }
+
+    pub(crate) async fn find_schedule(&self, id: &str) -> Result<ScheduleView, ClientError> {
+        self.get_json(&["api", "schedules", id]).await
+    }
+
+    pub(crate) async fn create_schedule(&self, request: &ScheduleRequest) -> Result<ScheduleView, ClientError> {
+        self.post_json(&["api", "schedules"], request).await
+    }
+
+    pub(crate) async fn patch_schedule(&self, id: &str, patch: &SchedulePatch) -> Result<ScheduleView, ClientError> {
+        let request = self.build_request(Method::PATCH, &["api", "schedules", id], &[])?.json(patch);
+        self.fetch_json(request, ClientRequestTimeout::Default).await
+    }
+
+    pub(crate) async fn delete_schedule(&self, id: &str) -> Result<(), ClientError> {
+        self.request_done(Method::DELETE, &["api", "schedules", id]).await
     }
 }
 

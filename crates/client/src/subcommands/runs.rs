@@ -98,7 +98,12 @@ fn run_description(run: &RunView, stream: &CliOutputStream, now: Timestamp) -> V
     let usage = run.usage;
     let about = if usage.estimated { ", in part estimated" } else { "" };
     let steps = format_count(u64::from(run.steps), "step", "steps");
-    lines.push(format!("{accepted} · {steps} · tokens {} in, {} out{about}", usage.input_tokens, usage.output_tokens));
+    let cached = match usage.cached_tokens {
+        0 => String::new(),
+        cached => format!(" ({cached} from the cache)"),
+    };
+    let (input, output) = (usage.input_tokens, usage.output_tokens);
+    lines.push(format!("{accepted} · {steps} · tokens {input} in{cached}, {output} out{about}"));
     if let Some(parent) = &run.parent {
         lines.push(format!("started by run {parent}"));
     }

@@ -93,8 +93,9 @@ impl StopCommandReport {
     }
 
     fn is_empty(&self) -> bool {
-        let StopAnswer { run_ids, ending, withdrawn, processes, .. } = &self.stop;
-        run_ids.is_empty() && ending.is_empty() && withdrawn.is_empty() && processes.is_empty()
+        let StopAnswer { run_ids, ending, withdrawn, processes, paused_schedules, .. } = &self.stop;
+        let has_schedules = !paused_schedules.is_empty();
+        run_ids.is_empty() && ending.is_empty() && withdrawn.is_empty() && processes.is_empty() && !has_schedules
     }
 
     /// Prints what was stopped, run by run, to stdout.
@@ -114,6 +115,9 @@ impl StopCommandReport {
         }
         for process in &self.stop.processes {
             io.output.print_line(&process_end_text(process))?;
+        }
+        for schedule in &self.stop.paused_schedules {
+            io.output.print_line(&format!("paused the schedule {}", one_line(schedule, 100)))?;
         }
         for text in nodes.into_iter().flatten() {
             let text = io.output.stdout().apply_style(OutputStyle::Failure, &text);

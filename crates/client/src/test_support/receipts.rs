@@ -71,7 +71,7 @@ pub fn stopped_receipt() -> Receipt {
             },
         ],
         leftovers: Vec::new(),
-        usage: Usage { input_tokens: 10, output_tokens: 4, estimated: true },
+        usage: Usage { input_tokens: 10, output_tokens: 4, cached_tokens: 0, estimated: true },
         turn: TurnRecord { recorded: true },
         amendments: Vec::new(),
         recovered: false,

@@ -250,6 +250,16 @@ impl AccessControl {
         }
     }
 
+    /// The rights of a principal by its tokens that are accepted now; `None` if there are none.
+    pub(crate) fn level_of(&self, principal: &Principal) -> Option<AccessLevel> {
+        if *principal == self.admin_principal {
+            return Some(AccessLevel::Admin);
+        }
+        let (tokens, now) = (self.lock_tokens(), self.wall_ms());
+        let of_principal = tokens.values().filter(|entry| entry.principal == *principal);
+        of_principal.filter(|entry| entry.lifetime.check(now).is_ok()).map(|entry| entry.level).max()
+    }
+
     /// True for the principal of a named token none of whose secrets is accepted any more, because they expired.
     pub(crate) fn has_token_ended(&self, principal: &Principal) -> bool {
         let (tokens, now) = (self.lock_tokens(), self.wall_ms());

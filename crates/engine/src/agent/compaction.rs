@@ -136,7 +136,7 @@ impl AgentLoop<'_> {
         };
         self.check_daily_limit()?;
         self.control.set_phase(RunPhase::Waiting);
-        let answer = self.agent.model.call(&request, self.scope, &mut SummarySink { writer: &self.writer }).await;
+        let answer = self.model().call(&request, self.scope, &mut SummarySink { writer: &self.writer }).await;
         self.control.set_phase(RunPhase::Processing);
         self.scope.check(Point::Compaction)?;
         let answer = match answer {

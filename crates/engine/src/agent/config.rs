@@ -18,6 +18,8 @@ use quell_protocol::sandbox::{ResourceLimits, SandboxMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::model_chain::{ModelChain, ModelChainForm};
+
 /// The smallest thinking budget that the API accepts.
 const MIN_THINKING_TOKENS: u32 = 1024;
 
@@ -35,8 +37,10 @@ pub fn thinking_unsupported() -> String {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentConfig {
-    /// `provider/model`, such as `openai/gpt-5`.
-    pub model: String,
+    /// `provider/model`, such as `openai/gpt-5`; or a list, whose next model takes over for a run when a provider is
+    /// overloaded, without credit or lost before its answer begins.
+    #[schemars(with = "ModelChainForm")]
+    pub model: ModelChain,
     /// The system prompt.
     pub prompt: String,
     /// Tool names; `*` means all of them, including those of MCP servers (`SERVER__TOOL`).
@@ -269,7 +273,7 @@ fn thinking_budget_problem(budget: u32, max_tokens: Option<u32>) -> Option<Strin
 impl Default for AgentConfig {
     fn default() -> Self {
         Self {
-            model: "demo/demo".to_owned(),
+            model: "demo/demo".into(),
             prompt: "You are a careful assistant. Use the tools when they help, and say what you did.".to_owned(),
             tools: vec!["*".to_owned()],
             mcp: None,

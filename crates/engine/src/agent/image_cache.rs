@@ -84,8 +84,16 @@ impl AgentLoop<'_> {
     ) -> Conversation {
         let images = self.image_cache.lock_images();
         let vision = if self.agent.config.vision { Vision::Images(&images) } else { Vision::TextOnly };
-        let model = self.agent.model.name();
-        self.agent.model.encode_conversation(&Prompt { model, system, turns, draft: Some(draft), run_context, vision })
+        let model = self.model().name();
+        self.model().encode_conversation(&Prompt {
+            model,
+            system,
+            turns,
+            draft: Some(draft),
+            run_context,
+            time_zone: Some(&self.services.time_zone),
+            vision,
+        })
     }
 }
 

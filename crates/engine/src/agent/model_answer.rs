@@ -20,11 +20,11 @@ pub(super) enum ModelStepOutcome {
 impl AgentLoop<'_> {
     pub(super) fn process_answer(&self, answer: ModelAnswer) -> Result<ModelStepOutcome, Cancelled> {
         if let Some(unusable) = find_unusable_answer(&answer) {
-            let message = format!("the model {} {}", self.agent.model.name(), unusable.problem);
+            let message = format!("the model {} {}", self.model().name(), unusable.problem);
             return Ok(ModelStepOutcome::Failed { code: unusable.code.to_owned(), message });
         }
         let paused = answer.finish_reason == FinishReason::Paused;
-        let model = Some(self.agent.model.name().to_owned());
+        let model = Some(self.model().name().to_owned());
         let calls = self.writer.finish_message(ModelMessage { model, ..answer.message.map_calls(parse_raw_call) })?;
         // A model that paused is called again, without a tool call in between.
         Ok(if calls.is_empty() && !paused { ModelStepOutcome::Finished } else { ModelStepOutcome::Calls(calls) })

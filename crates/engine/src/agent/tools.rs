@@ -7,6 +7,7 @@ mod delegation;
 mod mcp;
 mod recall;
 mod remember;
+mod schedules;
 mod send_message;
 mod spawn_agent;
 
@@ -36,12 +37,16 @@ use crate::live_run::RunWriter;
 pub use delegation::{SubRunRequest, SubRunSession, sub_run_report};
 use recall::RecallArgs;
 use remember::RememberArgs;
+use schedules::{CronAddArgs, CronListArgs, CronRemoveArgs};
 use send_message::AgentMessageArgs;
 use spawn_agent::SpawnAgentArgs;
 
 /// The tool name for sending the files that an answer in a chat names. It is not a real tool: the model writes file
 /// markers.
 pub const SEND_FILE: &str = "send_file";
+
+/// The tool that makes schedules.
+pub const CRON_ADD: &str = CronAddArgs::NAME;
 
 /// A tool that needs the run that calls it. Its definition is known without a run.
 struct EngineTool {
@@ -89,11 +94,14 @@ impl<T: RunTool> Tool for ToolOfRun<'_, T> {
     }
 }
 
-static ENGINE_TOOLS: [EngineTool; 4] = [
+static ENGINE_TOOLS: [EngineTool; 7] = [
     EngineTool::new::<SpawnAgentArgs>(),
     EngineTool::new::<AgentMessageArgs>(),
     EngineTool::new::<RememberArgs>(),
     EngineTool::new::<RecallArgs>(),
+    EngineTool::new::<CronAddArgs>(),
+    EngineTool::new::<CronListArgs>(),
+    EngineTool::new::<CronRemoveArgs>(),
 ];
 
 /// The definitions of all tools, without those of MCP servers.
@@ -269,7 +277,12 @@ mod tests {
         assert!(check(&["other__read"]).is_err());
         let error = check(&["read_file", "raed_file"]).unwrap_err();
         assert!(error.to_string().starts_with(r#"there is no tool "raed_file"; there are: read_file, "#), "{error}");
-        assert!(error.to_string().ends_with("spawn_agent, send_message, remember, recall, send_file"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .ends_with("spawn_agent, send_message, remember, recall, cron_add, cron_list, cron_remove, send_file"),
+            "{error}"
+        );
     }
 
     #[test]

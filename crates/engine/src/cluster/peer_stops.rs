@@ -135,6 +135,11 @@ impl PeerStops {
             answer.ending.extend(peer.ending);
             answer.withdrawn.extend(peer.withdrawn);
             answer.processes.extend(peer.processes);
+            for schedule in peer.paused_schedules {
+                if !answer.paused_schedules.contains(&schedule) {
+                    answer.paused_schedules.push(schedule);
+                }
+            }
         }
         answer.unreached.extend(asked.unreached.iter().cloned());
         answer.settled_nodes.extend(asked.settled.iter().cloned());

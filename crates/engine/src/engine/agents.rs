@@ -188,7 +188,7 @@ impl Engine {
             let (compute_status, active_runs) = self.inner().runs.agent_state(&agent.id);
             AgentRow {
                 id: agent.id.clone(),
-                model: agent.config.model.clone(),
+                model: agent.config.model.first().to_owned(),
                 parent: agent.config.parent.clone(),
                 children: tree.children(&agent.id).iter().map(|id| (*id).clone()).collect(),
                 role: agent.config.role.clone(),
@@ -280,7 +280,7 @@ impl Engine {
         AgentNode {
             id: agent.id.clone(),
             role: agent.config.role.clone(),
-            model: agent.config.model.clone(),
+            model: agent.config.model.first().to_owned(),
             compute_status,
             active_runs,
             default: agent.id == self.agent_registry().default_agent(),

@@ -24,6 +24,7 @@ use crate::agent::{AgentConfig, AgentRegistryError, Limits};
 use crate::approvals::ApprovalSettings;
 use crate::hooks::{HookConfigError, HookSettings, LifecycleHook};
 use crate::memory::MemorySettings;
+use crate::schedules::ScheduleSettings;
 use crate::session::SessionSettings;
 
 /// How a node takes part in its cluster, besides what its store knows.
@@ -81,6 +82,8 @@ pub struct EngineConfig {
     pub lifecycle_hooks: Vec<Arc<dyn LifecycleHook>>,
     /// Which notes are saved and recalled automatically.
     pub memory: MemorySettings,
+    /// The time zone and the limits of schedules.
+    pub schedules: ScheduleSettings,
     pub tools: ToolSettings,
     pub environment: Vec<(OsString, OsString)>,
     /// The soft limit of open files for started processes, if this process has raised its own.
@@ -113,6 +116,7 @@ impl EngineConfig {
             hooks: HookSettings::default(),
             lifecycle_hooks: Vec::new(),
             memory: MemorySettings::default(),
+            schedules: ScheduleSettings::default(),
             tools: ToolSettings::default(),
             environment: Vec::new(),
             open_files_limit: None,

@@ -173,8 +173,9 @@ impl Engine {
             if stop.hold {
                 self.hold_now();
             }
-            let stop_result = self.inner().runs.stop(&stop.scope, &stop.requester, &stop.request);
+            let mut stop_result = self.inner().runs.stop(&stop.scope, &stop.requester, &stop.request);
             self.stop_pending_sessions(&stop.scope, &stop.requester);
+            self.stop_schedules(&stop.scope, &stop.requester, &stop.request, &mut stop_result);
             tracing::info!(
                 principal = %stop.requester.principal, surface = ?stop.request.surface, scope = ?stop.scope, stop_level = ?stop.request.level,
                 stopped = stop_result.aborted.len(), processes = stop_result.background.newly_ended, "stop of another node carried out"
@@ -308,6 +309,8 @@ async fn answer_stop(stopped: Arc<StopResult>, wait: bool, mut answer: PeerAnswe
         let covered = !stopped.tickets.is_empty() || !stopped.background.processes.is_empty();
         serde_json::to_vec(&PeerStopAnswer { answer: build_stop_answer(&stopped), covered }).unwrap_or_default()
     };
+    // waits: the stop has been carried out; a firing of a schedule must not follow its answer.
+    stopped.schedules.wait_stored().await;
     if answer.send(&build()) && wait {
         let cancelled = answer.cancelled().clone();
         tokio::select! {

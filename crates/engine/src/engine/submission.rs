@@ -8,7 +8,7 @@ use quell_kernel::registry::{AcceptOutcome, StopRequest, StopScope};
 use quell_kernel::{StopLevel, stop_text};
 use quell_protocol::api::{OnBusy, SendAnswer, StopAnswer, Withdrawn};
 use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey, StopReason};
-use quell_store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState};
+use quell_store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState, StoredSchedule};
 use sha2::{Digest, Sha256};
 
 use super::{Caller, Engine, StopResult};
@@ -77,6 +77,8 @@ pub enum SubmitError {
          the data directory, or end the program that locks the database; no restart is needed then"
     )]
     NotReady(StoreError),
+    #[error("the schedule was paused or changed at the moment of its firing, or new runs are held")]
+    NotDue,
     #[error("the daemon is shutting down; send again after its restart")]
     Closed,
 }
@@ -94,7 +96,7 @@ impl SubmitError {
             Self::TooLong(_) => ErrorCode::BodyTooLarge,
             Self::UnknownAgent(_) | Self::Refused(AdmissionError::NoAgent { .. }) => ErrorCode::AgentNotFound,
             Self::PrivateSession(_) => ErrorCode::Forbidden,
-            Self::Conflict(_) => ErrorCode::Conflict,
+            Self::Conflict(_) | Self::NotDue => ErrorCode::Conflict,
             Self::Store(_) | Self::NotReady(_) => ErrorCode::StoreUnavailable,
         }
     }
@@ -113,6 +115,25 @@ impl Engine {
         if submission.stop_text_mode == StopTextMode::Recognise && stop_text::is_stop_phrase(&submission.text) {
             return Ok(SubmitOutcome::Stopped(self.stop_for_text(caller, &submission.session).await));
         }
+        self.submit_run(caller, submission, None).await
+    }
+
+    /// Accepts the run of a firing and replaces its schedule, as [`Engine::submit`] and in the same write.
+    pub(super) async fn submit_firing_run(
+        &self,
+        caller: &Caller,
+        submission: Submission,
+        schedule: StoredSchedule,
+    ) -> Result<SubmitOutcome, SubmitError> {
+        self.submit_run(caller, submission, Some(schedule)).await
+    }
+
+    async fn submit_run(
+        &self,
+        caller: &Caller,
+        submission: Submission,
+        firing_of: Option<StoredSchedule>,
+    ) -> Result<SubmitOutcome, SubmitError> {
         if submission.text.trim().is_empty() {
             return Err(SubmitError::Empty);
         }
@@ -136,9 +157,15 @@ impl Engine {
             }
             Err(refusal) => return Err(refusal.into()),
         };
-        match self.inner().sessions.commit_acceptance(&live_run, claim).await {
+        let sessions = &self.inner().sessions;
+        let accepted = match firing_of {
+            None => sessions.commit_acceptance(&live_run, claim).await,
+            Some(schedule) => sessions.commit_firing(&live_run, claim, schedule).await,
+        };
+        match accepted {
             Ok(AcceptRunOutcome::New) => {}
             Ok(AcceptRunOutcome::Existing(row)) => return duplicate_of_stored(&live_run, &row),
+            Ok(AcceptRunOutcome::NotDue) => return Err(SubmitError::NotDue),
             Err(StoreError::Closed) => return Err(SubmitError::Closed),
             Err(error) => return Err(error.into()),
         }
@@ -170,7 +197,7 @@ impl Engine {
         let request = StopRequest { level: StopLevel::Gentle, reason: StopReason::Command, surface: caller.surface };
         let mut stop_result = self.stop(caller, &scope, &request);
         // waits: the stop has been carried out here, and is on its way to other nodes.
-        stop_result.wait_for_peers().await;
+        stop_result.wait_carried_out().await;
         build_stop_answer(&stop_result)
     }
 
@@ -232,6 +259,7 @@ pub fn build_stop_answer(stop_result: &StopResult) -> StopAnswer {
         run_ids: stop_result.aborted.clone(),
         ending: stop_result.already_ending.clone(),
         withdrawn: withdrawn.map(|(run_id, text)| Withdrawn { run_id, text }).collect(),
+        paused_schedules: stop_result.schedules.ids(),
         unreached: Vec::new(),
         settled_nodes: Vec::new(),
     };

@@ -148,7 +148,7 @@ async fn no_event_is_so_large_that_a_reader_loses_its_neighbours() {
         live_run.announce_ending(&Verdict::Failed { code: "model".to_owned(), message: huge.clone() });
         live_run.seal();
         drop(held);
-        live_run.announce_ended(Debts::default(), |_| {});
+        live_run.announce_ended(Debts::default(), |_, _| {});
     });
     assert_eq!(names(&ended), ["run.ending", "tool.ended", "tool.ended", "run.ended"]);
     assert!(matches!(&ended[3].kind, EventKind::Ended { receipt, .. } if receipt.resources.len() == 300));

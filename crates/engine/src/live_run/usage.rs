@@ -1,6 +1,6 @@
 //! Token usage of a run, counted and estimated, and its billing.
 
-use quell_kernel::daily_spend::add_usage;
+use quell_kernel::daily_spend::{add_usage, subtract_usage};
 use quell_protocol::Usage;
 use quell_protocol::agents::Price;
 
@@ -14,6 +14,28 @@ pub struct BillingInfo {
     pub price: Option<Price>,
 }
 
+/// A fall-back of a run to a model of another provider.
+#[derive(Debug, Clone)]
+pub struct ProviderChange {
+    pub to: String,
+    /// Usage of the run until then.
+    pub usage_before: Usage,
+}
+
+/// Divides the usage of a run between the providers that it used, in their order.
+pub fn usage_by_provider(first: &str, changes: &[ProviderChange], total: Usage) -> Vec<(String, Usage)> {
+    let names = std::iter::once(first).chain(changes.iter().map(|change| change.to.as_str()));
+    let ends = changes.iter().map(|change| change.usage_before).chain([total]);
+    let mut before = Usage::default();
+    names
+        .zip(ends)
+        .map(|(name, end)| {
+            let share = subtract_usage(end, std::mem::replace(&mut before, end));
+            (name.to_owned(), share)
+        })
+        .collect()
+}
+
 impl LiveRunState {
     pub(super) fn current_usage(&self) -> Usage {
         add_usage(self.usage, self.step_usage)
@@ -23,5 +45,25 @@ impl LiveRunState {
     pub(super) fn settle_step_usage(&mut self) {
         self.usage = self.current_usage();
         self.step_usage = Usage::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
+        Usage { input_tokens, output_tokens, cached_tokens: 0, estimated: false }
+    }
+
+    #[test]
+    fn each_provider_is_billed_what_the_run_used_of_it() {
+        let changes = [
+            ProviderChange { to: "b".to_owned(), usage_before: usage(10, 1) },
+            ProviderChange { to: "c".to_owned(), usage_before: usage(10, 1) },
+        ];
+        let shares = usage_by_provider("a", &changes, usage(25, 4));
+        let expected = [("a", usage(10, 1)), ("b", usage(0, 0)), ("c", usage(15, 3))];
+        assert!(shares.iter().map(|(name, share)| (name.as_str(), *share)).eq(expected), "{shares:?}");
     }
 }

@@ -7,13 +7,14 @@ use quell_kernel::Moment;
 use quell_kernel::journal::JournalLine;
 use quell_kernel::registry::NewRun;
 use quell_kernel::turn::{AssistantMessage, CallResult, Compaction, ToolCall, TurnDraft};
+use quell_llm::ModelHandle;
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::{CallId, EventKind, ToolOutputStream, Usage};
 use quell_scope::Cancelled;
 use quell_scope::clock::Clock;
 
 use super::events::{tool_ended_event, truncate_output, whole_micros};
-use super::{LiveRun, LiveRunState};
+use super::{LiveRun, LiveRunState, ProviderChange};
 use crate::journal::JournalWriteError;
 
 /// The draft is sealed: nothing more can be written.
@@ -99,11 +100,26 @@ impl RunWriter {
         });
     }
 
+    /// Reports that another model takes over; its provider bills what the run uses from now on.
+    ///
+    /// # Errors
+    /// [`TurnSealed`] once the stream is closed.
+    pub fn report_fallback(&self, from: &str, to: &ModelHandle, reason: String) -> Result<(), TurnSealed> {
+        self.write_if_open(|live_run, state| {
+            state.settle_step_usage();
+            state
+                .provider_changes
+                .push(ProviderChange { to: to.provider_name().to_owned(), usage_before: state.usage });
+            let (from, to) = (from.to_owned(), to.name().to_owned());
+            live_run.emit_event(state, EventKind::ModelFallback { from, to, reason });
+        })
+    }
+
     /// Records that a model request is sent. Its tokens are estimated until they are counted.
     pub fn record_model_request(&self, input_tokens: u64) {
         let mut state = self.0.lock_state();
         state.settle_step_usage();
-        state.step_usage = Usage { input_tokens, output_tokens: 0, estimated: true };
+        state.step_usage = Usage { input_tokens, output_tokens: 0, cached_tokens: 0, estimated: true };
         self.0.journal.write_line(JournalLine::Spent { usage: state.current_usage() });
     }
 

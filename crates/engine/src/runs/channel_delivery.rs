@@ -5,16 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quell_kernel::approval::ApprovalPolicy;
+use quell_kernel::permissions::contains_tool;
 use quell_kernel::prompt::channel_context;
 use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::{CODE_WITHHELD, ToolCall, Turn, newest_within_chars};
 use quell_protocol::approval::ApprovalState;
-use quell_protocol::{CallId, HookEvent, ResourceKind};
+use quell_protocol::{CallId, ChannelMessage, HookEvent, ResourceKind};
 use quell_scope::{Cancelled, Point, Release};
 use serde_json::json;
 
 use super::{RunTable, run_hook_trigger};
-use crate::agent::{Agent, ApprovalRequest, SEND_FILE, request_approval};
+use crate::agent::{Agent, ApprovalRequest, CRON_ADD, SEND_FILE, request_approval};
 use crate::channel_origin::{ChannelOrigin, DeliveryContext};
 use crate::hooks::{HookTrigger, MessageAnswer};
 use crate::live_run::LiveRun;
@@ -106,7 +107,12 @@ impl RunTable {
     ) -> String {
         let (clock, options) = (self.clock(), channel_origin.options());
         let file_hint = options.send_files_hint.iter().filter(|_| send_file_policy(agent) != ApprovalPolicy::Deny);
-        let notes: Vec<String> = options.context_lines.iter().chain(file_hint).cloned().collect();
+        let schedule_hint = contains_tool(&agent.config.tools, CRON_ADD).then(|| {
+            let ChannelMessage { channel, reply_target, .. } = channel_origin.message();
+            format!("{CRON_ADD}: delivery={}", json!({"channel": channel, "to": reply_target}))
+        });
+        let notes = options.context_lines.iter().chain(file_hint).cloned().chain(schedule_hint);
+        let notes: Vec<String> = notes.collect();
         channel_context(channel_origin.message(), &clock.rfc3339(clock.now()), &notes, history)
     }
 

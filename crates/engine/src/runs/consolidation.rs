@@ -98,6 +98,7 @@ impl Consolidation<'_> {
             turns: &[],
             draft: Some(&draft),
             run_context: Some(exchange.as_json()),
+            time_zone: None,
             vision: Vision::TextOnly,
         };
         let conversation = agent.model.encode_conversation(&prompt);
@@ -223,7 +224,7 @@ impl ModelSink for ConsolidationUsage {
 
     fn on_request_sent(&mut self, estimated_tokens: u64) {
         self.settle_call(self.in_flight);
-        self.in_flight = Usage { input_tokens: estimated_tokens, output_tokens: 0, estimated: true };
+        self.in_flight = Usage { input_tokens: estimated_tokens, output_tokens: 0, cached_tokens: 0, estimated: true };
     }
 
     fn on_request_not_billed(&mut self) {

@@ -4,11 +4,11 @@ use metrics::{counter, histogram};
 use quell_kernel::daily_spend::cost_of;
 use quell_protocol::{Receipt, Usage};
 
-use crate::live_run::BillingInfo;
+use crate::live_run::{BillingInfo, ProviderChange, usage_by_provider};
 
 /// Counts a run by its verdict, its usage, and for a stopped run the duration of the stop. A run without `bill` never
 /// had a model and used nothing.
-pub(super) fn count_run_end(receipt: &Receipt, bill: Option<&BillingInfo>) {
+pub(super) fn count_run_end(receipt: &Receipt, bill: Option<&BillingInfo>, changes: &[ProviderChange]) {
     counter!("quell_runs_ended_total", "verdict" => receipt.verdict.as_str()).increment(1);
     if let Some(ms) = receipt.requested_at.as_ref().and(receipt.settled_at.ms) {
         histogram!("quell_stop_seconds").record(ms / 1000.0);
@@ -17,7 +17,9 @@ pub(super) fn count_run_end(receipt: &Receipt, bill: Option<&BillingInfo>) {
         counter!("quell_runs_with_leftovers_total").increment(1);
     }
     if let Some(bill) = bill {
-        count_usage(bill, receipt.usage);
+        for (provider, usage) in usage_by_provider(&bill.provider, changes, receipt.usage) {
+            count_usage(&BillingInfo { provider, price: bill.price }, usage);
+        }
     }
 }
 

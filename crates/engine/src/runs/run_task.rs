@@ -2,6 +2,7 @@
 //! scope, so that a stop cannot interrupt its end.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -148,6 +149,7 @@ impl RunTable {
         let agent_loop = AgentLoop {
             run_id: live_run.id(),
             agent: &agent,
+            chain_position: AtomicUsize::new(0),
             sandbox: OnceLock::new(),
             services,
             history: &history,

@@ -7,6 +7,7 @@ use quell_tools::background::BackgroundStop;
 
 use crate::cluster::{PeerStops, StopWait};
 use crate::live_run::{LiveRun, RunProgress};
+use crate::schedules::PausedSchedules;
 
 #[derive(Debug, Default)]
 pub struct StopResult {
@@ -17,6 +18,8 @@ pub struct StopResult {
     /// Every run that the stop covers, aborted by this call or not.
     pub tickets: Vec<Ticket>,
     pub background: BackgroundStop,
+    /// The schedules that it paused.
+    pub schedules: PausedSchedules,
     /// The part of other nodes of the cluster.
     pub peers: PeerStops,
 }
@@ -27,12 +30,18 @@ impl StopResult {
         !self.aborted.is_empty() || self.background.newly_ended > 0 || self.peers.stopped_anything()
     }
 
-    /// Waits until other nodes have carried out the stop, so that the answer contains what they have stopped.
+    /// True if the answer waits for no other node, and for no pause of a schedule.
+    pub fn is_carried_out(&self) -> bool {
+        self.peers.is_empty() && self.schedules.is_stored()
+    }
+
+    /// Waits until other nodes have carried out the stop, so that the answer contains what they have stopped, and until
+    /// the pauses of schedules are stored, so that none fires after the answer.
     ///
     /// # Cancel safety
     /// Safe: the stop itself has already happened, or is on its way.
-    pub async fn wait_for_peers(&mut self) {
-        self.peers.wait(StopWait::CarriedOut).await;
+    pub async fn wait_carried_out(&mut self) {
+        tokio::join!(self.peers.wait(StopWait::CarriedOut), self.schedules.wait_stored());
     }
 
     /// Waits until everything that the stop covers is over, on all nodes.
@@ -41,7 +50,7 @@ impl StopResult {
     /// Safe: the stop itself has already happened, or is on its way.
     pub async fn wait_settled_everywhere(&mut self) {
         // The other nodes first: their answers have a deadline.
-        self.peers.wait(StopWait::Ended).await;
+        tokio::join!(self.peers.wait(StopWait::Ended), self.schedules.wait_stored());
         self.wait_settled().await;
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use quell_store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState};
+use quell_store::{AcceptRunOutcome, RunRow, Store, StoreError, StoredRunState, StoredSchedule};
 
 use super::{SessionClaim, Sessions};
 use crate::live_run::{EngineNotice, LiveRun, RunRequest};
@@ -31,10 +31,35 @@ impl Sessions {
         live_run: &Arc<LiveRun>,
         claim: SessionClaim,
     ) -> Result<AcceptRunOutcome, StoreError> {
+        self.commit(live_run, claim, None).await
+    }
+
+    /// Makes the acceptance of the run of a firing durable, and replaces its schedule in the same write.
+    ///
+    /// # Errors
+    /// As for [`Sessions::commit_acceptance`].
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine.
+    pub async fn commit_firing(
+        &self,
+        live_run: &Arc<LiveRun>,
+        claim: SessionClaim,
+        schedule: StoredSchedule,
+    ) -> Result<AcceptRunOutcome, StoreError> {
+        self.commit(live_run, claim, Some(schedule)).await
+    }
+
+    async fn commit(
+        &self,
+        live_run: &Arc<LiveRun>,
+        claim: SessionClaim,
+        firing_of: Option<StoredSchedule>,
+    ) -> Result<AcceptRunOutcome, StoreError> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let (sessions, live_run) = (self.clone(), Arc::clone(live_run));
         self.0.runs.spawn(async move {
-            let accepted = sessions.store_acceptance(&live_run, claim).await;
+            let accepted = sessions.store_acceptance(&live_run, claim, firing_of).await;
             // The caller may have left; the run goes on.
             let _ = sender.send(accepted);
         });
@@ -45,9 +70,10 @@ impl Sessions {
         &self,
         live_run: &Arc<LiveRun>,
         claim: SessionClaim,
+        firing_of: Option<StoredSchedule>,
     ) -> Result<AcceptRunOutcome, StoreError> {
         let runs = &self.0.runs;
-        let accepted = self.store_in_own_session(live_run).await;
+        let accepted = self.store_in_own_session(live_run, firing_of).await;
         if !matches!(accepted, Ok(AcceptRunOutcome::New)) {
             runs.rollback_acceptance(live_run);
             // Another run may have been queued behind it.
@@ -68,17 +94,33 @@ impl Sessions {
 
 impl Sessions {
     /// Stores an accepted run. A node makes the session its own first, and again if it was given back at that moment.
-    async fn store_in_own_session(&self, live_run: &LiveRun) -> Result<AcceptRunOutcome, StoreError> {
-        let (key, store) = (&live_run.run.session, self.0.runs.store().runs());
+    async fn store_in_own_session(
+        &self,
+        live_run: &LiveRun,
+        firing_of: Option<StoredSchedule>,
+    ) -> Result<AcceptRunOutcome, StoreError> {
+        let (key, store) = (&live_run.run.session, self.0.runs.store());
         self.claim_for_node(key).await?;
-        match (store.accept(build_run_row(live_run)).await, &self.0.cluster) {
+        match (accept(store, live_run, firing_of.clone()).await, &self.0.cluster) {
             (Err(StoreError::OtherNode(_)), Some(cluster)) => {
                 cluster.forget_session(key);
                 self.claim_for_node(key).await?;
-                store.accept(build_run_row(live_run)).await
+                accept(store, live_run, firing_of.clone()).await
             }
             (accepted, _) => accepted,
         }
+    }
+}
+
+async fn accept(
+    store: &Store,
+    live_run: &LiveRun,
+    firing_of: Option<StoredSchedule>,
+) -> Result<AcceptRunOutcome, StoreError> {
+    let row = build_run_row(live_run);
+    match firing_of {
+        None => store.runs().accept(row).await,
+        Some(schedule) => store.schedules().fire(schedule, row).await,
     }
 }
 

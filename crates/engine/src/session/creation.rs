@@ -220,9 +220,12 @@ impl Sessions {
         }
         let provider_override = overrides.provider_override(address_policy);
         if provider_override.is_empty() {
-            factory.models.resolve(&config.model).map_err(|unknown| unknown.to_string())?;
+            factory.models.resolve(config.model.first()).map_err(|unknown| unknown.to_string())?;
         } else {
-            factory.models.resolve_with_override(&config.model, &provider_override).map_err(|bad| bad.to_string())?;
+            factory
+                .models
+                .resolve_with_override(config.model.first(), &provider_override)
+                .map_err(|bad| bad.to_string())?;
         }
         Ok((endpoint, base))
     }

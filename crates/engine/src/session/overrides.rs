@@ -15,7 +15,7 @@ use url::Url;
 
 use super::key_store::SessionKeyStore;
 use crate::access::Caller;
-use crate::agent::{Agent, AgentConfig, ThinkingSetting};
+use crate::agent::{Agent, AgentConfig, ModelChain, ThinkingSetting};
 
 /// Defaults of sessions that are opened by user, chat and provider (row C2). A session that a message creates has the
 /// settings of its agent, or else those of the provider, because not every model accepts a temperature.
@@ -297,18 +297,22 @@ impl SessionOverrides {
         self.request.language.clone().or_else(|| agent.language.clone()).or_else(default)
     }
 
-    /// `provider/model`: the session's own model, else the agent's if it belongs to the session's provider.
-    fn resolve_model_name(&self, agent: &AgentConfig) -> Result<String, String> {
+    /// The session's own model, else the models of the agent if the first belongs to the session's provider.
+    fn resolve_model_name(&self, agent: &AgentConfig) -> Result<ModelChain, String> {
         let SessionRequest { provider, model, .. } = &self.request;
         let of_provider = |name: &str| name.strip_prefix(provider).is_some_and(|rest| rest.starts_with('/'));
         match model {
             Some(name) if name.trim().is_empty() => Err("model is blank; name one".to_owned()),
-            Some(name) if of_provider(name) => Ok(name.clone()),
-            Some(name) => Ok(format!("{provider}/{name}")),
-            None if provider.is_empty() || of_provider(&agent.model) => Ok(agent.model.clone()),
+            Some(name) if of_provider(name) => Ok(name.as_str().into()),
+            Some(name) => Ok(format!("{provider}/{name}").into()),
+            // A session with its own key or base URL is billed itself, and only by that provider.
+            None if provider.is_empty() && self.request.api_key.is_none() && self.request.base_url.is_none() => {
+                Ok(agent.model.clone())
+            }
+            None if provider.is_empty() || of_provider(agent.model.first()) => Ok(agent.model.without_fallbacks()),
             None => Err(format!(
                 "no model is named, and the agent's model {} is not one of the provider {provider}; give `model`",
-                agent.model
+                agent.model.first()
             )),
         }
     }
@@ -347,13 +351,13 @@ pub(super) fn build_session_config(
         (false, true) => SettingSource::Agent,
         (false, false) => SettingSource::Default,
     };
-    let provider = config.model.split_once('/').map_or("", |(provider, _)| provider);
+    let provider = config.model.first().split_once('/').map_or("", |(provider, _)| provider);
     SessionConfig {
         user_id: identity.map(|(user, _, _)| user.to_owned()),
         chat_id: identity.map(|(_, chat, _)| chat.to_owned()),
         provider: provider.to_owned(),
         agent: agent.id.clone(),
-        model: setting(config.model.clone(), source(request.is_some_and(|own| own.model.is_some()), true)),
+        model: setting(config.model.first().to_owned(), source(request.is_some_and(|own| own.model.is_some()), true)),
         api_key: mask(request.and_then(|own| own.api_key.as_ref())),
         base_url: request.and_then(|own| own.base_url.as_deref()).map(mask_query),
         temperature: config.temperature.map(|value| {

@@ -172,7 +172,7 @@ mod tests {
                 &ProtectedPaths::default(),
             )),
         };
-        let (model, prompt) = ("p/model".to_owned(), prompt.to_owned());
+        let (model, prompt) = ("p/model".into(), prompt.to_owned());
         let config = AgentConfig { model, prompt, ..AgentConfig::default() };
         factory.build(&AgentId::parse(id).unwrap(), config).unwrap()
     }

@@ -119,7 +119,7 @@ impl SessionResources {
             return Ok(cached);
         }
         let config = overrides.apply_to(&base.config)?;
-        let model = self.model_clients.resolve_client(&config.model, factory)?;
+        let model = self.model_clients.resolve_client(config.model.first(), factory)?;
         let mut agent = factory.rebuild(base, config, model).map_err(|bad| bad.problem)?;
         if overrides.has_own_endpoints() {
             agent = Arc::new(Agent { own_model: true, ..Agent::clone(&agent) });
@@ -144,10 +144,10 @@ impl SessionResources {
     ) -> Result<Arc<Agent>, String> {
         let agent = self.agent_instance(base, factory)?;
         let has_own_model = self.overrides.as_ref().is_some_and(SessionOverrides::has_own_model);
-        let Some(model) = model.filter(|model| !has_own_model && agent.config.model != **model) else {
+        let Some(model) = model.filter(|model| !has_own_model && agent.config.model.first() != *model) else {
             return Ok(agent);
         };
-        let config = AgentConfig { model: model.to_owned(), ..agent.config.clone() };
+        let config = AgentConfig { model: model.into(), ..agent.config.clone() };
         let model = factory.models.resolve(model).map_err(|unknown| unknown.to_string())?;
         factory.rebuild(&agent, config, model).map_err(|bad| bad.problem)
     }

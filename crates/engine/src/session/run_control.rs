@@ -8,15 +8,19 @@ use quell_kernel::StopLevel;
 use quell_kernel::registry::RunPhase;
 use quell_kernel::turn::BACKGROUND_NEWS_PREFIX;
 use quell_kernel::visibility::Sharing;
-use quell_protocol::api::OnBusy;
+use quell_protocol::api::{AccessLevel, OnBusy};
+use quell_protocol::schedule::{ScheduleDelivery, ScheduleRequest, ScheduleView};
 use quell_protocol::{AgentId, Principal, ResourceKind, Rung, SessionKey, StopReason, Surface, Usage, Verdict};
 use quell_scope::{Held, Release};
+use quell_store::StoreError;
 use quell_tools::{BackupFuture, ChangedFile, FileBackup, ToolOutput};
 
 use super::{SessionClaim, Sessions};
 use crate::access::is_named_token;
 use crate::agent::{RunControl, SubRunRequest, SubRunSession, sub_run_report};
+use crate::channel_origin::ScheduleCreator;
 use crate::live_run::{LiveRun, RunProgress, RunRequest};
+use crate::schedules::ScheduleChangeError;
 
 pub(super) struct SessionRunControl<'a> {
     pub(super) sessions: &'a Sessions,
@@ -63,12 +67,41 @@ impl RunControl for SessionRunControl<'_> {
         self.sessions.0.runs.abort_runs(vec![self.live_run.run.id.clone()], StopLevel::Gentle, &reason);
     }
 
+    fn create_schedule(&self, request: ScheduleRequest) -> BoxFuture<'_, Result<ScheduleView, ScheduleChangeError>> {
+        let runs = &self.sessions.0.runs;
+        let schedules = runs.services().schedules.clone();
+        let new = schedules.begin_creation(self.schedule_creator(), request);
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        match new {
+            // A stop that came before has not seen it.
+            Ok(_) if self.live_run.scope.is_cancelled() => drop(sender.send(Err(StoreError::Closed.into()))),
+            Ok(new) => runs.spawn(async move { drop(sender.send(schedules.store_new(new).await)) }),
+            Err(error) => drop(sender.send(Err(error))),
+        }
+        receiver.map(|created| created.unwrap_or(Err(StoreError::Closed.into()))).boxed()
+    }
+
     fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<Arc<LiveRun>, String>> {
         self.admit_sub_run(request).boxed()
     }
 }
 
 impl SessionRunControl<'_> {
+    fn schedule_creator(&self) -> ScheduleCreator {
+        let run = &self.live_run.run;
+        let chat = self.live_run.channel_origin.as_ref().map(|origin| {
+            let message = origin.message();
+            ScheduleDelivery { channel: message.channel.clone(), to: message.reply_target.clone() }
+        });
+        ScheduleCreator {
+            principal: run.principal.clone(),
+            scope: if run.admin { AccessLevel::Admin } else { AccessLevel::Write },
+            surface: run.surface,
+            run: Some((run.id.clone(), run.session.clone())),
+            chat,
+        }
+    }
+
     /// Once the registry has accepted the sub-run, a stop of this run covers it, and this run's ledger holds it.
     async fn admit_sub_run(&self, request: SubRunRequest) -> Result<Arc<LiveRun>, String> {
         let (sessions, parent) = (self.sessions, &self.live_run.run);

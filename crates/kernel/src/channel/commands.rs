@@ -24,6 +24,8 @@ pub const HELP_TEXT: ChatText = ChatText::new(
 /approve ID session - allow such calls in this conversation, too
 /approve ID pattern PATTERN - allow calls whose command or path matches, too
 /deny ID REASON - deny a call that waits; the reason is for the model
+/schedules - your schedules
+/schedules pause ID, resume ID, remove ID - change one of them
 /help - this list",
     "\
 /stop - 여기서 요청하신 작업 중지
@@ -39,6 +41,8 @@ pub const HELP_TEXT: ChatText = ChatText::new(
 /approve ID session - 이 대화에서 같은 호출도 함께 허용
 /approve ID pattern PATTERN - 명령이나 경로가 일치하는 호출도 함께 허용
 /deny ID REASON - 대기 중인 호출 거부, 이유는 모델에 전달
+/schedules - 내 예약 목록
+/schedules pause ID, resume ID, remove ID - 예약 일시 중지, 재개, 삭제
 /help - 이 목록",
     "\
 /stop - 停止您在这里请求的任务
@@ -54,6 +58,8 @@ pub const HELP_TEXT: ChatText = ChatText::new(
 /approve ID session - 同时允许此对话中的同类调用
 /approve ID pattern PATTERN - 同时允许命令或路径匹配的调用
 /deny ID REASON - 拒绝等待中的调用，理由会告诉模型
+/schedules - 您的定时任务
+/schedules pause ID, resume ID, remove ID - 暂停、恢复、删除定时任务
 /help - 此列表",
 );
 
@@ -113,8 +119,30 @@ pub enum ChannelCommand {
     AnswerApproval { id: String, answer: ApprovalAnswer },
     /// `/status`: show the runs of this conversation.
     Status,
+    /// `/schedules`: list the sender's schedules.
+    Schedules,
+    /// `/schedules pause ID`, `/schedules resume ID`, `/schedules remove ID`: change a schedule of the sender.
+    EditSchedule { edit: ScheduleEdit, id: String },
     /// `/help`, and every known command with invalid arguments.
     Help,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScheduleEdit {
+    Pause,
+    Resume,
+    Remove,
+}
+
+impl ScheduleEdit {
+    fn parse(word: &str) -> Option<Self> {
+        match word.to_ascii_lowercase().as_str() {
+            "pause" => Some(Self::Pause),
+            "resume" => Some(Self::Resume),
+            "remove" => Some(Self::Remove),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,8 +177,8 @@ impl ChannelCommand {
         if name.eq_ignore_ascii_case("approve") {
             return Some(Self::parse_answer(text, ApprovalAnswer::parse_allowance));
         }
-        // No other command takes two arguments.
-        let arguments: Vec<&str> = words.take(2).collect();
+        // No command takes three arguments.
+        let arguments: Vec<&str> = words.take(3).collect();
         Some(match (name.to_ascii_lowercase().as_str(), arguments.as_slice()) {
             ("models", []) => Self::Providers,
             ("models", [provider]) if is_valid_name(provider) => Self::UseProvider((*provider).to_owned()),
@@ -160,7 +188,11 @@ impl ChannelCommand {
             ("stop", [word]) if word.eq_ignore_ascii_case("all") => Self::Stop(StopReach::All),
             ("new", []) => Self::New,
             ("status", []) => Self::Status,
-            ("models" | "model" | "stop" | "new" | "status" | "help", _) => Self::Help,
+            ("schedules", []) => Self::Schedules,
+            ("schedules", [word, id]) if is_valid_name(id) => {
+                ScheduleEdit::parse(word).map_or(Self::Help, |edit| Self::EditSchedule { edit, id: (*id).to_owned() })
+            }
+            ("models" | "model" | "stop" | "new" | "status" | "schedules" | "help", _) => Self::Help,
             _ => return None,
         })
     }
@@ -204,6 +236,10 @@ mod tests {
         Some(ChannelCommand::AnswerApproval { id: id.to_owned(), answer })
     }
 
+    fn schedule_edit(edit: ScheduleEdit) -> Option<ChannelCommand> {
+        Some(ChannelCommand::EditSchedule { edit, id: "7f3a".to_owned() })
+    }
+
     fn model(name: &str) -> Option<ChannelCommand> {
         Some(ChannelCommand::UseModel(name.to_owned()))
     }
@@ -226,6 +262,9 @@ mod tests {
     #[case("/stop all", Some(ChannelCommand::Stop(StopReach::All)))]
     #[case("/STOP  All", Some(ChannelCommand::Stop(StopReach::All)))]
     #[case("/status", Some(ChannelCommand::Status))]
+    #[case("/schedules", Some(ChannelCommand::Schedules))]
+    #[case("/schedules pause 7f3a", schedule_edit(ScheduleEdit::Pause))]
+    #[case("/Schedules Remove 7f3a", schedule_edit(ScheduleEdit::Remove))]
     #[case("/help", Some(ChannelCommand::Help))]
     #[case("/help me", Some(ChannelCommand::Help))]
     #[case::as_telephones_write_it("/Status", Some(ChannelCommand::Status))]
@@ -250,6 +289,9 @@ mod tests {
     #[case::words_behind("/new plan for tomorrow")]
     #[case::next_line("/new\nwhat is the weather?")]
     #[case::not_all("/stop everything")]
+    #[case::removes_nothing("/schedules remove")]
+    #[case::removes_two("/schedules remove 7f3a 7f3b")]
+    #[case::unknown_edit("/schedules delete 7f3a")]
     #[case::status("/status of run 7")]
     #[case::control_character("/model a\u{7}b")]
     fn a_command_that_is_written_wrong_shows_help_and_does_nothing(#[case] text: &str) {

@@ -6,7 +6,7 @@ use rstest::rstest;
 use super::*;
 
 fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
-    Usage { input_tokens, output_tokens, estimated: false }
+    Usage { input_tokens, output_tokens, cached_tokens: 0, estimated: false }
 }
 
 fn agent(number: usize) -> AgentId {

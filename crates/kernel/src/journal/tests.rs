@@ -100,7 +100,7 @@ fn text_of_the_model_hurries_the_journal_when_there_is_much_of_it() {
 fn the_journal_restores_the_verdict_and_the_usage() {
     let by = Requester { principal: Principal::parse("alice").unwrap(), surface: Surface::Http };
     let verdict = Verdict::Aborted { reason: StopReason::User, by: Some(by) };
-    let usage = |output_tokens| Usage { input_tokens: 7, output_tokens, estimated: true };
+    let usage = |output_tokens| Usage { input_tokens: 7, output_tokens, cached_tokens: 0, estimated: true };
     let asked = Some("2026-11-20T10:00:00.000000Z".to_owned());
     let lines = through_buffer([
         JournalLine::Step { step: 1 },

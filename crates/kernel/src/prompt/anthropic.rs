@@ -95,7 +95,7 @@ fn render_part(part: &PromptPart<'_>) -> Value {
 fn accepts_thinking(thinking: &Thinking) -> bool {
     match thinking {
         Thinking::Shown { .. } | Thinking::Redacted { .. } => thinking.is_returnable(),
-        Thinking::Open { .. } => false,
+        Thinking::Open { .. } | Thinking::Item { .. } | Thinking::BlockSignature { .. } => false,
     }
 }
 
@@ -105,7 +105,9 @@ fn render_block(block: &MessageBlock<PromptCall<'_>>) -> Option<Value> {
             json!({"type": "thinking", "thinking": text, "signature": signature})
         }
         MessageBlock::Thinking(Thinking::Redacted { data }) => json!({"type": "redacted_thinking", "data": data}),
-        MessageBlock::Thinking(Thinking::Open { .. }) => return None,
+        MessageBlock::Thinking(Thinking::Open { .. } | Thinking::Item { .. } | Thinking::BlockSignature { .. }) => {
+            return None;
+        }
         MessageBlock::Text { text } => json!({"type": "text", "text": text}),
         MessageBlock::Call(call) => render_call(call),
     })

@@ -94,7 +94,10 @@ fn accepts_thinking(thinking: &Thinking) -> bool {
 fn open_thinking(thinking: &Thinking) -> Option<&str> {
     match thinking {
         Thinking::Open { text } => Some(text),
-        Thinking::Shown { .. } | Thinking::Redacted { .. } => None,
+        Thinking::Shown { .. }
+        | Thinking::Redacted { .. }
+        | Thinking::Item { .. }
+        | Thinking::BlockSignature { .. } => None,
     }
 }
 

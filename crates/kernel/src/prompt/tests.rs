@@ -16,7 +16,15 @@ use crate::turn::{AssistantMessage, CallResult, Thinking, ToolCall};
 
 /// A prompt for [`READER_MODEL`] with nothing but a history.
 fn prompt<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> Prompt<'a> {
-    Prompt { model: READER_MODEL, system: "", turns, draft, run_context: None, vision: Vision::TextOnly }
+    Prompt {
+        model: READER_MODEL,
+        system: "",
+        turns,
+        draft,
+        run_context: None,
+        time_zone: None,
+        vision: Vision::TextOnly,
+    }
 }
 
 /// The checked messages of a prompt in the formats of OpenAI and Anthropic.
@@ -76,6 +84,27 @@ fn interrupted_draft(run: &str) -> TurnDraft {
     turn.begin_call(&made[0].id);
     turn.finish_call(&made[0].id, CallResult::new(CallEnd::Ok, "x.txt"));
     turn
+}
+
+fn in_zone(prompt: Prompt<'_>) -> Prompt<'_> {
+    Prompt { time_zone: Some("Asia/Seoul"), ..prompt }
+}
+
+#[test]
+fn a_message_begins_with_its_time_and_keeps_it_in_later_requests() {
+    let timed = |run, text| draft(run, text).with_asked_at("2026-01-02T03:04:05.678901Z".to_owned());
+    let first = timed("run-1", "hello");
+    let line = "[Sent 2026-01-02 03:04:05 UTC; the time zone here is Asia/Seoul]";
+    let [openai, _] = render_both(&Prompt { run_context: Some("Notes."), ..in_zone(prompt(&[], Some(&first))) });
+    assert_eq!(openai, [json!({"role": "user", "content": format!("Notes.\n\n{line}\n\nhello")})]);
+    let [before, _] = render_both(&in_zone(prompt(&[], Some(&first))));
+    let mut first = first;
+    first.finish_message(text_message("Hi."));
+    let turns = [Arc::new(seal(first, &Verdict::Completed, PartialPolicy::Discard))];
+    let next = timed("run-2", " ");
+    let [after, _] = render_both(&in_zone(prompt(&turns, Some(&next))));
+    assert_eq!(after[..before.len()], before, "the cache of the provider holds");
+    assert_eq!(after.last().unwrap()["content"], format!("{line}\n\n(empty message)"));
 }
 
 #[test]

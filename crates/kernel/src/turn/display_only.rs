@@ -46,9 +46,5 @@ impl DisplayOnly {
 }
 
 pub(super) fn readable_thinking<'a>(thinking: impl Iterator<Item = &'a Thinking>) -> String {
-    let text = |thinking: &'a Thinking| match thinking {
-        Thinking::Shown { text, .. } | Thinking::Open { text } => text.as_str(),
-        Thinking::Redacted { .. } => "",
-    };
-    thinking.map(text).collect()
+    thinking.map(Thinking::readable_text).collect()
 }

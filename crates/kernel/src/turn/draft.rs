@@ -10,8 +10,8 @@ use quell_protocol::{CallEnd, CallId, RunId};
 
 use super::output_buffer::{HeadTailBuffer, shorten_result};
 use super::{
-    AnsweredCall, AssistantMessage, CallResult, Compaction, DisplayOnly, MessageBlock, ModelMessage, Thinking,
-    ToolCall, TurnItem, call_ids, is_blank,
+    AnsweredCall, AssistantMessage, CallResult, Compaction, DisplayOnly, MessageBlock, ModelMessage, ToolCall,
+    TurnItem, call_ids, is_blank,
 };
 use crate::image::image_sources;
 
@@ -110,9 +110,8 @@ impl TurnDraft {
             call.call.tool.len() + crate::json_size::memory_size(&call.call.arguments) + output
         };
         let of_block = |block: &MessageBlock<DraftCall>| match block {
-            MessageBlock::Text { text }
-            | MessageBlock::Thinking(Thinking::Shown { text, .. } | Thinking::Open { text }) => text.len(),
-            MessageBlock::Thinking(Thinking::Redacted { data }) => data.len(),
+            MessageBlock::Text { text } => text.len(),
+            MessageBlock::Thinking(thinking) => thinking.size(),
             MessageBlock::Call(call) => of_call(call),
         };
         let of_entry = |entry: &DraftEntry| match entry {

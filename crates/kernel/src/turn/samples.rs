@@ -96,7 +96,7 @@ pub(crate) fn run_id(text: &str) -> RunId {
 }
 
 pub(crate) fn seal(draft: TurnDraft, verdict: &Verdict, policy: PartialPolicy) -> Turn {
-    let usage = Usage { input_tokens: 12, output_tokens: 3, estimated: true };
+    let usage = Usage { input_tokens: 12, output_tokens: 3, cached_tokens: 0, estimated: true };
     draft.seal(SealOptions { verdict, policy, sealed_at: "2026-11-20T10:00:00.000000Z".into(), usage })
 }
 
@@ -198,6 +198,9 @@ fn thinking() -> impl Strategy<Value = Thinking> {
         4 => (text(), signature).prop_map(|(text, signature)| Thinking::Shown { text, signature }),
         2 => text().prop_map(|text| Thinking::Open { text }),
         1 => "[a-zA-Z0-9+/]{0,8}".prop_map(|data| Thinking::Redacted { data }),
+        2 => ("(rs_[0-9])?", proptest::collection::vec(text(), 0..3), "[a-zA-Z0-9+/]{0,8}")
+            .prop_map(|(id, summary, encrypted)| Thinking::Item { id, summary, encrypted }),
+        2 => "[a-zA-Z0-9+/]{0,8}".prop_map(|signature| Thinking::BlockSignature { signature }),
     ]
 }
 

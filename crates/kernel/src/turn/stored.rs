@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::{Compaction, DisplayOnly, PartialMessage, Thinking, Turn, TurnItem};
 
 /// The version that is written. Every older version stays readable, with a fixture in the tests.
-pub const TURN_VERSION: u32 = 2;
+pub const TURN_VERSION: u32 = 3;
 /// The oldest readable version. It stored text, reasoning and calls of a message in separate lists.
 const OLDEST_READABLE_VERSION: u32 = 1;
 

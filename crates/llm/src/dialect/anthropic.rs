@@ -272,12 +272,13 @@ fn update_usage(usage: &Value, partial: &mut PartialAnswer) {
         return;
     }
     // Tokens written to and read from the cache are not in `input_tokens`, but the model read them too.
-    let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"].into_iter().filter_map(field);
-    let input = input.map(|fresh| cached.fold(fresh, u64::saturating_add));
+    let (written, read) = (field("cache_creation_input_tokens"), field("cache_read_input_tokens").unwrap_or_default());
+    let input = input.map(|fresh| fresh.saturating_add(written.unwrap_or_default()).saturating_add(read));
     let before = partial.usage.unwrap_or_default();
     partial.usage = Some(Usage {
         input_tokens: input.unwrap_or_default().max(before.input_tokens),
         output_tokens: output.unwrap_or_default().max(before.output_tokens),
+        cached_tokens: read.max(before.cached_tokens),
         // A count of the input alone is not complete.
         estimated: output.is_none(),
     });

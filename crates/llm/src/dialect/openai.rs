@@ -153,6 +153,11 @@ impl Dialect for ChatCompletions {
         self.environment
     }
 
+    fn has_audio(&self) -> bool {
+        // The demo model has only completions.
+        self.environment.is_some()
+    }
+
     fn key_header(&self, key: &str) -> (HeaderName, String) {
         (AUTHORIZATION, format!("Bearer {key}"))
     }
@@ -292,7 +297,13 @@ fn parse_usage(usage: &Value) -> Option<Usage> {
     if input.is_none() && output.is_none() {
         return None;
     }
-    Some(Usage { input_tokens: input.unwrap_or_default(), output_tokens: output.unwrap_or_default(), estimated: false })
+    let cached = usage.pointer("/prompt_tokens_details/cached_tokens").and_then(Value::as_u64);
+    Some(Usage {
+        input_tokens: input.unwrap_or_default(),
+        output_tokens: output.unwrap_or_default(),
+        cached_tokens: cached.unwrap_or_default(),
+        estimated: false,
+    })
 }
 
 #[cfg(test)]

@@ -142,7 +142,13 @@ fn the_request_goes_below_the_base_url(#[case] base_url: &str, #[case] url: &str
 #[rstest]
 #[case(&ChatCompletions::OPENAI, "http://h/v1/chat/completions", "http://h/v1/models")]
 #[case(&ChatCompletions::DEMO, "http://h/v1/chat/completions", "http://h/v1/models")]
+#[case(&OpenAiResponses, "http://h/v1/responses", "http://h/v1/models")]
 #[case(&AnthropicMessages, "http://h/v1/messages", "http://h/v1/models?limit=1000")]
+#[case(
+    &GeminiContent,
+    "http://h/v1/models/meta%2Fm:streamGenerateContent?alt=sse",
+    "http://h/v1/models?pageSize=1000"
+)]
 fn each_dialect_has_its_own_paths(#[case] dialect: &dyn Dialect, #[case] request: &str, #[case] list: &str) {
     assert_eq!(encode_empty_request(dialect, "http://h/v1").url.as_str(), request);
     assert_eq!(dialect.model_list_url(&Url::parse("http://h/v1").unwrap()).as_str(), list);

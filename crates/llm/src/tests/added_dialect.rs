@@ -83,7 +83,7 @@ impl Dialect for ExampleDialect {
             }
         }
         if let Some((input_tokens, output_tokens)) = chunk.tokens {
-            partial.usage = Some(Usage { input_tokens, output_tokens, estimated: false });
+            partial.usage = Some(Usage { input_tokens, output_tokens, cached_tokens: 0, estimated: false });
         }
         partial.finish_reason = match chunk.end.as_str() {
             "" => partial.finish_reason.take(),
@@ -170,6 +170,7 @@ fn example_fixture(fake: &FakeModelServer) -> ModelCallFixture {
         turns: &[],
         draft: Some(&draft),
         run_context: None,
+        time_zone: None,
         vision: Vision::TextOnly,
     };
     fixture.conversation = fixture.models.resolve("p/m/1").unwrap().encode_conversation(&prompt);
@@ -198,7 +199,7 @@ async fn the_model_may_be_part_of_the_url() {
     let fixture = example_fixture(&fake);
     let (answer, sink) = fixture.answer().await;
 
-    let usage = Usage { input_tokens: 12, output_tokens: 3, estimated: false };
+    let usage = Usage { input_tokens: 12, output_tokens: 3, cached_tokens: 0, estimated: false };
     assert_eq!((answer.message.text().as_str(), answer.finish_reason), ("Hello", FinishReason::Stop));
     let calls: Vec<_> = answer.message.calls().map(|call| (call.name.as_str(), call.arguments.as_str())).collect();
     assert_eq!(calls, [("shell", r#"{"command":"ls"}"#)]);
@@ -232,7 +233,10 @@ async fn a_stop_in_the_middle_closes_the_socket() {
     let fake = FakeModelServer::start(vec![vec![stream_head(), text_event("12345")]]).await;
     let fixture = example_fixture(&fake);
     let sink = stop_after_first_piece(&fake, &fixture).await;
-    assert_eq!(sink.usages, [Usage { input_tokens: sink.inputs[0], output_tokens: 2, estimated: true }]);
+    assert_eq!(
+        sink.usages,
+        [Usage { input_tokens: sink.inputs[0], output_tokens: 2, cached_tokens: 0, estimated: true }]
+    );
 }
 
 #[tokio::test]

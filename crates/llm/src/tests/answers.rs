@@ -20,7 +20,7 @@ async fn an_answer_streams_is_counted_and_gives_everything_back() {
     let (_fake, fixture) = ModelCallFixture::start(vec![script]).await;
     let (answer, sink) = fixture.answer().await;
 
-    let usage = Usage { input_tokens: 12, output_tokens: 3, estimated: false };
+    let usage = Usage { input_tokens: 12, output_tokens: 3, cached_tokens: 0, estimated: false };
     let expected = ModelAnswer {
         message: ModelMessage::new(vec![Thinking::Open { text: "Hm.".to_owned() }], "Hello 안녕", Vec::new()),
         usage: Some(usage),

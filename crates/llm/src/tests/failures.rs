@@ -262,7 +262,7 @@ async fn silence_in_the_middle_is_not_tried_again() {
     let (error, sink) = fixture.failure().await;
     assert!(matches!(error, ModelError::TimedOut { timeout: ModelTimeout::Idle, .. }), "{error:?}");
     fake.wait_for_disconnects(1).await;
-    let cut = Usage { input_tokens: 9, output_tokens: 1, estimated: true };
+    let cut = Usage { input_tokens: 9, output_tokens: 1, cached_tokens: 0, estimated: true };
     assert_eq!((sink.retries.len(), sink.usages), (0, vec![cut]), "a count of a cut answer is an estimate");
     assert_eq!(fixture.ledger()[0].2, Release::Failed);
 }

@@ -88,7 +88,7 @@ async fn while_waiting_for_headers() {
     let mut sink = RecordingSink::default();
     stop_and_check(&fake, &fixture, fake.wait_for_requests(1), &mut sink).await;
     assert_eq!(fixture.ledger()[0].2, Release::Closed);
-    let input = Usage { input_tokens: sink.inputs[0], output_tokens: 0, estimated: true };
+    let input = Usage { input_tokens: sink.inputs[0], output_tokens: 0, cached_tokens: 0, estimated: true };
     assert_eq!(sink.usages, [input], "the provider has read the request, and may count it");
 }
 
@@ -96,7 +96,10 @@ async fn while_waiting_for_headers() {
 async fn while_streaming_or_silent_in_the_middle() {
     let (fake, fixture) = ModelCallFixture::start(vec![vec![stream_head(), text_step("12345")]]).await;
     let sink = stop_after_first_piece(&fake, &fixture).await;
-    assert_eq!(sink.usages, [Usage { input_tokens: sink.inputs[0], output_tokens: 2, estimated: true }]);
+    assert_eq!(
+        sink.usages,
+        [Usage { input_tokens: sink.inputs[0], output_tokens: 2, cached_tokens: 0, estimated: true }]
+    );
 }
 
 #[tokio::test]

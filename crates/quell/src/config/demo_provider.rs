@@ -25,10 +25,8 @@ impl Config {
 
     /// A section with the name replaces the built-in provider.
     fn refers_to_builtin_demo(&self) -> bool {
-        let of_agents = self
-            .agents
-            .values()
-            .any(|agent| agent.model.split_once('/').is_some_and(|(name, _)| name == DEMO_PROVIDER));
+        let is_builtin = |model: &str| model.split_once('/').is_some_and(|(name, _)| name == DEMO_PROVIDER);
+        let of_agents = self.agents.values().any(|agent| agent.model.names().any(is_builtin));
         let of_routes = || self.routing.names_provider(DEMO_PROVIDER);
         !self.providers.contains_key(DEMO_PROVIDER) && (of_agents || of_routes())
     }

@@ -112,7 +112,7 @@ pub(super) fn apply_environment(config: &mut Config) -> anyhow::Result<()> {
         let first =
             || config.providers.keys().next().map(|name| format!("{name}/{}", model_from_environment("default")));
         let model = model_from_env.or_else(first).unwrap_or_else(|| "demo/demo".to_owned());
-        let agent = AgentConfig { model, ..AgentConfig::default() };
+        let agent = AgentConfig { model: model.into(), ..AgentConfig::default() };
         config.agents.insert(main, agent);
     }
     Ok(())

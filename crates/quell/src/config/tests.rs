@@ -81,6 +81,8 @@ fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[
 #[case("[limits]\nin_flight_runs = 0\n", "quell.toml:2:18:", "leave the key out")]
 #[case("[memory]\nmin_relevance_score = 40.0\n", "quell.toml:2:23:", "40 must be from 0 to 1")]
 #[case("[memory]\nmin_relevance_score = nan\n", "quell.toml:2:23:", "NaN must be from 0 to 1")]
+#[case("[schedules]\ntimezone = \"Mars/Base\"\n", "quell.toml:2:12:", "there is no time zone \"Mars/Base\"")]
+#[case("[schedules]\nmin_interval_s = 0\n", "quell.toml:2:18:", "0 must be at least 1")]
 #[case("[memory]\nrecall_limit = 0\n", "quell.toml:2:16:", "0 must be from 1 to 50")]
 #[case("[agents.main]\nmodel = \"gpt\"\n", "quell.toml:2:9:", "PROVIDER/MODEL")]
 #[case("[agents.main]\nmodel = \"nobody/gpt\"\n", "quell.toml:2:9:", "there is no [providers.nobody]")]

@@ -4,7 +4,9 @@ use quell_channels::config::ChannelConfig;
 use quell_engine::agent::{AgentConfig, RESERVED, check_tool_names, thinking_unsupported};
 use quell_engine::engine::Retention;
 use quell_engine::memory::MemorySettings;
+use quell_engine::schedules::ScheduleSettings;
 use quell_kernel::agent_tree::{AgentTree, AgentTreeError};
+use quell_kernel::schedule::check_zone;
 use quell_protocol::AgentId;
 use quell_server::host_entry_problem;
 
@@ -64,14 +66,15 @@ pub(super) fn find_problems(config: &Config) -> Vec<ConfigProblem> {
 fn agent_problems(config: &Config, report: &mut impl FnMut(&str, String)) {
     let tree = AgentTree::new(config.agents.iter().map(|(id, agent)| (id, agent.parent.as_ref())));
     for (id, agent) in &config.agents {
-        let provider = agent.model.split_once('/').map(|(provider, _)| provider);
         let key = format!("agents.{id}.model");
-        match provider {
-            None => report(&key, format!("{:?} must be PROVIDER/MODEL", agent.model)),
-            Some(provider) if provider != "demo" && !config.providers.contains_key(provider) => {
-                report(&key, format!("there is no [providers.{provider}] for {:?}", agent.model));
+        for model in agent.model.names() {
+            match model.split_once('/').map(|(provider, _)| provider) {
+                None => report(&key, format!("{model:?} must be PROVIDER/MODEL")),
+                Some(provider) if provider != "demo" && !config.providers.contains_key(provider) => {
+                    report(&key, format!("there is no [providers.{provider}] for {model:?}"));
+                }
+                Some(_) => {}
             }
-            Some(_) => {}
         }
         if let Some(text) = agent.thinking_problem().or_else(|| thinking_kind_problem(config, agent)) {
             let key = if agent.thinking_tokens.is_some() { "thinking_tokens" } else { "thinking" };
@@ -132,6 +135,7 @@ fn section_problems(config: &Config) -> Vec<ConfigProblem> {
     let bad_host = config.server.allowed_hosts.iter().find_map(|name| host_entry_problem(name));
     found.extend(bad_host.map(|text| ConfigProblem { key: "server.allowed_hosts".to_owned(), text }));
     memory_problems(&config.memory, &mut |key, text| found.push(ConfigProblem { key: key.to_owned(), text }));
+    schedule_problems(&config.schedules, &mut |key, text| found.push(ConfigProblem { key: key.to_owned(), text }));
     found.extend(retention_problems(&config.retention));
     found.extend(
         config.messages.first_problem().map(|(key, text)| ConfigProblem { key: format!("messages.{key}"), text }),
@@ -148,10 +152,24 @@ fn channel_problem(config: &Config, name: &str, channel: &ChannelConfig) -> Opti
     if let Err(bad) = channel.validate(name) {
         return Some(ConfigProblem { key: key(bad.key), text: bad.problem });
     }
+    if let Some((voice_key, model)) = unknown_voice_model(config, channel) {
+        let text =
+            format!("no provider serves the model {model:?}; models are named provider/model, with a [providers.X]");
+        return Some(ConfigProblem { key: key(voice_key), text });
+    }
     let agent = channel.agent.as_ref()?;
     let is_there = config.agents.contains_key(agent) || (config.agents.is_empty() && agent.as_str() == "main");
     let text = || format!("there is no [agents.{agent}]; the agent of a channel stands in this file, too");
     (!is_there).then(|| ConfigProblem { key: key("agent"), text: text() })
+}
+
+/// A model of the channel's voice rule that no configured provider has.
+fn unknown_voice_model<'a>(config: &Config, channel: &'a ChannelConfig) -> Option<(&'static str, &'a str)> {
+    let is_known = |model: &str| {
+        let parts = model.split_once('/').filter(|(_, name)| !name.is_empty());
+        parts.is_some_and(|(provider, _)| config.providers.contains_key(provider))
+    };
+    channel.voice.iter().flat_map(|voice| voice.models()).find(|(_, model)| !is_known(model))
 }
 
 /// Treats limits that would delete everything as mistakes.
@@ -183,6 +201,15 @@ fn parent_problem(tree: &AgentTree<'_>, id: &AgentId, agent: &AgentConfig) -> Op
     }
 }
 
+fn schedule_problems(schedules: &ScheduleSettings, report: &mut impl FnMut(&str, String)) {
+    if let Err(error) = check_zone(&schedules.timezone) {
+        report("schedules.timezone", error.to_string());
+    }
+    if schedules.min_interval_s == 0 {
+        report("schedules.min_interval_s", "0 must be at least 1; the default is 60".to_owned());
+    }
+}
+
 fn memory_problems(memory: &MemorySettings, report: &mut impl FnMut(&str, String)) {
     let least = memory.min_relevance_score;
     if !(0.0..=1.0).contains(&least) {
@@ -197,7 +224,7 @@ fn memory_problems(memory: &MemorySettings, report: &mut impl FnMut(&str, String
 /// Checks settings that only some kinds of providers support. An unknown provider is reported elsewhere.
 fn thinking_kind_problem(config: &Config, agent: &AgentConfig) -> Option<String> {
     agent.thinking_mode()?;
-    let (provider, _) = agent.model.split_once('/')?;
+    let (provider, _) = agent.model.first().split_once('/')?;
     let provider = config.providers.get(provider)?;
     (!provider.kind.has_thinking()).then(thinking_unsupported)
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use quell_llm::{ModelError, ModelListError, ProviderConfig, ProviderKind, fetch_model_list};
+use quell_protocol::AgentId;
 
 use super::ConfiguredInput;
 use super::finding::DoctorFinding;
@@ -50,18 +51,23 @@ fn check_agent_models(input: &ConfiguredInput<'_>, name: &str, models: &[String]
     let count = if models.len() == 1 { "1 model".to_owned() } else { format!("{} models", models.len()) };
     let mut findings = vec![DoctorFinding::ok(format!("{name} answers and lists {count}"))];
     for (id, agent) in &input.loaded.config.agents {
-        let Some((_, model)) = agent.model.split_once('/').filter(|(provider, _)| *provider == name) else { continue };
-        if models.is_empty() || models.iter().any(|known| is_same_model(known, model)) {
-            continue;
+        let of_provider = |model| str::split_once(model, '/').filter(|(provider, _)| *provider == name);
+        for (_, model) in agent.model.names().filter_map(of_provider) {
+            if !models.is_empty() && !models.iter().any(|known| is_same_model(known, model)) {
+                findings.push(unlisted_model_finding(name, models, id, model));
+            }
         }
-        let offered: Vec<&str> = models.iter().take(MAX_SUGGESTED_MODELS).map(String::as_str).collect();
-        let more = if models.len() > MAX_SUGGESTED_MODELS { ", ..." } else { "" };
-        findings.push(DoctorFinding::warn(
-            format!("{name} does not list the model {model} of agent {id}"),
-            format!("set model of [agents.{id}] to one that it serves: {}{more}", offered.join(", ")),
-        ));
     }
     findings
+}
+
+fn unlisted_model_finding(name: &str, models: &[String], id: &AgentId, model: &str) -> DoctorFinding {
+    let offered: Vec<&str> = models.iter().take(MAX_SUGGESTED_MODELS).map(String::as_str).collect();
+    let more = if models.len() > MAX_SUGGESTED_MODELS { ", ..." } else { "" };
+    DoctorFinding::warn(
+        format!("{name} does not list the model {model} of agent {id}"),
+        format!("set model of [agents.{id}] to one that it serves: {}{more}", offered.join(", ")),
+    )
 }
 
 /// For Ollama a name without a tag means the tag `latest`; for Anthropic a name without a date means the latest date.

@@ -8,6 +8,7 @@ mod nodes;
 mod operations;
 mod partitions;
 mod random_kills;
+mod schedules;
 mod singletons;
 
 use quell_testkit::nats::TestNats;

@@ -18,7 +18,7 @@ pub(crate) fn add_seeing_agents(config: &mut EngineConfig) {
     add_anthropic_provider(config);
     let workdir = Some(config.work_dir.join("main"));
     let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
-    let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
+    let claude = AgentConfig { model: "anthropic/claude".into(), ..seeing.clone() };
     config.agents.extend([(parse_agent_id(OPENAI_AGENT), seeing), (parse_agent_id(ANTHROPIC_AGENT), claude)]);
 }
 
@@ -41,9 +41,25 @@ pub(crate) async fn run_message(test: &TestEngine, who: &str, text: &str) -> Run
     test.wait_ended(&run).await
 }
 
-/// The content of the last user message, as it was sent.
+/// The content of a message, without the time of the message.
+fn content_of(message: &Value) -> Value {
+    let mut content = message["content"].clone();
+    match &mut content {
+        Value::String(text) => *text = without_time(text),
+        Value::Array(parts) => {
+            for part in parts.iter_mut().filter(|part| part["type"] == "text") {
+                part["text"] = without_time(part["text"].as_str().unwrap()).into();
+            }
+            parts.retain(|part| part["text"] != "");
+        }
+        _ => {}
+    }
+    content
+}
+
+/// The content of the last user message.
 fn last_user_content(test: &TestEngine) -> Value {
-    test.last_messages().pop().unwrap()["content"].clone()
+    content_of(test.last_messages().last().unwrap())
 }
 
 fn shown_content(text: &str) -> Value {
@@ -62,12 +78,12 @@ async fn a_model_that_sees_gets_the_picture_and_one_that_does_not_gets_the_text(
     run_message(&test, ANTHROPIC_AGENT, "and you?").await;
     let source = json!({"type": "base64", "media_type": "image/png", "data": BASE64});
     let content = json!([{"type": "text", "text": "what is this?"}, {"type": "image", "source": source}]);
-    assert_eq!(test.last_messages()[0]["content"], content);
+    assert_eq!(content_of(&test.last_messages()[0]), content);
     run_message(&test, OPENAI_AGENT, "see [IMAGE:/etc/hostname]!").await;
     let text = "see (a picture stood here; it lies where this agent sees none)!";
     assert_eq!(last_user_content(&test), json!([{"type": "text", "text": text}]));
     run_message(&test, TEXT_ONLY_AGENT, "and you?").await;
-    assert_eq!(test.last_messages()[1]["content"], "what is this?");
+    assert_eq!(content_of(&test.last_messages()[1]), "what is this?");
     run_message(&test, TEXT_ONLY_AGENT, &image_marker(&test)).await;
     assert_eq!(last_user_content(&test), "(a picture, which this model cannot see)");
     test.close().await;
@@ -87,7 +103,7 @@ async fn a_picture_is_the_same_in_every_later_request_as_long_as_its_file_is() {
     }
     std::fs::remove_file(picture_path(&test)).unwrap();
     run_message(&test, OPENAI_AGENT, "and now?").await;
-    let content = test.last_messages()[1]["content"].clone();
+    let content = content_of(&test.last_messages()[1]);
     let words = "what is this? (a picture stood here; it cannot be read any more)";
     assert_eq!(content, json!([{"type": "text", "text": words}]));
     test.close().await;
@@ -103,7 +119,7 @@ async fn a_run_keeps_the_pictures_that_it_has_read() {
     let seen = test.model.recorded_requests();
     let (earlier, later) = (seen[0].messages(), seen[1].messages());
     assert_eq!(messages_as_text(&later[..earlier.len()]), messages_as_text(earlier));
-    assert_eq!(later[1]["content"], shown_content("remove this"));
+    assert_eq!(content_of(&later[1]), shown_content("remove this"));
     test.close().await;
 }
 

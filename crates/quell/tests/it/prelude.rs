@@ -31,7 +31,7 @@ pub(crate) use crate::test_engine::{
     alice, bob, copy_data_dir, failure_of, messages_as_text, parse_agent_id, parse_run_id, parse_session_key,
     receipt_of, root, run_stop_scope, stop_ask, submission, submission_as, without_cache_marks,
 };
-pub(crate) use crate::test_engine::{background_call, list_files_call, shell_call};
+pub(crate) use crate::test_engine::{background_call, list_files_call, shell_call, without_time};
 pub(crate) use crate::test_server::{TestServer, assert_problem, percent_encode};
 pub(crate) use crate::test_server::{assert_fields, gated_response, send_text};
 pub(crate) use crate::test_store::{StoreKind, TestDatabase};

@@ -3,19 +3,35 @@
 
 mod incoming_data;
 
+use quell_testkit::history_check::corpus::ModelDialect;
+
 use crate::prelude::*;
 use crate::test_server::assert_fields;
 
-const MB: usize = 1_000_000;
+pub(crate) const MB: usize = 1_000_000;
 
-struct LimitsFixture {
-    model: ScriptedModel,
+pub(crate) struct LimitsFixture {
+    pub(crate) model: ScriptedModel,
     daemon: TestDaemon,
 }
 
 impl LimitsFixture {
     async fn start() -> Self {
-        let (model, daemon) = start_daemon("").await;
+        Self::start_in(ModelDialect::OpenAi, 120).await
+    }
+
+    /// Starts a daemon whose provider speaks this dialect and has this many seconds until an answer begins.
+    pub(crate) async fn start_in(dialect: ModelDialect, header_timeout_s: u32) -> Self {
+        let model = ScriptedModel::start().await;
+        let provider = format!(
+            "[providers.scripted]\nkind = \"{}\"\nbase_url = \"{}\"\nmax_retries = 0\nheader_timeout_s = {header_timeout_s}\n",
+            dialect.kind(),
+            model.base_url()
+        );
+        let key = "api_key_env = \"SCRIPTED_KEY\"\n";
+        let config = format!("{provider}{key}[agents.main]\nmodel = \"scripted/m\"\n");
+        let home = DaemonHome::new(&config).with_env("SCRIPTED_KEY", "sk-test");
+        let daemon = home.start(quell_exe()).await;
         Self { model, daemon }
     }
 
@@ -34,23 +50,23 @@ impl LimitsFixture {
     }
 
     /// The resident memory of the daemon now.
-    fn resident_bytes(&self) -> usize {
+    pub(crate) fn resident_bytes(&self) -> usize {
         self.status_bytes("VmRSS:")
     }
 
     /// The largest resident memory of the daemon so far.
-    fn peak_resident_bytes(&self) -> usize {
+    pub(crate) fn peak_resident_bytes(&self) -> usize {
         self.status_bytes("VmHWM:")
     }
 
     /// Asserts that the daemon has not grown by this many megabytes since `before`.
-    fn assert_grown_less(&self, before: usize, megabytes: usize, what: &str) {
+    pub(crate) fn assert_grown_less(&self, before: usize, megabytes: usize, what: &str) {
         let grown = self.peak_resident_bytes().saturating_sub(before);
         assert!(grown < megabytes * MB, "{} MB more; {what}", grown / MB);
     }
 
     /// Runs a message that must fail with this text; the next message is answered.
-    async fn assert_fails_alone(&self, message: &str) {
+    pub(crate) async fn assert_fails_alone(&self, message: &str) {
         let verdict = self.run_to_verdict("s").await;
         assert_eq!(verdict["kind"], "failed", "{verdict}");
         assert!(verdict["message"].as_str().unwrap().contains(message), "{verdict}");

@@ -16,7 +16,7 @@ use crate::prelude::*;
 use crate::test_engine::{ResponsesByMarker, background_call, shell_call, wait_for_request, wait_summary_request};
 use crate::test_server::has_fields;
 use crate::ws::WsTestClient;
-use run_states::{STOPPABLE_STATES, StateRun, StoppableState, tool_call, wait_processes, wait_second_request};
+use run_states::{FIRED, STOPPABLE_STATES, StateRun, StoppableState, tool_call, wait_processes, wait_second_request};
 use stop_methods::MatrixStopMethod;
 
 /// A daemon with everything that can keep a run waiting.

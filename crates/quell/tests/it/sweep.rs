@@ -23,6 +23,7 @@ use quell_mcp::McpConfig;
 use quell_protocol::api::{ComputeStatus, OnBusy};
 use quell_protocol::approval::Decision;
 use quell_protocol::{Receipt, Requester, RunEvent};
+use quell_testkit::audio::FakeAudioServer;
 use quell_testkit::leaks::{LeakAllowance, ResourceBaseline, TaskBaseline};
 use quell_testkit::mcp::{self, FakeMcpServer, McpFault};
 use quell_testkit::model::BlackHole;

@@ -30,6 +30,7 @@ use quell_protocol::{Receipt, Verdict};
 use quell_scope::clock::Clock;
 use quell_scope::{Point, PointProbe};
 use quell_store::test_support::OtherProgram;
+use quell_testkit::history_check::corpus::ModelDialect;
 use quell_testkit::model::ModelRequestHandle;
 use quell_testkit::{ScriptedModel, ScriptedResponse, leaks};
 use quell_tools::{FetchSettings, ToolSettings};
@@ -578,7 +579,7 @@ pub(crate) fn copy_data_dir(data: &Path) -> TestDataDir {
 
 /// An engine configuration with one agent `main` on the scripted model.
 pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> EngineConfig {
-    let model = AgentConfig { model: "scripted/model".to_owned(), ..AgentConfig::default() };
+    let model = AgentConfig { model: "scripted/model".into(), ..AgentConfig::default() };
     EngineConfig {
         cluster: quell_engine::engine::NodeSettings::default(),
         clock: Clock::start(),
@@ -592,6 +593,7 @@ pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> E
         approvals: quell_engine::engine::ApprovalSettings::default(),
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),
+        schedules: quell_engine::schedules::ScheduleSettings::default(),
         retention: Retention::default(),
         agents: BTreeMap::from([(parse_agent_id("main"), model)]),
         providers: BTreeMap::from([("scripted".to_owned(), provider_config(base_url))]),
@@ -611,6 +613,26 @@ pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> E
 
 pub(crate) fn provider_config(base_url: &str) -> ProviderConfig {
     ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::OPENAI) }
+}
+
+/// The text of a user's message without the line that tells its time.
+pub(crate) fn without_time(text: &str) -> String {
+    text.split("\n\n").filter(|paragraph| !paragraph.starts_with("[Sent ")).collect::<Vec<_>>().join("\n\n")
+}
+
+/// Adds a provider and an agent of each dialect, all named after its `kind`. The agents think where the dialect has it.
+pub(crate) fn add_dialect_agents(config: &mut EngineConfig) {
+    let base_url = config.providers["scripted"].base_url.clone();
+    let main = config.agents[&parse_agent_id("main")].clone();
+    for kind in ModelDialect::ALL.map(ModelDialect::kind) {
+        let provider_kind = ProviderKind::all().find(|known| known.name() == kind).unwrap();
+        let api_key = Some("sk-test".to_owned().into());
+        let provider = ProviderConfig { base_url: base_url.clone(), api_key, ..ProviderConfig::new(provider_kind) };
+        config.providers.insert(kind.to_owned(), provider);
+        let thinking_tokens = (provider_kind != ProviderKind::OPENAI).then_some(2048);
+        let agent = AgentConfig { model: format!("{kind}/m").into(), thinking_tokens, ..main.clone() };
+        config.agents.insert(parse_agent_id(kind), agent);
+    }
 }
 
 /// Adds the provider `anthropic`: the scripted model in the Anthropic dialect.

@@ -15,6 +15,7 @@ use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
 use quell_protocol::cluster::{ClusterView, DrainRequest, DrainView, NodeView};
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
+use quell_protocol::schedule::{SchedulePatch, ScheduleRequest, ScheduleView};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::undo::{UndoReport, UndoRequest};
 use quell_protocol::web_ui::{CallerView, ModelRow, SessionPatch, SignInLink, SignInRequest, SignedIn};
@@ -59,6 +60,9 @@ use super::ApiCall;
     ProcessView,
     RunEvent,
     RunView,
+    SchedulePatch,
+    ScheduleRequest,
+    ScheduleView,
     SendAnswer,
     SendRequest,
     SenderRow,

@@ -181,7 +181,7 @@ async fn wait_for_stop(query: &WaitQuery, stop: &mut StopResult) {
     if query.wait.0 {
         stop.wait_settled_everywhere().await;
     } else {
-        stop.wait_for_peers().await;
+        stop.wait_carried_out().await;
     }
 }
 

@@ -90,7 +90,7 @@ pub(crate) async fn the_last_use_of_a_session_only_moves_forward<D: TestDatabase
 pub(crate) async fn usage_outside_of_runs_is_added_to_its_day<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     let agent = || AgentId::parse("main").unwrap();
-    let usage = |tokens| Usage { input_tokens: tokens, output_tokens: 1, estimated: false };
+    let usage = |tokens| Usage { input_tokens: tokens, output_tokens: 1, cached_tokens: 0, estimated: false };
     for (day, tokens) in [("2026-05-01", 5), ("2026-05-01", 6), ("2026-05-02", 7)] {
         store.spend().add(agent(), day.into(), usage(tokens)).await.unwrap();
     }

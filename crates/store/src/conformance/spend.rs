@@ -8,7 +8,7 @@ use crate::SealedRun;
 const TODAY: &str = "2026-05-01";
 
 fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
-    Usage { input_tokens, output_tokens, estimated: false }
+    Usage { input_tokens, output_tokens, cached_tokens: 0, estimated: false }
 }
 
 fn run_spend(input: u64, output: u64) -> RunSpend {

@@ -202,6 +202,7 @@ pub(crate) const TABLES: &[CopiedTable] = &[
         kind: TableKind::Notes,
     },
     plain("agents", &[id("id"), text("config"), id("created_at"), id("created_by")]),
+    plain("schedules", &[id("id"), id("owner"), number("revision"), text("definition")]),
     numbered(
         "audit",
         &[

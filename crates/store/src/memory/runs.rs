@@ -115,6 +115,15 @@ impl Data {
         }
     }
 
+    pub(super) fn accept_run(&mut self, row: RunRow) -> AcceptRunOutcome {
+        if let Some(existing) = self.find_run(&row.id) {
+            return AcceptRunOutcome::Existing(existing.clone());
+        }
+        self.record_use(&row.session, &row.agent, &row.principal, &row.accepted_at);
+        self.insert_run(row);
+        AcceptRunOutcome::New
+    }
+
     fn reset(&mut self, session: &SessionKey, at: String) -> bool {
         self.notes.retain(|entry| entry.scope != NoteScope::Session(session.clone()));
         let Some(entry) = self.session_mut(session) else { return false };
@@ -128,14 +137,7 @@ impl Data {
 
 impl RunStore for MemoryStore {
     fn accept(&self, row: RunRow) -> StoreFuture<'_, AcceptRunOutcome> {
-        self.write(move |data| {
-            if let Some(existing) = data.find_run(&row.id) {
-                return Ok(AcceptRunOutcome::Existing(existing.clone()));
-            }
-            data.record_use(&row.session, &row.agent, &row.principal, &row.accepted_at);
-            data.insert_run(row);
-            Ok(AcceptRunOutcome::New)
-        })
+        self.write(move |data| Ok(data.accept_run(row)))
     }
 
     fn record_start(&self, id: RunId, view: String) -> StoreFuture<'_, ()> {

@@ -139,7 +139,7 @@ fn seal_run(db: &PgConnection, sealed: &SealedRun) -> Result<(), StoreError> {
     journal::delete_journal(db, run)
 }
 
-fn insert_accepted_run(db: &PgConnection, row: &RunRow) -> Result<AcceptRunOutcome, StoreError> {
+pub(super) fn insert_accepted_run(db: &PgConnection, row: &RunRow) -> Result<AcceptRunOutcome, StoreError> {
     if let Some(existing) = query_receipt(db, &row.id)? {
         // The session was deleted; the run's id stays in use.
         return Ok(AcceptRunOutcome::Existing(existing));

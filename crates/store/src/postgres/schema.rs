@@ -5,11 +5,12 @@ use super::connection::PgConnection;
 use crate::StoreError;
 
 /// Statements from each schema to the next one, beginning with an empty database.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("schema.sql"),
     include_str!("cluster.sql"),
     include_str!("node_spend.sql"),
     include_str!("file_changes.sql"),
+    include_str!("schedules.sql"),
 ];
 
 /// The advisory lock of migrations: the bytes of `quell`, and 2.

@@ -28,6 +28,7 @@ fn usage_from_row(row: &Row, at: usize) -> Result<Usage, StoreError> {
     Ok(Usage {
         input_tokens: to_unsigned(get(row, at)?),
         output_tokens: to_unsigned(get(row, at + 1)?),
+        cached_tokens: 0,
         estimated: false,
     })
 }

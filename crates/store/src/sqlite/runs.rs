@@ -128,7 +128,7 @@ fn seal_run(db: &Connection, sealed: &SealedRun) -> rusqlite::Result<()> {
     journal::delete_journal(db, run)
 }
 
-fn insert_accepted_run(db: &Connection, row: &RunRow) -> rusqlite::Result<AcceptRunOutcome> {
+pub(super) fn insert_accepted_run(db: &Connection, row: &RunRow) -> rusqlite::Result<AcceptRunOutcome> {
     if let Some(existing) = query_receipt(db, &row.id)? {
         // The session was deleted; the run's id stays in use.
         return Ok(AcceptRunOutcome::Existing(existing));

@@ -26,6 +26,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0015_sharing.sql"),
     include_str!("migrations/0016_token_lifetimes.sql"),
     include_str!("migrations/0017_file_changes.sql"),
+    include_str!("migrations/0018_schedules.sql"),
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.

@@ -21,6 +21,7 @@ impl SpendStore for SqliteStore {
                 let usage = Usage {
                     input_tokens: to_unsigned(row.get(1)?),
                     output_tokens: to_unsigned(row.get(2)?),
+                    cached_tokens: 0,
                     estimated: false,
                 };
                 Ok((parse_id_column(row, 0, AgentId::parse)?, usage))
@@ -47,6 +48,7 @@ pub(super) fn count_run_spend(db: &Connection, run: &RunId, spent: &RunSpend) ->
             Ok(Usage {
                 input_tokens: to_unsigned(row.get(0)?),
                 output_tokens: to_unsigned(row.get(1)?),
+                cached_tokens: 0,
                 estimated: false,
             })
         })

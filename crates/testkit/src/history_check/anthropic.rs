@@ -13,7 +13,8 @@ const BODY_FIELDS: &str = "model messages max_tokens stream system tools tool_ch
 /// All violations in the body of a request, in order of place within each rule.
 pub fn check(body: &Value) -> Vec<HistoryViolation> {
     let mut findings = HistoryFindings::default();
-    let messages = findings.check_body(body, BODY_FIELDS);
+    let messages = findings.check_body(body, BODY_FIELDS, "messages");
+    findings.check_model_name(body);
     let has_limit = !body.is_object() || body.get("max_tokens").and_then(Value::as_u64).is_some_and(|n| n > 0);
     findings.expect(has_limit, HistoryRule::BodyShape, "body.max_tokens", "is no positive number");
     if let Some(system) = body.get("system") {

@@ -8,7 +8,32 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelDialect {
     OpenAi,
+    OpenAiResponses,
     Anthropic,
+    Gemini,
+}
+
+impl ModelDialect {
+    pub const ALL: [Self; 4] = [Self::OpenAi, Self::OpenAiResponses, Self::Anthropic, Self::Gemini];
+
+    /// The value of `kind` in the configuration of a provider.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai",
+            Self::OpenAiResponses => "openai-responses",
+            Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
+        }
+    }
+
+    /// The field of a body with the conversation.
+    pub fn messages_field(self) -> &'static str {
+        match self {
+            Self::OpenAi | Self::Anthropic => "messages",
+            Self::OpenAiResponses => "input",
+            Self::Gemini => "contents",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -31,10 +56,12 @@ impl HistoryCase {
     pub fn request_body(&self, dialect: ModelDialect) -> Value {
         let mut body = match dialect {
             ModelDialect::OpenAi => json!({"model": "scripted", "stream": true}),
+            ModelDialect::OpenAiResponses => json!({"model": "scripted", "stream": true, "store": false}),
+            ModelDialect::Gemini => json!({}),
             ModelDialect::Anthropic => json!({"model": "scripted", "stream": true, "max_tokens": 1000}),
         };
         if let Some(messages) = &self.messages {
-            body["messages"] = messages.clone();
+            body[dialect.messages_field()] = messages.clone();
         }
         if let Some(object) = body.as_object_mut() {
             object.extend(self.body.clone());
@@ -47,6 +74,8 @@ impl HistoryCase {
 pub fn broken_histories(dialect: ModelDialect) -> Vec<HistoryCase> {
     match dialect {
         ModelDialect::OpenAi => parse_cases(include_str!("../../corpus/openai_broken.json")),
+        ModelDialect::OpenAiResponses => parse_cases(include_str!("../../corpus/responses_broken.json")),
+        ModelDialect::Gemini => parse_cases(include_str!("../../corpus/gemini_broken.json")),
         ModelDialect::Anthropic => parse_cases(include_str!("../../corpus/anthropic_broken.json")),
     }
 }
@@ -54,6 +83,8 @@ pub fn broken_histories(dialect: ModelDialect) -> Vec<HistoryCase> {
 pub fn valid_histories(dialect: ModelDialect) -> Vec<HistoryCase> {
     match dialect {
         ModelDialect::OpenAi => parse_cases(include_str!("../../corpus/openai_valid.json")),
+        ModelDialect::OpenAiResponses => parse_cases(include_str!("../../corpus/responses_valid.json")),
+        ModelDialect::Gemini => parse_cases(include_str!("../../corpus/gemini_valid.json")),
         ModelDialect::Anthropic => parse_cases(include_str!("../../corpus/anthropic_valid.json")),
     }
 }

@@ -14,7 +14,8 @@ const BODY_FIELDS: &str = "model messages stream stream_options tools tool_choic
 /// All violations in the body of a request, in order of place within each rule.
 pub fn check(body: &Value) -> Vec<HistoryViolation> {
     let mut findings = HistoryFindings::default();
-    let messages = findings.check_body(body, BODY_FIELDS);
+    let messages = findings.check_body(body, BODY_FIELDS, "messages");
+    findings.check_model_name(body);
     let streams = body.get("stream_options").is_none() || body.get("stream") == Some(&Value::Bool(true));
     findings.expect(streams, HistoryRule::BodyShape, "body.stream_options", "is only for streams");
     let has_tools = body.get("tools").is_none() || !list_of(body, "tools").is_empty();
@@ -105,10 +106,7 @@ fn is_valid_image_part(part: &Value) -> bool {
     let url = part.pointer("/image_url/url").and_then(Value::as_str).unwrap_or_default();
     let known =
         part.as_object().is_some_and(|part| part.keys().all(|key| matches!(key.as_str(), "type" | "image_url")));
-    let kinds =
-        ["data:image/png;base64,", "data:image/jpeg;base64,", "data:image/gif;base64,", "data:image/webp;base64,"];
-    let data = kinds.iter().find_map(|kind| url.strip_prefix(kind));
-    known && (url.starts_with("https://") || url.starts_with("http://") || data.is_some_and(super::is_base64))
+    known && (url.starts_with("https://") || url.starts_with("http://") || super::is_data_url(url))
 }
 
 /// The text of a result may be empty, since a command may print nothing; but it must be text.

@@ -6,12 +6,14 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::corpus::{self, ModelDialect};
-use super::{HistoryRule, HistoryViolation, anthropic, openai};
+use super::{HistoryRule, HistoryViolation, anthropic, gemini, openai, responses};
 
 fn check_history(dialect: ModelDialect, body: &Value) -> Vec<HistoryViolation> {
     match dialect {
         ModelDialect::OpenAi => openai::check(body),
+        ModelDialect::OpenAiResponses => responses::check(body),
         ModelDialect::Anthropic => anthropic::check(body),
+        ModelDialect::Gemini => gemini::check(body),
     }
 }
 
@@ -21,7 +23,9 @@ fn broken_rules(violations: &[HistoryViolation]) -> BTreeSet<&'static str> {
 
 #[rstest]
 #[case::openai(ModelDialect::OpenAi, 45)]
+#[case::responses(ModelDialect::OpenAiResponses, 25)]
 #[case::anthropic(ModelDialect::Anthropic, 25)]
+#[case::gemini(ModelDialect::Gemini, 25)]
 fn every_broken_history_is_rejected_for_exactly_its_reasons(#[case] dialect: ModelDialect, #[case] at_least: usize) {
     let cases = corpus::broken_histories(dialect);
     assert!(cases.len() >= at_least, "{} cases", cases.len());
@@ -35,7 +39,9 @@ fn every_broken_history_is_rejected_for_exactly_its_reasons(#[case] dialect: Mod
 
 #[rstest]
 #[case::openai(ModelDialect::OpenAi, 12)]
+#[case::responses(ModelDialect::OpenAiResponses, 8)]
 #[case::anthropic(ModelDialect::Anthropic, 10)]
+#[case::gemini(ModelDialect::Gemini, 8)]
 fn every_valid_history_is_accepted(#[case] dialect: ModelDialect, #[case] at_least: usize) {
     let cases = corpus::valid_histories(dialect);
     assert!(cases.len() >= at_least, "{} cases", cases.len());
@@ -46,8 +52,10 @@ fn every_valid_history_is_accepted(#[case] dialect: ModelDialect, #[case] at_lea
 
 /// Without any one rule the checker accepts some broken history: each rule has a case that only it rejects.
 #[rstest]
-#[case::openai(ModelDialect::OpenAi, &[HistoryRule::ResultsNotFirst, HistoryRule::UnsignedThinking, HistoryRule::ThinkingLast])]
-#[case::anthropic(ModelDialect::Anthropic, &[HistoryRule::SystemNotFirst])]
+#[case::openai(ModelDialect::OpenAi, &[HistoryRule::ResultsNotFirst, HistoryRule::UnsignedThinking, HistoryRule::ThinkingLast, HistoryRule::ReasoningTwice])]
+#[case::responses(ModelDialect::OpenAiResponses, &[HistoryRule::ResultsNotFirst])]
+#[case::anthropic(ModelDialect::Anthropic, &[HistoryRule::SystemNotFirst, HistoryRule::ReasoningTwice])]
+#[case::gemini(ModelDialect::Gemini, &[HistoryRule::SystemNotFirst, HistoryRule::ThinkingLast, HistoryRule::ReasoningTwice])]
 fn losing_any_rule_lets_a_broken_history_through(
     #[case] dialect: ModelDialect,
     #[case] not_of_this_dialect: &[HistoryRule],
@@ -67,10 +75,13 @@ fn losing_any_rule_lets_a_broken_history_through(
 #[case(json!([]))]
 #[case(json!({}))]
 #[case(json!({"model": "m", "messages": "hello"}))]
+#[case(json!({"model": "m", "input": [null, 1, "text", [], {}, {"type": "reasoning"}, {"type": "message", "content": [null]}]}))]
+#[case(json!({"contents": [null, 1, "text", [], {}, {"role": "model", "parts": [null, {"functionCall": 1}]}]}))]
 #[case(json!({"model": "m", "messages": [null, 1, "text", [], {}]}))]
 #[case(json!({"model": "m", "messages": [{"role": "assistant", "tool_calls": [null, {"function": 1}], "content": 3}]}))]
 #[case(json!({"model": "m", "messages": [{"role": "user", "content": [null, {"type": "tool_result"}]}], "tools": 1}))]
 fn nonsense_is_refused_without_a_panic(#[case] body: Value) {
-    assert!(!openai::check(&body).is_empty());
-    assert!(!anthropic::check(&body).is_empty());
+    for dialect in ModelDialect::ALL {
+        assert!(!check_history(dialect, &body).is_empty(), "{dialect:?}");
+    }
 }

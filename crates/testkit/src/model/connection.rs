@@ -40,7 +40,9 @@ async fn serve_requests(stream: &mut TcpStream, stage: &ModelServerState) -> io:
                 }
             }
             RoutedModelRequest::ModelList => {
-                let list = json!({"object": "list", "data": [{"id": "scripted", "object": "model"}]});
+                // The second list is Gemini's form.
+                let list = json!({"object": "list", "data": [{"id": "scripted", "object": "model"}],
+                    "models": [{"name": "models/scripted"}]});
                 stream.write_all(&FakeHttpReply::json(200, &list).into_bytes()).await?;
             }
             RoutedModelRequest::Unsupported(code, why) => {
@@ -61,10 +63,18 @@ enum RoutedModelRequest {
 fn route_request(incoming: &RawHttpRequest) -> RoutedModelRequest {
     match (incoming.method.as_str(), incoming.path.split('?').next().unwrap_or_default()) {
         ("POST", "/v1/chat/completions") => route_completion(incoming, ModelDialect::OpenAi),
+        ("POST", "/v1/responses") => route_completion(incoming, ModelDialect::OpenAiResponses),
         ("POST", "/v1/messages") => route_completion(incoming, ModelDialect::Anthropic),
-        ("GET", "/v1/models") => RoutedModelRequest::ModelList,
+        ("POST", path) if is_gemini_stream(path) => route_completion(incoming, ModelDialect::Gemini),
+        ("GET", "/v1/models" | "/v1beta/models") => RoutedModelRequest::ModelList,
         _ => RoutedModelRequest::Unsupported(404, "no such route".into()),
     }
+}
+
+/// `/v1beta/models/NAME:streamGenerateContent`, or the same below `/v1`.
+fn is_gemini_stream(path: &str) -> bool {
+    let model = path.strip_prefix("/v1beta/models/").or_else(|| path.strip_prefix("/v1/models/"));
+    model.and_then(|model| model.strip_suffix(":streamGenerateContent")).is_some_and(|model| !model.is_empty())
 }
 
 fn route_completion(incoming: &RawHttpRequest, dialect: ModelDialect) -> RoutedModelRequest {
@@ -72,7 +82,13 @@ fn route_completion(incoming: &RawHttpRequest, dialect: ModelDialect) -> RoutedM
         return RoutedModelRequest::Unsupported(401, missing.into());
     }
     match serde_json::from_slice::<Value>(&incoming.body) {
-        Ok(body) if body.get("stream") == Some(&json!(true)) => RoutedModelRequest::Completion(dialect, body),
+        // In this dialect the path asks for the stream, and the query for its form.
+        Ok(body) if dialect == ModelDialect::Gemini && incoming.path.contains("alt=sse") => {
+            RoutedModelRequest::Completion(dialect, body)
+        }
+        Ok(body) if dialect != ModelDialect::Gemini && body.get("stream") == Some(&json!(true)) => {
+            RoutedModelRequest::Completion(dialect, body)
+        }
         Ok(_) => RoutedModelRequest::Unsupported(400, "this server only streams: set \"stream\": true".into()),
         Err(error) => RoutedModelRequest::Unsupported(400, format!("the body is not JSON: {error}")),
     }

@@ -1,10 +1,12 @@
 //! Encode the frames of a stream in the dialect of its request.
 
 mod anthropic;
+mod gemini;
 mod openai;
+mod responses;
 
 use super::recorded_request::RecordedRequest;
-use super::scripted_response::UsageReporting;
+use super::scripted_response::{ScriptedTokens, UsageReporting};
 use crate::history_check::corpus::ModelDialect;
 
 /// Encodes the frames of one stream. It remembers open blocks, so call it in the order of the stream.
@@ -25,10 +27,12 @@ pub(super) trait FrameEncoder: Send {
 pub(super) fn frame_encoder(
     request: &RecordedRequest,
     usage: UsageReporting,
-    tokens: (u64, u64),
+    tokens: ScriptedTokens,
 ) -> Box<dyn FrameEncoder> {
     match request.dialect {
         ModelDialect::OpenAi => Box::new(openai::OpenAiFrameEncoder::new(request, usage, tokens)),
+        ModelDialect::OpenAiResponses => Box::new(responses::ResponsesFrameEncoder::new(request, tokens)),
+        ModelDialect::Gemini => Box::new(gemini::GeminiFrameEncoder::new(request, tokens)),
         ModelDialect::Anthropic => Box::new(anthropic::AnthropicFrameEncoder::new(request, tokens)),
     }
 }

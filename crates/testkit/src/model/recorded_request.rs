@@ -53,8 +53,9 @@ impl RecordedRequest {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
+    /// The messages, items or contents, as the dialect names them.
     pub fn messages(&self) -> &[Value] {
-        list_of(&self.body, "messages")
+        list_of(&self.body, self.dialect.messages_field())
     }
 
     pub fn progress(&self) -> ResponseProgress {

@@ -88,6 +88,16 @@ impl<'a, W: AsyncWrite + Unpin> ScriptedResponseWriter<'a, W> {
                     self.write_frames(&frames.encode_text("tok ")).await?;
                 }
             }
+            StreamStep::Raw { bytes, times } => {
+                for _ in 0..*times {
+                    self.write_frames(std::slice::from_ref(bytes)).await?;
+                }
+                Ok(())
+            }
+            StreamStep::Disconnect => {
+                self.writer.flush().await?;
+                Err(io::ErrorKind::ConnectionAborted.into())
+            }
             StreamStep::WaitFor(gate) => {
                 self.wait_at_gate(gate).await;
                 Ok(())

@@ -75,7 +75,8 @@ impl From<ScriptedStream> for ScriptedResponse {
 pub enum StreamStep {
     /// Visible text, in one frame.
     Text(String),
-    /// Reasoning text, in one frame. The Anthropic dialect signs it when another block follows.
+    /// Reasoning text, in one frame. In the Anthropic dialect and the Responses API it is signed when another block
+    /// follows.
     Thinking(String),
     /// Reasoning that only the provider can read; skipped in a dialect without it.
     Redacted(String),
@@ -96,16 +97,27 @@ pub enum StreamStep {
     HugeOutput { bytes: usize },
     /// An error object in place of a chunk; the last step.
     Error { message: String },
+    /// These bytes of the body as they are, this many times.
+    Raw { bytes: Vec<u8>, times: usize },
+    /// Closes the connection; the last step.
+    Disconnect,
 }
 
 /// When the usage frame is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UsageReporting {
-    /// When the request asks by `stream_options.include_usage`; always in the Anthropic dialect, which has no such
-    /// option.
+    /// When the request asks by `stream_options.include_usage`; always in the dialects without such an option.
     #[default]
     AsAsked,
     Always,
+}
+
+/// The token counts of an answer. Cached tokens are a part of the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ScriptedTokens {
+    pub(super) input: u64,
+    pub(super) output: u64,
+    pub(super) cached: u64,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -117,13 +129,13 @@ pub struct ScriptedStream {
     pub(super) write_size: Option<usize>,
     pub(super) arguments_chunk_size: Option<usize>,
     pub(super) usage: UsageReporting,
-    pub(super) tokens: (u64, u64),
+    pub(super) tokens: ScriptedTokens,
 }
 
 impl ScriptedStream {
     /// A stream without steps: a complete, empty answer.
     pub fn new() -> Self {
-        Self { tokens: (10, 5), ..Self::default() }
+        Self { tokens: ScriptedTokens { input: 10, output: 5, cached: 0 }, ..Self::default() }
     }
 
     pub fn step(mut self, step: StreamStep) -> Self {
@@ -185,7 +197,18 @@ impl ScriptedStream {
     /// When usage is sent, and the token counts.
     pub fn usage(mut self, frame: UsageReporting, input: u64, output: u64) -> Self {
         self.usage = frame;
-        self.tokens = (input, output);
+        self.tokens = ScriptedTokens { input, output, ..self.tokens };
         self
+    }
+
+    /// How many tokens of the input the provider read from its cache.
+    pub fn cached_tokens(mut self, cached: u64) -> Self {
+        self.tokens.cached = cached;
+        self
+    }
+
+    /// Sends these bytes as they are, this many times.
+    pub fn raw(self, bytes: impl Into<Vec<u8>>, times: usize) -> Self {
+        self.step(StreamStep::Raw { bytes: bytes.into(), times })
     }
 }

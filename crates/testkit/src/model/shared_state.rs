@@ -76,8 +76,8 @@ impl ModelServerState {
             index: *self.arrived.borrow(),
             dialect,
             headers: incoming.headers,
-            last_user_text: user_texts(&body).pop().unwrap_or_default(),
-            markers: markers(&body),
+            last_user_text: user_texts(dialect, &body).pop().unwrap_or_default(),
+            markers: markers(dialect, &body),
             violations,
             body,
             progress: watch::Sender::new(ResponseProgress::default()),
@@ -148,14 +148,14 @@ impl Drop for ModelConnectionGuard {
     }
 }
 
-fn user_texts(body: &Value) -> Vec<String> {
-    let users = list_of(body, "messages").iter().filter(|message| text_of(message, "role") == "user");
-    // In the Anthropic dialect tool results have the role `user` too, but no text of the user.
+fn user_texts(dialect: ModelDialect, body: &Value) -> Vec<String> {
+    let users = list_of(body, dialect.messages_field()).iter().filter(|message| text_of(message, "role") == "user");
+    // In two dialects tool results have the role `user` too, but no text of the user.
     users.map(message_text).filter(|text| !text.is_empty()).collect()
 }
 
 fn message_text(message: &Value) -> String {
-    match message.get("content") {
+    match message.get("content").or_else(|| message.get("parts")) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
             let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
@@ -165,8 +165,8 @@ fn message_text(message: &Value) -> String {
     }
 }
 
-fn markers(body: &Value) -> Vec<String> {
-    let texts = user_texts(body);
+fn markers(dialect: ModelDialect, body: &Value) -> Vec<String> {
+    let texts = user_texts(dialect, body);
     let words = texts.iter().flat_map(|text| text.split_whitespace());
     words.filter_map(|word| word.strip_prefix("marker:")).map(str::to_owned).collect()
 }

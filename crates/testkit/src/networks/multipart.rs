@@ -3,16 +3,16 @@
 use bytes::Bytes;
 
 #[derive(Debug)]
-pub(super) struct FormPart {
-    pub(super) name: String,
+pub(crate) struct FormPart {
+    pub(crate) name: String,
     /// Only files have one.
-    pub(super) file_name: Option<String>,
+    pub(crate) file_name: Option<String>,
     /// Empty when the part names none.
-    pub(super) media_type: String,
-    pub(super) bytes: Bytes,
+    pub(crate) media_type: String,
+    pub(crate) bytes: Bytes,
 }
 
-pub(super) fn parse_parts(content_type: &str, body: &Bytes) -> Result<Vec<FormPart>, &'static str> {
+pub(crate) fn parse_parts(content_type: &str, body: &Bytes) -> Result<Vec<FormPart>, &'static str> {
     let boundary = content_type.split_once("boundary=").ok_or("no boundary")?.1.trim_matches('"');
     let (open, between) = (format!("--{boundary}\r\n"), format!("\r\n--{boundary}"));
     let mut at = if body.starts_with(open.as_bytes()) { open.len() } else { return Err("no first boundary") };

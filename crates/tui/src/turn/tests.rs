@@ -22,6 +22,7 @@ fn outline(turn: &ChatTurn) -> Vec<String> {
         TurnBlock::Call(call) => format!("{} {} {:?} {}", call.tool, call.label, call.end, call.output),
         TurnBlock::Steered(text) => format!("steered: {text}"),
         TurnBlock::Compacted(turns) => format!("compacted {turns}"),
+        TurnBlock::ModelFallback { from, to } => format!("{from} failed, {to} took over"),
     };
     turn.blocks.iter().map(part).collect()
 }
@@ -175,4 +176,11 @@ fn the_history_makes_the_turn_that_the_events_made() {
     plain(&mut live);
     plain(&mut stored);
     assert_eq!(live.blocks, stored.blocks);
+}
+
+#[test]
+fn a_fallback_is_named_where_it_happened() {
+    let fallback = json!({"type": "model.fallback", "from": "a/x", "to": "b/y", "reason": "overloaded"});
+    let turn = turn(&[step(1), fallback, text("Hello.")]);
+    assert_eq!(outline(&turn), ["a/x failed, b/y took over", "Hello."]);
 }

@@ -116,6 +116,7 @@ impl RunPrinter {
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => {
                 print_retry(attempt, attempts, delay_ms, &reason, output)?;
             }
+            EventKind::ModelFallback { from, to, reason } => print_fallback(&from, &to, &reason, output)?,
             EventKind::Snapshot { text, .. } => self.print_missed_text(&text, output)?,
             EventKind::Ending { verdict: Verdict::Aborted { .. } } if !self.is_stopping() => self.set_stopping(""),
             EventKind::ToolWaiting { .. }
@@ -280,6 +281,13 @@ impl RunPrinter {
 fn print_retry(attempt: u32, attempts: u32, delay_ms: u64, why: &str, output: &mut CliOutput) -> io::Result<()> {
     let (next, why) = (format_millis(delay_ms as f64), one_line(why, 1000));
     let line = format!("◔ attempt {attempt} of {attempts} failed, next in {next}: {why}");
+    let line = output.stderr().apply_style(OutputStyle::Waiting, &line);
+    output.eprint_line(&line)
+}
+
+fn print_fallback(from: &str, to: &str, why: &str, output: &mut CliOutput) -> io::Result<()> {
+    let [from, to] = [from, to].map(|name| one_line(name, MAX_LABEL_CHARS));
+    let line = format!("◔ {from} failed, {to} takes over: {}", one_line(why, 1000));
     let line = output.stderr().apply_style(OutputStyle::Waiting, &line);
     output.eprint_line(&line)
 }

@@ -58,7 +58,7 @@ impl AgentFactory {
     /// Builds an agent with the model that its configuration names, and creates its workdir. Does not check the parent:
     /// that is done with the tree of agents.
     pub fn build(&self, id: &AgentId, config: AgentConfig) -> Result<Arc<Agent>, AgentConfigError> {
-        let model = self.models.resolve(&config.model);
+        let model = self.models.resolve(config.model.first());
         let model = model.map_err(|error| AgentConfigError { agent: id.clone(), problem: error.to_string() })?;
         self.build_with_model(id, config, model)
     }
@@ -121,6 +121,10 @@ impl AgentFactory {
         if config.thinking_mode().is_some() && !model.supports_thinking() {
             return Err(invalid(format!("thinking: {}", thinking_unsupported())));
         }
+        let fallbacks: Result<Arc<[ModelHandle]>, _> =
+            config.model.fallbacks().iter().map(|name| self.models.resolve(name)).collect();
+        let fallbacks = fallbacks.map_err(|unknown| invalid(unknown.to_string()))?;
+        let (model, fallbacks) = with_chain_retries(model, &fallbacks);
         let workdir_path =
             expand_home(&Self::workdir_of(self.sandbox_site.work_dir(), id, &config), self.sandbox_site.home_dir());
         if let Some(problem) = self.toolbox.protected_paths().workdir_problem(&workdir_path) {
@@ -147,6 +151,7 @@ impl AgentFactory {
             tool_specs: tools,
             config,
             model,
+            fallbacks,
             system_prompt: system,
             workdir,
             sandbox,
@@ -227,6 +232,16 @@ impl AgentFactory {
         };
         Ok(SandboxRights { writable, readable, hidden, user, network, nested_namespaces, limits, ..rights })
     }
+}
+
+/// How often a model is tried again when another one can take over.
+const RETRIES_BEFORE_FALLBACK: u32 = 1;
+
+/// The models of a chain: all but the last one are given up early.
+fn with_chain_retries(first: ModelHandle, fallbacks: &[ModelHandle]) -> (ModelHandle, Arc<[ModelHandle]>) {
+    let Some((last, others)) = fallbacks.split_last() else { return (first, Arc::default()) };
+    let fewer = |model: &ModelHandle| model.clone().with_fewer_retries(RETRIES_BEFORE_FALLBACK);
+    (fewer(&first), others.iter().map(fewer).chain([last.clone()]).collect())
 }
 
 /// The path without symbolic links, as far as it exists.

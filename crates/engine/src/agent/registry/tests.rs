@@ -35,7 +35,7 @@ fn test_factory(work_dir: PathBuf) -> AgentFactory {
 }
 
 fn config() -> AgentConfig {
-    AgentConfig { model: "p/model".to_owned(), ..AgentConfig::default() }
+    AgentConfig { model: "p/model".into(), ..AgentConfig::default() }
 }
 
 fn test_registry(agents: &[&str]) -> (AgentRegistry, tempfile::TempDir) {
@@ -185,7 +185,7 @@ fn configured_agents_cannot_be_removed() {
 fn unrestorable_agents_keep_their_reason_and_their_children() {
     let (registry, _dir) = test_registry(&["main", "named"]);
     let kept = |name: &str, config| RestorableAgent { id: id(name), config };
-    let gone = AgentConfig { model: "gone/model".to_owned(), ..config() };
+    let gone = AgentConfig { model: "gone/model".into(), ..config() };
     let absent = registry.restore_agents(vec![
         kept("a-child", Ok(below("z-parent"))),
         kept("b-low", Ok(below("y-broken"))),
@@ -229,7 +229,7 @@ fn a_configuration_that_makes_no_agent_is_refused_with_its_reason() {
     std::fs::write(&file, "").expect("a file");
     let list = |name: &str| vec![name.to_owned()];
     let cases: [(AgentConfig, &str); 5] = [
-        (AgentConfig { model: "gone/model".to_owned(), ..config() }, "the providers are: p"),
+        (AgentConfig { model: "gone/model".into(), ..config() }, "the providers are: p"),
         (AgentConfig { tools: list("shel"), ..config() }, "shel"),
         (AgentConfig { mcp: Some(list("web")), ..config() }, "its MCP server \"web\" is not configured"),
         (

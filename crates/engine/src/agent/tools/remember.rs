@@ -10,6 +10,9 @@ use super::{AgentLoop, RunTool};
 use crate::memory::{Note, NoteScope, SaveNoteOutcome};
 
 const MAX_KEY_CHARS: usize = 200;
+/// What a model should know, and can tell its user, where notes do not come by themselves.
+const NOT_RECALLED: &str =
+    " It comes back only by `recall`: the automatic memory is off here (`auto_recall` under [memory] in quell.toml).";
 
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -101,7 +104,10 @@ async fn save_note(run: &AgentLoop<'_>, owner: NoteOwner, note: Note) -> Result<
     let key = note.key.clone();
     let save = run.services.memory.notes().save(owner.note_scope(run), note);
     Ok(match run.scope.race(Point::Remember, save).await? {
-        Ok(SaveNoteOutcome::New) => ToolOutput::ok(format!("Remembered of this {} as {key:?}.", owner.as_str())),
+        Ok(SaveNoteOutcome::New) => {
+            let hint = if run.services.memory.settings().auto_recall { "" } else { NOT_RECALLED };
+            ToolOutput::ok(format!("Remembered of this {} as {key:?}.{hint}", owner.as_str()))
+        }
         Ok(SaveNoteOutcome::Replaced) => ToolOutput::ok(format!(
             "Remembered of this {} as {key:?}, in place of what was remembered under that key.",
             owner.as_str()

@@ -12,7 +12,7 @@ fn agent() -> AgentId {
 }
 
 fn uses(live_run: &Arc<LiveRun>, input_tokens: u64) {
-    live_run.writer().record_model_usage(Usage { input_tokens, output_tokens: 0, estimated: false });
+    live_run.writer().record_model_usage(Usage { input_tokens, output_tokens: 0, cached_tokens: 0, estimated: false });
 }
 
 fn tokens_today(spending: &AgentSpending) -> u64 {

@@ -21,18 +21,32 @@ fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
     anthropic::build_request(&Prompt { system: "Be brief.", ..prompt(turns, draft) }).messages
 }
 
+fn responses(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
+    responses::build_input(&Prompt { system: "Be brief.", ..prompt(turns, draft) }).items
+}
+
+fn gemini(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
+    gemini::build_contents(&Prompt { system: "Be brief.", ..prompt(turns, draft) }).contents
+}
+
 fn assert_valid(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Result<(), TestCaseError> {
     let messages = openai(turns, draft);
     prop_assert_eq!(openai::check_messages(&messages), Ok(()), "{:#?}", messages);
     let messages = anthropic(turns, draft);
     prop_assert_eq!(anthropic::check_messages(&messages), Ok(()), "{:#?}", messages);
+    let items = responses(turns, draft);
+    prop_assert_eq!(responses::check_items(&items), Ok(()), "{:#?}", items);
+    let contents = gemini(turns, draft);
+    prop_assert_eq!(gemini::check_contents(&contents), Ok(()), "{:#?}", contents);
     Ok(())
 }
 
-/// All user text of a message list, in either format.
+/// All user text of a message list, in any format.
 fn user_text(messages: &[Value]) -> String {
     let users = messages.iter().filter(|message| message["role"] == "user");
-    let texts = users.flat_map(|message| match &message["content"] {
+    let content = |message: &'_ Value| message.get("parts").unwrap_or(&message["content"]).clone();
+    let contents: Vec<Value> = users.map(content).collect();
+    let texts = contents.iter().flat_map(|content| match content {
         Value::Array(blocks) => blocks.iter().filter_map(|block| block["text"].as_str()).collect(),
         content => content.as_str().into_iter().collect::<Vec<_>>(),
     });
@@ -55,7 +69,8 @@ fn has_grown(from: &Value, to: &Value) -> bool {
         (Some(before), Some(after)) => after == before || after.starts_with(&format!("{before}\n\n")),
         _ => false,
     };
-    match (&from["content"], &to["content"]) {
+    let key = if from["parts"].is_array() { "parts" } else { "content" };
+    match (&from[key], &to[key]) {
         (Value::Array(before), Value::Array(after)) => {
             let Some((last, whole)) = before.split_last() else { return false };
             let grown = after.get(whole.len());
@@ -67,7 +82,9 @@ fn has_grown(from: &Value, to: &Value) -> bool {
 
 /// Removes the `(continue)` message, which the Anthropic format needs after a final assistant message.
 pub(super) fn without_continue_message(mut messages: Vec<Value>) -> Vec<Value> {
-    if messages.last().is_some_and(|last| last["content"][0]["text"] == "(continue)") {
+    let is_continue =
+        |last: &Value| last["content"][0]["text"] == "(continue)" || last["parts"][0]["text"] == "(continue)";
+    if messages.last().is_some_and(is_continue) {
         messages.pop();
     }
     messages
@@ -115,6 +132,11 @@ proptest! {
             let earlier = without_continue_message(anthropic(&turns[..count], None));
             let later = anthropic(&turns[..=count], None);
             prop_assert!(begins_with(&later, &earlier), "{later:#?} does not begin with {earlier:#?}");
+            let earlier = without_continue_message(gemini(&turns[..count], None));
+            let later = gemini(&turns[..=count], None);
+            prop_assert!(begins_with(&later, &earlier), "{later:#?} does not begin with {earlier:#?}");
+            let (earlier, later) = (responses(&turns[..count], None), responses(&turns[..=count], None));
+            prop_assert!(begins_with(&later, &earlier), "{later:#?} does not begin with {earlier:#?}");
         }
     }
 
@@ -146,12 +168,15 @@ proptest! {
         let bytes = |messages: Vec<Value>| Value::Array(messages).to_string();
         prop_assert_eq!(bytes(openai(&stored, None)), bytes(openai(&turns, None)));
         prop_assert_eq!(bytes(anthropic(&stored, None)), bytes(anthropic(&turns, None)));
+        prop_assert_eq!(bytes(responses(&stored, None)), bytes(responses(&turns, None)));
+        prop_assert_eq!(bytes(gemini(&stored, None)), bytes(gemini(&turns, None)));
     }
 
     #[test]
     fn user_texts_are_always_in_the_prompt(conversation in conversation()) {
         let turns = turns(&conversation);
-        for all_user_text in [user_text(&openai(&turns, Some(&next_draft()))), user_text(&anthropic(&turns, Some(&next_draft())))] {
+        for render in [openai, anthropic, responses, gemini] {
+            let all_user_text = user_text(&render(&turns, Some(&next_draft())));
             let mut rest = all_user_text.as_str();
             let shown = conversation.iter().zip(&turns).filter(|(_, turn)| !turn.is_hidden_from_models());
             let texts = shown.flat_map(|(end, _)| end.story.user_texts()).filter(|text| !is_blank(text));
@@ -179,7 +204,8 @@ proptest! {
         conversation.iter_mut().for_each(|end| end.policy = PartialPolicy::Discard);
         let turns = turns(&conversation);
         let draft = story.draft("run-next");
-        for messages in [openai(&turns, Some(&draft)), anthropic(&turns, Some(&draft))] {
+        for render in [openai, anthropic, responses, gemini] {
+            let messages = render(&turns, Some(&draft));
             prop_assert!(!Value::Array(messages).to_string().contains(STREAM_MARKER));
         }
     }

@@ -9,6 +9,7 @@ use super::super::*;
 
 const V1: &str = include_str!("../fixtures/turn-v1.json");
 const V2: &str = include_str!("../fixtures/turn-v2.json");
+const V3: &str = include_str!("../fixtures/turn-v3.json");
 
 #[test]
 fn a_turn_stored_by_version_1_reads_and_is_written_in_blocks() {
@@ -21,7 +22,9 @@ fn a_turn_stored_by_version_1_reads_and_is_written_in_blocks() {
 #[test]
 fn a_turn_stored_by_version_2_reads_and_writes_the_same() {
     let turn = Turn::from_stored(V2).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&turn.to_stored()).unwrap(), serde_json::from_str::<Value>(V2).unwrap());
+    let mut same: Value = serde_json::from_str(V2).unwrap();
+    same["version"] = json!(TURN_VERSION);
+    assert_eq!(serde_json::from_str::<Value>(&turn.to_stored()).unwrap(), same);
     assert_eq!(turn.run_id().as_str(), "0198f6f2-4b7e-7c3a-9d53-0b1f6f1f2a11");
     assert_eq!(turn.items().len(), 3);
     assert_eq!(turn.partial().unwrap().text, "The backup is half");
@@ -30,12 +33,22 @@ fn a_turn_stored_by_version_2_reads_and_writes_the_same() {
     assert_eq!(turn.synthetic_ids().count(), 2);
 }
 
+#[test]
+fn a_turn_stored_by_version_3_reads_and_writes_the_same() {
+    let turn = Turn::from_stored(V3).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&turn.to_stored()).unwrap(), serde_json::from_str::<Value>(V3).unwrap());
+}
+
 /// The fixture is what this program writes. A change of texts or ids would silently make two kinds of history.
 #[test]
-fn version_2_is_what_sealing_writes() {
-    let old = Turn::from_stored(V2).unwrap();
+fn version_3_is_what_sealing_writes() {
+    let old = Turn::from_stored(V3).unwrap();
     let mut draft = TurnDraft::new(old.run_id().clone(), "back up the photos, then clean up".into());
-    let thinking = vec![Thinking::Shown { text: "Copy first.".into(), signature: Some("c2lnbmVk".into()) }];
+    let thinking = vec![
+        Thinking::Shown { text: "Copy first.".into(), signature: Some("c2lnbmVk".into()) },
+        Thinking::Item { id: "rs_1".into(), summary: vec!["Then sync.".into()], encrypted: "ZW5j".into() },
+        Thinking::BlockSignature { signature: "Y2FsbA==".into() },
+    ];
     let call = |id, command| ToolCall::from_wire(id, "shell", json!({"command": command, "timeout_s": 0.1}));
     let calls = vec![call("call_0", "cp -r photos backup"), call("call_0", "sync"), call("", "rm -r tmp")];
     let made = draft.finish_message(AssistantMessage {
@@ -60,6 +73,7 @@ fn version_2_is_what_sealing_writes() {
 fn redacted_reasoning_is_stored_beside_the_kind_that_can_be_read_and_in_its_place() {
     let mut stored: Value = serde_json::from_str(V2).unwrap();
     stored["items"][1]["blocks"].as_array_mut().unwrap().insert(3, json!({"kind": "thinking", "redacted": "ZW5j"}));
+    stored["version"] = json!(TURN_VERSION);
     let turn = Turn::from_stored(&stored.to_string()).unwrap();
     let TurnItem::Assistant(message) = &turn.items()[1] else { panic!("{turn:#?}") };
     assert_eq!(message.blocks[3], MessageBlock::Thinking(Thinking::Redacted { data: "ZW5j".into() }));
@@ -82,8 +96,8 @@ proptest! {
 
 #[test]
 fn a_newer_version_is_named_whatever_its_shape() {
-    let error = Turn::from_stored(r#"{"version": 3, "pieces": {}}"#).unwrap_err();
-    assert_eq!(error.to_string(), "the stored turn has version 3, and this program reads up to 2");
+    let error = Turn::from_stored(r#"{"version": 4, "pieces": {}}"#).unwrap_err();
+    assert_eq!(error.to_string(), "the stored turn has version 4, and this program reads up to 3");
     let mut turn: Value = serde_json::from_str(V1).unwrap();
     turn["version"] = json!(7);
     assert!(serde_json::from_value::<Turn>(turn).is_err());
@@ -106,6 +120,8 @@ fn json_that_is_no_turn_is_unreadable(#[case] json: &str) {
 #[case::unsigned("/items/1/blocks/0", json!({"kind": "thinking", "text": "hmm"}))]
 #[case::blank_signature("/items/1/blocks/0/signature", json!(" "))]
 #[case::redacted_to_nothing("/items/1/blocks/0", json!({"kind": "thinking", "redacted": ""}))]
+#[case::item_without_content("/items/1/blocks/0", json!({"kind": "thinking", "item": "rs_1", "encrypted": ""}))]
+#[case::empty_signature("/items/1/blocks/0", json!({"kind": "thinking", "block_signature": " "}))]
 #[case::same_id("/items/1/blocks/3/call/id", json!("call_0"))]
 fn a_damaged_turn_is_refused(#[case] place: &str, #[case] damage: Value) {
     let mut turn: Value = serde_json::from_str(V2).unwrap();

@@ -73,7 +73,7 @@ fn thinking_text_and_calls_come_together_in_their_order() {
         [("a", "shell", "{\"command\": \"ls\"}"), ("b", "list_files", ""), ("c", "shell", "{\"command\":\"w\"}")];
     assert_eq!(calls, expected);
     assert_eq!((answer.message.text().as_str(), answer.finish_reason), ("I look.", FinishReason::ToolCalls));
-    assert_eq!(answer.usage, Some(Usage { input_tokens: 9, output_tokens: 42, estimated: false }));
+    assert_eq!(answer.usage, Some(Usage { input_tokens: 9, output_tokens: 42, cached_tokens: 0, estimated: false }));
 }
 
 #[test]
@@ -93,9 +93,8 @@ fn thinking_and_text_between_calls_keep_their_place() {
         message_delta("tool_use", Value::Null),
     ]);
     let block_text = |block: &MessageBlock<RawCall>| match block {
-        MessageBlock::Thinking(Thinking::Shown { text, .. } | Thinking::Open { text })
-        | MessageBlock::Text { text } => text.clone(),
-        MessageBlock::Thinking(Thinking::Redacted { data }) => data.clone(),
+        MessageBlock::Thinking(thinking) => thinking.readable_text().into_owned(),
+        MessageBlock::Text { text } => text.clone(),
         MessageBlock::Call(call) => call.arguments.clone(),
     };
     let texts: Vec<String> = answer.message.blocks.iter().map(block_text).collect();
@@ -138,14 +137,19 @@ fn every_reason_has_its_word(#[case] reason: &str, #[case] expected: FinishReaso
 #[case::nowhere(Value::Null, Value::Null, None)]
 fn both_ends_count(#[case] first: Value, #[case] last: Value, #[case] counted: Option<(u64, u64)>) {
     let usage = answer_from_events(&[message_start(first), message_delta("end_turn", last)]).usage;
-    let expected = counted.map(|(input_tokens, output_tokens)| Usage { input_tokens, output_tokens, estimated: false });
+    let expected = counted.map(|(input_tokens, output_tokens)| Usage {
+        input_tokens,
+        output_tokens,
+        cached_tokens: 0,
+        estimated: false,
+    });
     assert_eq!(usage, expected);
 }
 
 #[test]
 fn the_count_of_a_beginning_is_an_estimate() {
     let fed = apply_events(&[message_start(json!({"input_tokens": 7, "output_tokens": 1}))]);
-    assert_eq!(fed.partial.usage, Some(Usage { input_tokens: 7, output_tokens: 1, estimated: true }));
+    assert_eq!(fed.partial.usage, Some(Usage { input_tokens: 7, output_tokens: 1, cached_tokens: 0, estimated: true }));
 }
 
 #[rstest]
@@ -185,7 +189,7 @@ fn a_whole_answer_is_taken_with_its_count() {
     assert!(answer.message.thinking().all(Thinking::is_returnable));
     let call = answer.message.calls().next().unwrap();
     assert_eq!((call.arguments.as_str(), answer.finish_reason), (r#"{"command":"ls"}"#, FinishReason::ToolCalls));
-    assert_eq!(answer.usage, Some(Usage { input_tokens: 7, output_tokens: 5, estimated: false }));
+    assert_eq!(answer.usage, Some(Usage { input_tokens: 7, output_tokens: 5, cached_tokens: 0, estimated: false }));
 }
 
 #[test]

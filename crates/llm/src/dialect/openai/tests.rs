@@ -64,7 +64,7 @@ fn the_last_count_is_the_right_one_and_other_choices_are_not_ours() {
         json!({"choices": [], "usage": null}),
     ]);
     assert_eq!(deltas, ["text a"]);
-    assert_eq!(answer.usage, Some(Usage { input_tokens: 9, output_tokens: 2, estimated: false }));
+    assert_eq!(answer.usage, Some(Usage { input_tokens: 9, output_tokens: 2, cached_tokens: 0, estimated: false }));
 }
 
 #[test]

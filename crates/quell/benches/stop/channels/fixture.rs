@@ -118,7 +118,7 @@ fn flow_settings() -> FlowSettings {
 }
 
 fn engine_config(dir: &TempDir, base_url: String, in_flight_runs: usize) -> EngineConfig {
-    let agent = AgentConfig { model: "scripted/model".to_owned(), ..AgentConfig::default() };
+    let agent = AgentConfig { model: "scripted/model".into(), ..AgentConfig::default() };
     let provider = ProviderConfig { base_url: Some(base_url), ..ProviderConfig::new(ProviderKind::OPENAI) };
     EngineConfig {
         limits: Limits { in_flight_runs, ..Limits::default() },

@@ -169,7 +169,7 @@ async fn an_agent_whose_provider_is_gone_is_kept_until_it_is_there_again() {
     let rename_provider = |plan: &mut TestServerConfig| {
         let scripted = plan.engine.providers.remove("scripted").unwrap();
         plan.engine.providers.insert("other".to_owned(), scripted);
-        plan.engine.agents.values_mut().for_each(|agent| agent.model = "other/model".to_owned());
+        plan.engine.agents.values_mut().for_each(|agent| agent.model = "other/model".into());
     };
     let server = server.restart_with(rename_provider).await;
     assert_eq!(agent_ids(&server.http).await, ["main", "team/writer"]);

@@ -57,7 +57,7 @@ async fn a_database_that_ends_under_load_loses_no_end_of_a_run(#[case] end: fn(&
         cluster.start_node("", &[]).await;
     }
     cluster.wait_for_bus().await;
-    cluster.model.respond_by_prompt(|prompt, _| match prompt {
+    cluster.model.respond_by_prompt(|prompt, _| match without_time(prompt).as_str() {
         "wait" => gated_response("go"),
         _ => ScriptedStream::new().text("an").text(" answer").into(),
     });

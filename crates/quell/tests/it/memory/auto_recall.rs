@@ -13,7 +13,7 @@ async fn start_engine_recalling() -> TestEngine {
         config.memory.auto_recall = true;
         add_anthropic_provider(config);
         let main = config.agents[&parse_agent_id("main")].clone();
-        let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..main };
+        let claude = AgentConfig { model: "anthropic/claude".into(), ..main };
         config.agents.insert(parse_agent_id("claude"), claude);
     })
     .await
@@ -28,10 +28,10 @@ async fn run_of(test: &TestEngine, agent_id: &str, session: &str, text: &str) ->
 /// The text of the last user message, in either dialect.
 fn last_user_text(messages: &[Value]) -> String {
     let user = messages.iter().rfind(|message| message["role"] == "user" && !has_result(message)).unwrap();
-    match &user["content"] {
-        Value::Array(blocks) => blocks.last().unwrap()["text"].as_str().unwrap().to_owned(),
-        text => text.as_str().unwrap().to_owned(),
-    }
+    without_time(match &user["content"] {
+        Value::Array(blocks) => blocks.last().unwrap()["text"].as_str().unwrap(),
+        text => text.as_str().unwrap(),
+    })
 }
 
 fn has_result(message: &Value) -> bool {

@@ -102,7 +102,10 @@ async fn a_person_reads_the_memory_of_a_daemon_that_was_started_anew() {
     assert_eq!(sent.code, 0, "{sent:?}");
     let asked = model.recorded_requests().pop().unwrap();
     let text = asked.messages().last().unwrap()["content"].as_str().unwrap().to_owned();
-    assert_eq!(text, "[Memory context]\n- fence-colour: The fence is green.\n\nwhich colour has the fence?");
+    assert_eq!(
+        without_time(&text),
+        "[Memory context]\n- fence-colour: The fence is green.\n\nwhich colour has the fence?"
+    );
 
     let forgotten = run_cli(daemon.home(), &["memory", "forget", "fence-colour", "--agent", "main"]);
     assert_eq!((forgotten.code, forgotten.out.as_str()), (0, "the note fence-colour is forgotten\n"));

@@ -277,3 +277,19 @@ async fn chat_networks_are_shown_with_how_they_fare_and_why() {
     fixture.wait_text("#channels [data-channel=stranger] .channel-why", "token").await;
     fixture.assert_no_page_errors(&[]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn schedules_are_listed_paused_resumed_and_removed() {
+    let Some(fixture) = PageFixture::start_signed_in_with(&PageConfig::main("")).await else { return };
+    let body = json!({"every": "1h", "text": "say what is new", "sessionKey": "watch"});
+    let schedule = fixture.http.post("/api/schedules", &body).await.expect_status(201);
+    let path = format!("/api/schedules/{}", schedule["id"].as_str().unwrap());
+    fixture.go_to("#/runs").await;
+    fixture.wait_text("#schedules [data-schedule]", "say what is new").await;
+    fixture.wait_text("#schedules .schedule-facts", "next at").await;
+    fixture.click_until_text("#schedules .pause-schedule", "#schedules .schedule-facts", "paused: by hand").await;
+    assert_eq!(fixture.http.get(&path).await.expect_status(200)["paused"]["by"], "admin");
+    fixture.click_until_text("#schedules .pause-schedule", "#schedules .schedule-facts", "next at").await;
+    fixture.click_until_hidden("#schedules .remove-schedule", "#schedules").await;
+    assert_eq!(fixture.http.get("/api/schedules").await.expect_status(200)["items"], json!([]));
+}

@@ -63,7 +63,7 @@ async fn a_change_that_its_agent_cannot_work_with_is_refused_and_not_stored(#[ca
         let anthropic = quell_llm::ProviderConfig::new(quell_llm::ProviderKind::ANTHROPIC);
         config.engine.providers.insert("thinker".to_owned(), anthropic);
         let main = config.engine.agents.values_mut().next().unwrap();
-        (main.model, main.thinking_tokens) = ("thinker/model".to_owned(), Some(4000));
+        (main.model, main.thinking_tokens) = ("thinker/model".into(), Some(4000));
     })
     .await;
     let mut asked = json!({"userId": "u", "chatId": "c", "provider": "thinker"});

@@ -38,10 +38,14 @@ pub(super) struct StateRun {
     pub(super) client: Option<tokio::process::Child>,
 }
 
+/// The state whose message a schedule sends.
+pub(super) const FIRED: &str = "fired by a schedule";
+
 pub(super) const STOPPABLE_STATES: &[StoppableState] = &[
     StoppableState::new("connecting", |_, _| Vec::new(), Reached::Connecting),
     StoppableState::new("silent", |_, _| vec![ScriptedResponse::SilentBeforeHeaders], Reached::Requested),
     StoppableState::new("streaming", |_, _| vec![stream_forever()], Reached::Streaming),
+    StoppableState::new(FIRED, |_, _| vec![stream_forever()], Reached::Streaming),
     StoppableState::new("back-off", |_, _| vec![ScriptedResponse::rate_limited("50")], Reached::Refused),
     StoppableState::new("plain tool", |_, run| call_shell(run, commands::obeys_signals), Reached::Processes(1)),
     StoppableState::new(

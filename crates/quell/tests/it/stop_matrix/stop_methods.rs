@@ -63,6 +63,7 @@ pub(super) async fn start_in_state(
     match method {
         MatrixStopMethod::CtrlC => send_by_client(fixture, state, &mut state_run).await,
         MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
+        _ if state.name == FIRED => fire_message(fixture, state, &mut state_run).await,
         _ => send_message(fixture, state, &state_run, &Value::Null).await,
     }
     state.wait_reached(fixture, &state_run).await;
@@ -99,6 +100,16 @@ async fn send_message(fixture: &StopMatrixDaemon, state: &StoppableState, state_
     }
     let answer = fixture.daemon.api().post_run(&state_run.session, &body).await;
     assert_eq!(answer.status, 202, "{}: {:#}", state.name, answer.body);
+}
+
+/// Has a schedule send the message, once.
+async fn fire_message(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun) {
+    let at = jiff::Timestamp::now() + Duration::from_secs(1);
+    let (text, agent) = (prompt_text(state_run), state.agent());
+    let body = json!({"at": at.to_string(), "text": text, "agent": agent, "sessionKey": state_run.session});
+    fixture.daemon.api().post("/api/schedules", &body).await.expect_status(201);
+    let run = fixture.wait_item("/api/runs?state=active", &json!({"text": text})).await;
+    state_run.run = run["runId"].as_str().unwrap().to_owned();
 }
 
 fn prompt_text(state_run: &StateRun) -> String {

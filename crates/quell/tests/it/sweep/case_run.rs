@@ -128,6 +128,8 @@ pub(super) struct SweepEngine {
     pub(super) black_hole: BlackHole,
     /// Accepts a request and never answers it: for MCP servers by URL.
     pub(super) silent_mcp_server: FakeMcpServer,
+    /// Transcribes and speaks for messages from chats.
+    _audio: FakeAudioServer,
     /// Accepts connections and never answers: for `fetch_url`.
     pub(super) silent_listener: TcpListener,
     pub(super) page_url: String,
@@ -149,6 +151,7 @@ impl SweepEngine {
     pub(super) async fn start_in(dir: TestDir, database: TestDatabase, change: impl FnOnce(&mut EngineConfig)) -> Self {
         let process_lock = ProcessLock::exclusive().await;
         let (black_hole, silent_mcp_server) = (BlackHole::open().await, FakeMcpServer::start().await);
+        let audio = FakeAudioServer::start().await;
         silent_mcp_server.fault_always("initialize", McpFault::Silent);
         let test_engine = TestEngine::start_on_database(dir, database, process_lock, |config| {
             let main =
@@ -157,9 +160,11 @@ impl SweepEngine {
             let seeing = AgentConfig { vision: true, workdir: Some(config.work_dir.join("main")), ..main.clone() };
             let skills = Some("skills".to_owned());
             let approvals = [("*".to_owned(), ApprovalPolicy::Ask)].into();
+            let chain = serde_json::from_value(json!(["scripted/first", "scripted/second"])).unwrap();
             let loopback = NetworkRules::parse(&["127.0.0.1:*"]).unwrap();
             for (name, agent) in [
-                ("hole", AgentConfig { model: "hole/model".to_owned(), ..main.clone() }),
+                ("hole", AgentConfig { model: "hole/model".into(), ..main.clone() }),
+                ("chained", AgentConfig { model: chain, ..main.clone() }),
                 ("small", AgentConfig { window_tokens: 400, ..main.clone() }),
                 ("skilled", AgentConfig { skills, vision: false, ..seeing.clone() }),
                 ("seeing", seeing),
@@ -174,6 +179,7 @@ impl SweepEngine {
             config.hooks.on_run_start = HANGING_HOOK.into();
             config.mcp.extend(mcp_servers(&silent_mcp_server));
             config.providers.insert("hole".to_owned(), provider_config(&black_hole.base_url()));
+            config.providers.insert("voice".to_owned(), provider_config(&audio.base_url()));
             config.memory.auto_recall = true;
             change(config);
         })
@@ -185,7 +191,7 @@ impl SweepEngine {
         database.lock_writes();
         database.unlock_writes();
         let (page_url, database) = (serve_page().await, Mutex::new(database));
-        Self { test_engine, black_hole, silent_mcp_server, silent_listener, page_url, database }
+        Self { test_engine, black_hole, silent_mcp_server, _audio: audio, silent_listener, page_url, database }
     }
 
     /// Files for the tools: a short one, one whose search takes longer than any stop, a picture and a skill.
@@ -273,8 +279,10 @@ impl<'a> CaseRun<'a> {
     }
 
     fn submission(&self, case: &SweepCase) -> Submission {
-        let channel_origin =
-            case.is_from_channel.then(|| channel_origin::channel_origin(self.run.as_str(), &self.text));
+        let engine = &self.sweep.test_engine.engine;
+        let channel_origin = case
+            .is_from_channel
+            .then(|| channel_origin::channel_origin_with_voice(self.run.as_str(), &self.text, engine));
         Submission {
             agent: Some(parse_agent_id(case.agent)),
             channel_origin,

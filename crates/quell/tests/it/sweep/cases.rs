@@ -49,6 +49,14 @@ fn model_cases() -> Vec<SweepCase> {
         SweepCase::new("back-off sleep")
             .prepare(|case_run| script_model(case_run, [ScriptedResponse::rate_limited("50")]))
             .when(|case_run| wait_held(case_run, ResourceKind::Timer).boxed()),
+        SweepCase::new("the second model of a chain streams")
+            .agent("chained")
+            .prepare(|case_run| {
+                let silent = ScriptedResponse::silent_mid_stream("Let me see about");
+                script_model(case_run, [out_of_credit(), silent])
+            })
+            .when(|case_run| wait_text(case_run).boxed())
+            .hides(&["Let me see about"]),
         SweepCase::new("summarising older turns")
             .agent("small")
             .prepare(|case_run| {
@@ -114,6 +122,16 @@ fn tool_cases() -> Vec<SweepCase> {
             .when(|case_run| wait_pending_approval(case_run).boxed())
             .check_after(|case_run| check_late_approval(case_run).boxed())
             .shows(&["Not started"]),
+        SweepCase::new("making a schedule")
+            .prepare(|case_run| script_call(case_run, "cron_add", &json!({"text": "look again", "every": "1h"})))
+            .at(Point::Remember, 1)
+            .check_after(|case_run| check_schedule_paused(case_run).boxed())
+            .shows(&["Stopped while it ran"]),
+        // The first one belongs to the notes.
+        SweepCase::new("listing schedules")
+            .prepare(|case_run| script_call(case_run, "cron_list", &json!({})))
+            .at(Point::Recall, 2)
+            .shows(&["Stopped while it ran"]),
         SweepCase::new("background process")
             .prepare(script_background)
             .when(|case_run| wait_background_running(case_run).boxed())
@@ -176,8 +194,13 @@ fn point_cases() -> Vec<SweepCase> {
                 .shows(&["It was a long story."]),
             Point::Pictures => case.agent("seeing").prepare(|case_run| send_picture_turn(case_run).boxed()),
             Point::KeepPictures => case.prepare(|run| script_call(run, "test__picture", &json!({"text": "a dot"}))),
+            Point::ModelFallback => case
+                .agent("chained")
+                .prepare(|case_run| script_model(case_run, [out_of_credit(), ScriptedResponse::text("Here it is.")])),
             Point::Skills => case.agent("skilled").prepare(script_short_answer),
-            Point::Attachments | Point::Delivery => case.sent_by_channel().prepare(script_short_answer),
+            Point::Attachments | Point::Transcription | Point::Speech | Point::Delivery => {
+                case.sent_by_channel().prepare(script_short_answer)
+            }
             Point::ProcessWait => case.prepare(script_process_wait),
             Point::WorkdirLock | Point::FileBackup => case.prepare(script_write),
             Point::Approval => case.agent("asking").prepare(script_setsid_child),
@@ -198,6 +221,11 @@ fn script_model<'a>(
 ) -> CaseStepFuture<'a> {
     case_run.sweep.script_run(case_run.run.as_str(), answers);
     do_nothing(case_run)
+}
+
+/// A failure after which another model of the chain is asked at once.
+fn out_of_credit() -> ScriptedResponse {
+    ScriptedResponse::status(402)
 }
 
 fn script_short_answer<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
@@ -307,6 +335,19 @@ async fn check_background_gone(case_run: &CaseRun<'_>) {
     let row = rows.iter().rfind(|row| row.kind == ResourceKind::Process).unwrap();
     assert_ne!(row.process.as_ref().unwrap().pid, 0, "{row:#?}");
     assert!(matches!(row.how.as_str(), "term" | "kill"), "{row:#?}");
+}
+
+/// The schedule that the run was making is stored all the same, and paused.
+async fn check_schedule_paused(case_run: &CaseRun<'_>) {
+    let engine = &case_run.sweep.test_engine.engine;
+    let made = poll_until("the schedule is stored with its pause", async || {
+        let listed = engine.list_schedules(&root()).await.unwrap();
+        let is_stored = !engine.schedules().has_unstored_pauses();
+        listed.into_iter().find(|view| is_stored && view.created_by_run.as_ref() == Some(&case_run.run))
+    })
+    .await;
+    assert!(made.paused.is_some(), "{made:#?}");
+    assert!(engine.delete_schedule(&root(), &made.id).await.unwrap());
 }
 
 async fn wait_pending_approval(case_run: &CaseRun<'_>) {

@@ -456,6 +456,42 @@ pub(super) const ROUTES: &[RouteSpec] = &[
     ),
     get(Admin, "/api/backup", "A copy of the whole database, as it is at one moment", &["200 database a SQLite file"]),
     get(
+        List,
+        "/api/schedules",
+        "The schedules of the caller; of everybody for admins",
+        &["200 [ScheduleView] schedules"],
+    ),
+    post(
+        Create,
+        "/api/schedules",
+        "Make a schedule: its runs are those of the caller",
+        Required("ScheduleRequest"),
+        &[
+            "201 ScheduleView made, durable",
+            "400 the times are wrong, or nothing may be sent there",
+            "404 there is no such agent",
+            "409 there are as many as `[schedules]` admits",
+            "503 closing, or the database cannot be written",
+        ],
+    ),
+    get(Read, "/api/schedules/{id}", "One schedule", &["200 ScheduleView the schedule", "404 unknown"]),
+    RouteSpec {
+        request_body: Some(Required("SchedulePatch")),
+        ..route(
+            Manage,
+            "patch",
+            "/api/schedules/{id}",
+            "Pause or resume a schedule, change its text",
+            &["200 ScheduleView the schedule now", "400 it is over", "404 unknown"],
+        )
+    },
+    delete(
+        Manage,
+        "/api/schedules/{id}",
+        "Delete a schedule; a run that it has started goes on",
+        &["204 none deleted", "404 unknown"],
+    ),
+    get(
         Admin,
         "/api/audit",
         "Who did what, when and from where: the oldest first after ?after=",

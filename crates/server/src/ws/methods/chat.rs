@@ -63,7 +63,7 @@ impl From<SubmitError> for RpcError {
                 Self::unavailable(text).with_details(json!({"reason": "gateway-restarting"}))
             }
             SubmitError::PrivateSession(_) => Self::not_owner(text),
-            SubmitError::Store(_) | SubmitError::NotReady(_) => Self::unavailable(text),
+            SubmitError::Store(_) | SubmitError::NotReady(_) | SubmitError::NotDue => Self::unavailable(text),
         }
     }
 }

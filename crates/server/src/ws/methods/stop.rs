@@ -26,11 +26,11 @@ fn reason_param(params: &Value) -> Option<&str> {
 
 /// The answer to a stop, which has been carried out on this node: at once if no other one is concerned.
 fn stop_outcome(mut stop: StopResult, build: impl FnOnce(StopAnswer) -> Value + Send + 'static) -> MethodOutcome {
-    if stop.peers.is_empty() {
+    if stop.is_carried_out() {
         return MethodOutcome::Answered(build(build_stop_answer(&stop)));
     }
     pending(async move {
-        stop.wait_for_peers().await;
+        stop.wait_carried_out().await;
         Ok(build(build_stop_answer(&stop)))
     })
 }
@@ -137,7 +137,7 @@ pub(super) fn runs_stop(client: Arc<WsClient>, value: Value) -> impl Future<Outp
         if params.wait {
             stop.wait_settled_everywhere().await;
         } else {
-            stop.wait_for_peers().await;
+            stop.wait_carried_out().await;
         }
         let view = client.engine().find_run(&params.run_id).await?;
         let view = view.filter(|view| params.session_key.as_ref().is_none_or(|key| *key == view.session_key));
@@ -179,7 +179,7 @@ pub(super) fn stop_all(client: Arc<WsClient>, value: Value) -> impl Future<Outpu
         let (mut stop, params) = started?;
         let (engine, caller) = (client.engine(), &client.peer.caller);
         let unstored = if params.hold { engine.set_hold(caller, true, params.reason).await.err() } else { None };
-        stop.wait_for_peers().await;
+        stop.wait_carried_out().await;
         let mut answer = full_stop_payload(build_stop_answer(&stop));
         answer["held"] = json!(engine.is_held());
         if let Some(error) = unstored {

@@ -12,7 +12,8 @@ use crate::conformance::{
 };
 use crate::{
     ArchivedHistoryItem, FileBefore, FileChange, JournalRow, Note, NoteScope, PrivateEndpoints, QueuedWebhook, RunRow,
-    RunSpend, SessionSetup, SessionSetupAccess, Store, StoredAgent, StoredCookie, StoredRunState, StoredToken,
+    RunSpend, ScheduleQuota, SessionSetup, SessionSetupAccess, Store, StoredAgent, StoredCookie, StoredRunState,
+    StoredSchedule, StoredToken,
 };
 
 /// A zero byte, the character that encodes it, and what a line of `COPY` escapes.
@@ -64,7 +65,7 @@ async fn fill_runs(store: &Store) {
     store.history().reset(session_key("s"), "2026-11-20T11:00:00.000000Z".into()).await.unwrap();
     accept_run(store, "odd", "s").await;
     append_turn(store, "s", "odd", ODD, ODD).await.unwrap();
-    let usage = Usage { input_tokens: 1 << 47, output_tokens: 7, estimated: false };
+    let usage = Usage { input_tokens: 1 << 47, output_tokens: 7, cached_tokens: 0, estimated: false };
     store.runs().record_end(run_id("odd"), ODD.into(), RunSpend { usage, ..no_spend() }).await.unwrap();
     for id in ["steered", "started", "accepted"] {
         store.runs().accept(RunRow { view: ODD.into(), ..accepted_row(id, "s") }).await.unwrap();
@@ -161,6 +162,8 @@ async fn fill_access(store: &Store) {
         created_by: admin(),
     };
     store.agents().create(agent).await.unwrap();
+    let schedule = StoredSchedule { id: "daily".into(), owner: admin(), revision: 7, definition: ODD.into() };
+    store.schedules().create(schedule, ScheduleQuota { per_owner: 1, total: 1 }).await.unwrap();
     // The highest number is of an entry that is gone.
     let times = ["2026-11-20", "2026-11-20", "2026-01-01"];
     let mut entries: Vec<_> = times.iter().map(|time| deletion_entry(time, ODD)).collect();

@@ -139,9 +139,9 @@ fn a_second_daemon_is_refused_by_name_and_pid() {
 }
 
 #[rstest]
-#[case::first(1, "schema 1 of an early version of quell (this version knows 12 to 17) and was left unchanged; restore")]
-#[case::last_unsupported(11, "schema 11 of an early version of quell (this version knows 12 to 17)")]
-#[case::newer(1000, "its schema is 1000, this version knows up to 17); upgrade quell or restore an older backup")]
+#[case::first(1, "schema 1 of an early version of quell (this version knows 12 to 18) and was left unchanged; restore")]
+#[case::last_unsupported(11, "schema 11 of an early version of quell (this version knows 12 to 18)")]
+#[case::newer(1000, "its schema is 1000, this version knows up to 18); upgrade quell or restore an older backup")]
 fn an_unsupported_schema_is_refused_and_left_alone(#[case] version: i32, #[case] message: &str) {
     let home = database_with_schema(version);
     let file = home.path().join(FILE);
@@ -193,7 +193,7 @@ async fn a_database_of_schema_12_opens_with_all_it_holds() {
     let found =
         store.notes().search(vec![NoteScope::Session(session_key("agent:main:main"))], "green", 9).await.unwrap();
     assert_eq!(found.concat().first().map(|found| found.note.key.as_str()), Some("tea"));
-    let spent = Usage { input_tokens: 5, output_tokens: 2, estimated: false };
+    let spent = Usage { input_tokens: 5, output_tokens: 2, cached_tokens: 0, estimated: false };
     assert_eq!(store.spend().on_day("2026-11-20".into()).await, Ok(vec![(AgentId::parse("main").unwrap(), spent)]));
     assert_eq!(store.channels().cursor("tg".into()).await, Ok(Some("77".into())));
     run_to_end(&store, "r5", "agent:main:main").await;

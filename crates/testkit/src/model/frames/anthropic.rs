@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use super::super::recorded_request::RecordedRequest;
 use super::super::request_checks::thinking_signature;
+use super::super::scripted_response::ScriptedTokens;
 use super::{FrameEncoder, sse_event};
 
 pub(super) struct AnthropicFrameEncoder {
     id: String,
     model: Value,
-    /// Input and output tokens.
-    tokens: (u64, u64),
+    tokens: ScriptedTokens,
     started: bool,
     /// Index of the open block or of the next one.
     index: usize,
@@ -28,7 +28,7 @@ enum OpenBlock {
 }
 
 impl AnthropicFrameEncoder {
-    pub(super) fn new(request: &RecordedRequest, tokens: (u64, u64)) -> Self {
+    pub(super) fn new(request: &RecordedRequest, tokens: ScriptedTokens) -> Self {
         let model = request.body.get("model").cloned().unwrap_or(Value::Null);
         let id = format!("msg_{}", request.index);
         Self { id, model, tokens, started: false, index: 0, open: None, calls: 0, frames: Vec::new() }
@@ -43,8 +43,10 @@ impl AnthropicFrameEncoder {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
-        let usage = json!({"input_tokens": self.tokens.0, "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0, "output_tokens": 1});
+        // The service counts what it read from the cache apart from the rest.
+        let ScriptedTokens { input, cached, .. } = self.tokens;
+        let usage = json!({"input_tokens": input - cached, "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached, "output_tokens": 1});
         let message = json!({
             "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": [],
             "stop_reason": null, "stop_sequence": null, "usage": usage,
@@ -131,7 +133,7 @@ impl FrameEncoder for AnthropicFrameEncoder {
         self.end_open_block();
         let reason = reason.unwrap_or(if self.calls > 0 { "tool_use" } else { "end_turn" });
         let delta = json!({"stop_reason": reason, "stop_sequence": null});
-        let usage = json!({"output_tokens": self.tokens.1});
+        let usage = json!({"output_tokens": self.tokens.output});
         self.push_event(&json!({"type": "message_delta", "delta": delta, "usage": usage}));
         self.push_event(&json!({"type": "message_stop"}));
         self.take_frames()

@@ -3,20 +3,20 @@
 use serde_json::{Value, json};
 
 use super::super::recorded_request::RecordedRequest;
-use super::super::scripted_response::UsageReporting;
+use super::super::scripted_response::{ScriptedTokens, UsageReporting};
 use super::{FrameEncoder, sse_event};
 
 pub(super) struct OpenAiFrameEncoder {
     id: String,
     model: Value,
-    /// Prompt and completion tokens, if they are sent.
-    usage: Option<(u64, u64)>,
+    /// None if they are not sent.
+    usage: Option<ScriptedTokens>,
     started: bool,
     calls: usize,
 }
 
 impl OpenAiFrameEncoder {
-    pub(super) fn new(request: &RecordedRequest, usage: UsageReporting, tokens: (u64, u64)) -> Self {
+    pub(super) fn new(request: &RecordedRequest, usage: UsageReporting, tokens: ScriptedTokens) -> Self {
         let asked = request.body.pointer("/stream_options/include_usage") == Some(&json!(true));
         let usage = (asked || usage == UsageReporting::Always).then_some(tokens);
         let model = request.body.get("model").cloned().unwrap_or(Value::Null);
@@ -81,8 +81,12 @@ impl FrameEncoder for OpenAiFrameEncoder {
         let reason = reason.unwrap_or(if self.calls > 0 { "tool_calls" } else { "stop" });
         let mut frames =
             vec![self.encode_chunk(json!([{"index": 0, "delta": {}, "finish_reason": reason}]), Value::Null)];
-        if let Some((input, output)) = self.usage {
-            let usage = json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output});
+        if let Some(ScriptedTokens { input, output, cached }) = self.usage {
+            let mut usage =
+                json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output});
+            if cached > 0 {
+                usage["prompt_tokens_details"] = json!({"cached_tokens": cached});
+            }
             frames.push(self.encode_chunk(json!([]), usage));
         }
         frames.push(sse_event(None, "[DONE]"));

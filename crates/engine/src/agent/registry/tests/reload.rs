@@ -108,7 +108,7 @@ fn an_id_is_taken_from_the_step_on_in_which_the_configuration_has_it() {
 fn a_configuration_that_leaves_an_agent_without_its_provider_is_refused() {
     let (registry, _dir) = test_registry(&["main"]);
     comes(&registry, "made", config());
-    let of_q = AgentConfig { model: "q/model".to_owned(), ..config() };
+    let of_q = AgentConfig { model: "q/model".into(), ..config() };
     let plan = registry.plan_reload(models(&registry, "q", 10), &BTreeMap::from([(id("main"), of_q)]));
     let Err(AgentRegistryError::InvalidAgent(bad)) = plan else { panic!("{plan:?}") };
     assert_eq!((bad.agent, bad.problem.contains("no provider serves the model `p/model`")), (id("made"), true));

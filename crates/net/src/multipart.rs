@@ -5,23 +5,32 @@ use uuid::Uuid;
 /// Symbols that a media type may have besides letters and digits (RFC 6838, 4.2), its parameters included.
 const MEDIA_TYPE_SYMBOLS: &[u8] = b"!#$&-^_.+/;= ";
 
+/// A body of `multipart/form-data` that is being built.
 #[derive(Debug)]
-pub(crate) struct Multipart {
+pub struct Multipart {
     /// Not guessable, so that no part can contain it.
     boundary: String,
     body: Vec<u8>,
 }
 
-impl Multipart {
-    pub(crate) fn new() -> Self {
+impl Default for Multipart {
+    fn default() -> Self {
         Self { boundary: Uuid::now_v7().simple().to_string(), body: Vec::new() }
     }
+}
 
-    pub(crate) fn add_field(&mut self, name: &str, value: &str) {
+impl Multipart {
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn add_field(&mut self, name: &str, value: &str) {
         self.add_part(&format!("name=\"{}\"", escape_name(name)), None, value.as_bytes());
     }
 
-    pub(crate) fn add_file(&mut self, name: &str, file_name: &str, media_type: &str, bytes: &[u8]) {
+    /// Adds a file. A media type with other characters than such types have becomes that of unknown bytes.
+    pub fn add_file(&mut self, name: &str, file_name: &str, media_type: &str, bytes: &[u8]) {
         let is_valid =
             media_type.bytes().all(|byte| byte.is_ascii_alphanumeric() || MEDIA_TYPE_SYMBOLS.contains(&byte));
         let media_type = if is_valid && !media_type.is_empty() { media_type } else { "application/octet-stream" };
@@ -30,7 +39,8 @@ impl Multipart {
     }
 
     /// Returns the `Content-Type` and the body.
-    pub(crate) fn finish(mut self) -> (String, Vec<u8>) {
+    #[must_use]
+    pub fn finish(mut self) -> (String, Vec<u8>) {
         self.body.extend_from_slice(format!("--{}--\r\n", self.boundary).as_bytes());
         (format!("multipart/form-data; boundary={}", self.boundary), self.body)
     }

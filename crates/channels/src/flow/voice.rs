@@ -1,0 +1,108 @@
+//! The voice rule of a channel: the words of a voice message, and the voice of an answer.
+
+use quell_engine::channel_origin::DeliveryContext;
+use quell_engine::engine::{MAX_SPEECH_CHARS, SPEECH_MEDIA_TYPE};
+use quell_protocol::{Attachment, AttachmentKind};
+
+use super::reply_delivery::ChatReply;
+use crate::config::SpokenAnswers;
+use crate::format::{LengthUnit, Markup, MessageFormat, split_message};
+
+/// The lines that are spoken, without markup.
+const SPOKEN_LINE: MessageFormat =
+    MessageFormat { markup: Markup::Plain, max_length: 512, length_unit: LengthUnit::Chars };
+
+/// A spoken answer.
+pub(super) struct VoiceMessage {
+    pub(super) attachment: Attachment,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl ChatReply {
+    /// Transcribes a received file, if it is sound and the channel's rule asks for it. Returns a line for the model: the
+    /// words, or why they are not known.
+    pub(super) async fn transcribe(
+        &self,
+        file: &Attachment,
+        bytes: &[u8],
+        context: DeliveryContext<'_>,
+    ) -> Option<String> {
+        let channel = &self.target.channel;
+        let model = channel.config.voice.as_ref()?.transcription_model.as_ref()?;
+        if file.kind != AttachmentKind::Audio {
+            return None;
+        }
+        Some(match self.channels.engine().transcribe(model, file, bytes, context.scope).await {
+            Ok(words) if words.is_empty() => "[nobody speaks in this audio]".to_owned(),
+            Ok(words) => words,
+            Err(error) => {
+                tracing::warn!(channel = channel.name, %error, "a voice message was not transcribed");
+                format!("[the audio could not be transcribed: {error}]")
+            }
+        })
+    }
+
+    /// Speaks an answer, if the channel's rule asks for it. An answer that cannot be spoken is only written.
+    pub(super) async fn speak(&self, answer: &str, context: DeliveryContext<'_>) -> Option<VoiceMessage> {
+        let channel = &self.target.channel;
+        let voice = channel.config.voice.as_ref()?;
+        let model = voice.speech_model.as_ref()?;
+        let is_asked = match voice.spoken_answers {
+            SpokenAnswers::Always => true,
+            SpokenAnswers::ToVoice => self.message.attachments.iter().any(|file| file.kind == AttachmentKind::Audio),
+        };
+        let text = spoken_text(answer);
+        if !is_asked || text.is_empty() {
+            return None;
+        }
+        match self.channels.engine().speak(model, &voice.speaker, &text, context.scope).await {
+            Ok(speech) => {
+                let attachment = Attachment {
+                    kind: AttachmentKind::Audio,
+                    source: "the spoken answer".to_owned(),
+                    name: Some("answer.ogg".to_owned()),
+                    media_type: Some(SPEECH_MEDIA_TYPE.to_owned()),
+                    bytes: u64::try_from(speech.len()).ok(),
+                };
+                Some(VoiceMessage { attachment, bytes: speech })
+            }
+            Err(error) => {
+                tracing::warn!(channel = channel.name, %error, "an answer was not spoken");
+                None
+            }
+        }
+    }
+}
+
+/// As many whole lines of an answer as can be spoken, without markup. The rest of a longer answer is only written.
+fn spoken_text(answer: &str) -> String {
+    let mut text = String::new();
+    for line in split_message(answer, &SPOKEN_LINE) {
+        if text.chars().count() + line.plain.chars().count() >= MAX_SPEECH_CHARS {
+            break;
+        }
+        text.push_str(&line.plain);
+        text.push('\n');
+    }
+    text.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_spoken_without_its_markup() {
+        assert_eq!(spoken_text("# Soup\n\n**Boil** the `water`.\n"), "Soup\nBoil the water.");
+        assert_eq!(spoken_text(" \n"), "");
+    }
+
+    #[test]
+    fn a_long_answer_is_spoken_to_the_end_of_a_line() {
+        let long = "one more word ".repeat(1000);
+        let text = spoken_text(&long);
+        let length = text.chars().count();
+        assert!(length < MAX_SPEECH_CHARS && length > MAX_SPEECH_CHARS - 2 * SPOKEN_LINE.max_length, "{length}");
+        assert!(long.starts_with(&text.replace('\n', " ")) && text.ends_with("word"), "{text}");
+    }
+}

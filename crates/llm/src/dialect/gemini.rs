@@ -1,0 +1,269 @@
+//! Build requests and parse streaming events and whole responses of Google's Gemini API.
+
+use quell_kernel::ToolSpec;
+use quell_kernel::prompt::{self, Prompt};
+use quell_net::SseEvent;
+use quell_protocol::Usage;
+use reqwest::Url;
+use reqwest::header::HeaderName;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Conversation, Dialect, EncodedRequest, ProviderEnvironment, url_below};
+use crate::error_report::ProviderErrorReport;
+use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
+use crate::tool_calls::ToolCallFragment;
+use crate::{FinishReason, ModelCallRequest, ThinkingMode};
+
+#[derive(Debug)]
+pub(crate) struct GeminiContent;
+
+/// One event, or the whole answer of a server that does not stream.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GeminiResponse {
+    #[serde(default, deserialize_with = "null_as_default")]
+    candidates: Vec<GeminiCandidate>,
+    #[serde(default)]
+    prompt_feedback: Value,
+    #[serde(default)]
+    usage_metadata: Value,
+    #[serde(default)]
+    error: Value,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GeminiCandidate {
+    #[serde(default)]
+    index: u64,
+    #[serde(default, deserialize_with = "null_as_default")]
+    content: GeminiParts,
+    #[serde(default, deserialize_with = "null_as_default")]
+    finish_reason: String,
+}
+
+#[derive(Deserialize, Default)]
+struct GeminiParts {
+    #[serde(default, deserialize_with = "null_as_default")]
+    parts: Vec<GeminiPart>,
+}
+
+/// A part: a text or a call. Parts of other kinds have neither, and are ignored.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GeminiPart {
+    #[serde(default, deserialize_with = "null_as_default")]
+    text: String,
+    /// True for reasoning.
+    #[serde(default, deserialize_with = "null_as_default")]
+    thought: bool,
+    #[serde(default, deserialize_with = "null_as_default")]
+    thought_signature: String,
+    #[serde(default)]
+    function_call: Option<GeminiCall>,
+}
+
+#[derive(Deserialize)]
+struct GeminiCall {
+    #[serde(default, deserialize_with = "null_as_default")]
+    id: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    name: String,
+    #[serde(default)]
+    args: Value,
+}
+
+impl Dialect for GeminiContent {
+    fn kind(&self) -> &'static str {
+        "gemini"
+    }
+
+    fn description(&self) -> &'static str {
+        "Google Gemini."
+    }
+
+    fn default_base_url(&self) -> Result<&'static str, &'static str> {
+        Ok("https://generativelanguage.googleapis.com/v1beta")
+    }
+
+    fn environment(&self) -> Option<&'static ProviderEnvironment> {
+        Some(&ProviderEnvironment {
+            provider: "gemini",
+            key_variable: "GEMINI_API_KEY",
+            base_url_variable: "GEMINI_BASE_URL",
+            base_url_suffix: None,
+            default_model: "gemini-2.5-flash",
+        })
+    }
+
+    fn has_thinking(&self) -> bool {
+        true
+    }
+
+    fn key_header(&self, key: &str) -> (HeaderName, String) {
+        (HeaderName::from_static("x-goog-api-key"), key.to_owned())
+    }
+
+    fn encode_conversation(&self, prompt: &Prompt<'_>) -> Conversation {
+        let prompt::gemini::GeminiContents { system, contents } = prompt::gemini::build_contents(prompt);
+        Conversation { system, messages: contents, ..Conversation::default() }
+    }
+
+    fn encode_request(
+        &self,
+        base_url: &Url,
+        model: &str,
+        request: &ModelCallRequest<'_>,
+    ) -> serde_json::Result<EncodedRequest> {
+        let mut url = url_below(base_url, &["models", &format!("{model}:streamGenerateContent")]);
+        url.query_pairs_mut().append_pair("alt", "sse");
+        let mut body = json!({"contents": request.conversation.messages});
+        if !request.conversation.system.is_empty() {
+            body["systemInstruction"] = json!({"parts": [{"text": request.conversation.system}]});
+        }
+        if !request.tools.is_empty() {
+            let declarations: Vec<Value> = request.tools.iter().map(encode_tool).collect();
+            body["tools"] = json!([{"functionDeclarations": declarations}]);
+        }
+        let mut generation = serde_json::Map::new();
+        generation.extend(request.temperature.map(|number| ("temperature".to_owned(), json!(number))));
+        generation.extend(request.max_tokens.map(|number| ("maxOutputTokens".to_owned(), json!(number))));
+        generation.extend(request.thinking.map(|mode| ("thinkingConfig".to_owned(), thinking_setting(mode))));
+        if !generation.is_empty() {
+            body["generationConfig"] = Value::Object(generation);
+        }
+        Ok(EncodedRequest { url, body: serde_json::to_string(&body)? })
+    }
+
+    /// The format has no end mark: the stream ends after the event with the reason.
+    fn apply_event(&self, event: &SseEvent, partial: &mut PartialAnswer) -> Result<StreamStatus, ResponseError> {
+        let data = event.data.trim();
+        if data.is_empty() {
+            return Ok(StreamStatus::More);
+        }
+        let response = serde_json::from_str::<GeminiResponse>(data)
+            .map_err(|error| ResponseError::Unreadable(format!("an event that is no piece of content: {error}")))?;
+        apply_response(response, partial)?;
+        Ok(StreamStatus::More)
+    }
+
+    fn apply_whole_response(&self, body: &[u8], partial: &mut PartialAnswer) -> Result<(), ResponseError> {
+        let response = serde_json::from_slice::<GeminiResponse>(body)
+            .map_err(|error| ResponseError::Unreadable(format!("a body that is no content: {error}")))?;
+        apply_response(response, partial)
+    }
+
+    /// The API answers a request for a stream with a list that holds the error.
+    fn parse_error(&self, body: &str) -> ProviderErrorReport {
+        let of_list = serde_json::from_str::<Vec<Value>>(body).ok().and_then(|list| list.into_iter().next());
+        match of_list {
+            Some(first) => ProviderErrorReport::from_json(first.get("error").unwrap_or(&first)),
+            None => ProviderErrorReport::from_body(body),
+        }
+    }
+
+    fn model_list_url(&self, base_url: &Url) -> Url {
+        let mut url = url_below(base_url, &["models"]);
+        // The API lists 50 models at a time unless the size is set; 1000 is its maximum.
+        url.query_pairs_mut().append_pair("pageSize", "1000");
+        url
+    }
+
+    fn parse_model_list(&self, body: &[u8]) -> Option<Vec<String>> {
+        let list: Value = serde_json::from_slice(body).ok()?;
+        let name = |model: &Value| {
+            let name = model.get("name").and_then(Value::as_str)?;
+            Some(name.strip_prefix("models/").unwrap_or(name).to_owned())
+        };
+        Some(list.get("models")?.as_array()?.iter().filter_map(name).collect())
+    }
+}
+
+fn apply_response(response: GeminiResponse, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
+    if !response.error.is_null() {
+        return Err(ResponseError::Reported(ProviderErrorReport::from_json(&response.error)));
+    }
+    // Each event has a running count, so the last count is the right one.
+    partial.usage = parse_usage(&response.usage_metadata).or(partial.usage);
+    if response.prompt_feedback.get("blockReason").is_some_and(|reason| !reason.is_null()) {
+        partial.has_begun = true;
+        partial.finish_reason = Some(FinishReason::ContentFilter);
+    }
+    // One answer was requested; further candidates are ignored.
+    for candidate in response.candidates.into_iter().filter(|candidate| candidate.index == 0) {
+        partial.has_begun = true;
+        candidate.content.parts.into_iter().try_for_each(|part| apply_part(part, partial))?;
+        if !candidate.finish_reason.is_empty() {
+            partial.finish_reason = Some(parse_finish_reason(candidate.finish_reason, partial.call_count() > 0));
+        }
+    }
+    Ok(())
+}
+
+fn apply_part(part: GeminiPart, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
+    if part.thought {
+        return partial.append_thinking(&part.text);
+    }
+    // A signature without content has no part in the next request to go back on.
+    let has_content = !part.text.trim().is_empty() || part.function_call.is_some();
+    let is_signed = has_content && !part.thought_signature.is_empty();
+    if is_signed {
+        partial.push_block_signature(part.thought_signature)?;
+    }
+    if let Some(GeminiCall { id, name, args }) = part.function_call {
+        let arguments = if args.is_null() { String::new() } else { args.to_string() };
+        // A call comes as a whole, so each one has a number of its own.
+        let index = u64::try_from(partial.call_count()).ok();
+        return partial.append_call_fragment(0, ToolCallFragment { index, id, name, arguments });
+    }
+    partial.append_text(&part.text)?;
+    if is_signed {
+        partial.end_signed_text();
+    }
+    Ok(())
+}
+
+fn parse_finish_reason(reason: String, has_calls: bool) -> FinishReason {
+    match reason.as_str() {
+        "STOP" if has_calls => FinishReason::ToolCalls,
+        "STOP" => FinishReason::Stop,
+        "MAX_TOKENS" => FinishReason::Length,
+        "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "MODEL_ARMOR" => {
+            FinishReason::ContentFilter
+        }
+        reason if reason.starts_with("IMAGE_") => FinishReason::ContentFilter,
+        _ => FinishReason::Other(reason),
+    }
+}
+
+fn parse_usage(usage: &Value) -> Option<Usage> {
+    let count = |name: &str| usage.get(name).and_then(Value::as_u64);
+    let input = [count("promptTokenCount"), count("toolUsePromptTokenCount")];
+    let output = [count("candidatesTokenCount"), count("thoughtsTokenCount")];
+    if input.iter().chain(&output).all(Option::is_none) {
+        return None;
+    }
+    let sum = |counts: [Option<u64>; 2]| counts.into_iter().flatten().fold(0, u64::saturating_add);
+    // The first pieces of an answer may count only the input.
+    let estimated = output.iter().all(Option::is_none);
+    let cached_tokens = count("cachedContentTokenCount").unwrap_or_default();
+    Some(Usage { input_tokens: sum(input), output_tokens: sum(output), cached_tokens, estimated })
+}
+
+fn thinking_setting(mode: ThinkingMode) -> Value {
+    // In this API, -1 lets the model decide.
+    let budget = match mode {
+        ThinkingMode::Adaptive => -1,
+        ThinkingMode::Tokens(budget) => i64::from(budget),
+    };
+    json!({"includeThoughts": true, "thinkingBudget": budget})
+}
+
+/// The API takes JSON Schema in this field; its field `parameters` knows only a part of it.
+fn encode_tool(tool: &ToolSpec) -> Value {
+    json!({"name": tool.name, "description": tool.description, "parametersJsonSchema": &*tool.parameters})
+}
+
+#[cfg(test)]
+mod tests;

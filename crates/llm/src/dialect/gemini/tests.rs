@@ -1,0 +1,136 @@
+//! Events, bodies and requests of the Gemini dialect.
+
+use quell_kernel::turn::{MessageBlock, Thinking};
+use quell_protocol::{AgentId, RunId};
+use rstest::rstest;
+
+use super::*;
+use crate::RawCall;
+use crate::dialect::tests::FedAnswer;
+use crate::tests::shell_tool;
+
+fn parts_event(parts: Value) -> Value {
+    json!({"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0}],
+        "usageMetadata": {"promptTokenCount": 90, "totalTokenCount": 90}, "modelVersion": "gemini-x"})
+}
+
+fn end_event(reason: &str) -> Value {
+    json!({"candidates": [{"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": reason}],
+        "usageMetadata": {"promptTokenCount": 90, "cachedContentTokenCount": 64, "candidatesTokenCount": 12,
+            "thoughtsTokenCount": 30, "totalTokenCount": 132}})
+}
+
+#[test]
+fn signatures_stay_with_the_parts_that_they_came_on() {
+    let fed = FedAnswer::from_events(
+        &GeminiContent,
+        &[
+            parts_event(json!([{"text": "First ls.", "thought": true}])),
+            parts_event(json!([{"text": "I "}, {"text": "look"}])),
+            parts_event(json!([{"text": ".", "thoughtSignature": "c2ln"}, {"text": " Now."}])),
+            parts_event(json!([
+                {"functionCall": {"name": "shell", "args": {"command": "ls"}}, "thoughtSignature": "Y2FsbA=="},
+                {"functionCall": {"id": "b", "name": "shell", "args": {}}},
+                {"functionCall": {"id": "b", "name": "wait"}},
+                {"executableCode": {"code": "1"}},
+            ])),
+            parts_event(json!([{"text": "", "thoughtSignature": "bG9zdA=="}])),
+            end_event("STOP"),
+        ],
+    );
+    assert_eq!(fed.sink.0, ["thinking First ls.", "text I ", "text look", "text .", "text  Now."]);
+    let answer = fed.into_answer();
+    let text = |text: &str| MessageBlock::Text { text: text.into() };
+    let signature = |text: &str| MessageBlock::Thinking(Thinking::BlockSignature { signature: text.into() });
+    let call = |id: Option<&str>, name: &str, arguments: &str| {
+        MessageBlock::Call(RawCall { id: id.map(Into::into), name: name.into(), arguments: arguments.into() })
+    };
+    let expected = [
+        MessageBlock::Thinking(Thinking::Shown { text: "First ls.".into(), signature: None }),
+        text("I look"),
+        signature("c2ln"),
+        text("."),
+        text(" Now."),
+        signature("Y2FsbA=="),
+        call(None, "shell", "{\"command\":\"ls\"}"),
+        call(Some("b"), "shell", "{}"),
+        call(Some("b"), "wait", ""),
+    ];
+    assert_eq!(answer.message.blocks, expected);
+    assert_eq!(answer.finish_reason, FinishReason::ToolCalls);
+    assert_eq!(answer.usage, Some(Usage { input_tokens: 90, output_tokens: 42, cached_tokens: 0, estimated: false }));
+}
+
+#[rstest]
+#[case("STOP", FinishReason::Stop)]
+#[case("MAX_TOKENS", FinishReason::Length)]
+#[case("SAFETY", FinishReason::ContentFilter)]
+#[case("PROHIBITED_CONTENT", FinishReason::ContentFilter)]
+#[case("MALFORMED_FUNCTION_CALL", FinishReason::Other("MALFORMED_FUNCTION_CALL".into()))]
+fn every_reason_has_its_word(#[case] reason: &str, #[case] expected: FinishReason) {
+    assert_eq!(FedAnswer::from_events(&GeminiContent, &[end_event(reason)]).into_answer().finish_reason, expected);
+}
+
+#[test]
+fn a_blocked_prompt_is_a_refusal() {
+    let fed = FedAnswer::from_events(&GeminiContent, &[json!({"promptFeedback": {"blockReason": "SAFETY"}})]);
+    assert!(fed.partial.has_begun);
+    assert_eq!(fed.into_answer().finish_reason, FinishReason::ContentFilter);
+}
+
+#[rstest]
+#[case::alone(r#"{"error":{"code":429,"message":"m","status":"RESOURCE_EXHAUSTED"}}"#)]
+#[case::in_a_list(r#"[{"error":{"code":429,"message":"m","status":"RESOURCE_EXHAUSTED"}}]"#)]
+fn an_error_body_gives_its_words_and_status(#[case] body: &str) {
+    let report = GeminiContent.parse_error(body);
+    assert_eq!((report.status, report.message.as_str()), (Some(429), "m"));
+}
+
+#[test]
+fn an_error_inside_the_stream_is_reported() {
+    let data = r#"{"error":{"code":503,"message":"m","status":"UNAVAILABLE"}}"#;
+    let result = FedAnswer::default().apply(&GeminiContent, "", data);
+    let Err(ResponseError::Reported(report)) = result else { panic!("{result:?}") };
+    assert_eq!((report.status, report.message.as_str()), (Some(503), "m"));
+}
+
+#[rstest]
+#[case::wrong_text(r#"{"candidates":[{"content":{"parts":[{"text":5}]}}]}"#)]
+#[case::wrong_call(r#"{"candidates":[{"content":{"parts":[{"functionCall":"ls"}]}}]}"#)]
+#[case::no_list(r#"{"candidates":{}}"#)]
+fn an_invalid_event_is_unreadable(#[case] data: &str) {
+    let result = FedAnswer::default().apply(&GeminiContent, "", data);
+    assert!(matches!(result, Err(ResponseError::Unreadable(_))), "{result:?}");
+}
+
+#[test]
+fn model_names_lose_their_collection() {
+    let list = br#"{"models":[{"name":"models/gemini-2.5-pro"},{"name":"tunedModels/x"},{}]}"#;
+    assert_eq!(GeminiContent.parse_model_list(list).unwrap(), ["gemini-2.5-pro", "tunedModels/x"]);
+}
+
+#[rstest]
+#[case(ThinkingMode::Adaptive, -1)]
+#[case(ThinkingMode::Tokens(2000), 2000)]
+fn the_request_is_complete(#[case] thinking: ThinkingMode, #[case] budget: i64) {
+    let (run, agent, tools) = (RunId::parse("r").unwrap(), AgentId::parse("main").unwrap(), [shell_tool()]);
+    let contents = vec![json!({"role": "user", "parts": [{"text": "hi"}]})];
+    let conversation = Conversation { system: "Be brief.".into(), messages: contents, ..Conversation::default() };
+    let request = ModelCallRequest {
+        run: &run,
+        agent: &agent,
+        conversation: &conversation,
+        tools: &tools,
+        temperature: Some(0.5),
+        max_tokens: Some(100),
+        thinking: Some(thinking),
+    };
+    let base_url = Url::parse("http://h/v1beta").unwrap();
+    let encoded = GeminiContent.encode_request(&base_url, "gemini-x", &request).unwrap();
+    let expected = json!({"contents": conversation.messages, "systemInstruction": {"parts": [{"text": "Be brief."}]},
+        "tools": [{"functionDeclarations": [{"name": "shell", "description": "Runs a command.",
+            "parametersJsonSchema": {"type": "object"}}]}],
+        "generationConfig": {"temperature": 0.5, "maxOutputTokens": 100,
+            "thinkingConfig": {"includeThoughts": true, "thinkingBudget": budget}}});
+    assert_eq!(serde_json::from_str::<Value>(&encoded.body).unwrap(), expected);
+}

@@ -1,0 +1,344 @@
+//! Build requests and parse streaming events and whole responses of OpenAI's Responses API.
+
+use quell_kernel::ToolSpec;
+use quell_kernel::prompt::{self, Prompt};
+use quell_net::SseEvent;
+use quell_protocol::Usage;
+use reqwest::Url;
+use reqwest::header::{AUTHORIZATION, HeaderName};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Conversation, Dialect, EncodedRequest, url_below};
+use crate::error_report::ProviderErrorReport;
+use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
+use crate::tool_calls::ToolCallFragment;
+use crate::{FinishReason, ModelCallRequest, ThinkingMode};
+
+#[derive(Debug)]
+pub(crate) struct OpenAiResponses;
+
+/// One event. Other events repeat what these say, or are unknown; they are ignored.
+#[derive(Deserialize)]
+#[serde(tag = "type")]
+enum ResponsesEvent {
+    #[serde(rename = "response.output_item.added")]
+    ItemAdded {
+        #[serde(default)]
+        output_index: u64,
+        item: OutputItem,
+    },
+    #[serde(rename = "response.output_item.done")]
+    ItemDone {
+        #[serde(default)]
+        output_index: u64,
+        item: OutputItem,
+    },
+    #[serde(rename = "response.output_text.delta", alias = "response.refusal.delta")]
+    TextDelta { delta: String },
+    #[serde(rename = "response.reasoning_summary_part.added")]
+    SummaryPart {
+        #[serde(default)]
+        summary_index: u64,
+    },
+    #[serde(rename = "response.reasoning_summary_text.delta", alias = "response.reasoning_text.delta")]
+    ThinkingDelta { delta: String },
+    #[serde(rename = "response.function_call_arguments.delta")]
+    ArgumentsDelta {
+        #[serde(default)]
+        output_index: u64,
+        delta: String,
+    },
+    #[serde(rename = "response.completed", alias = "response.incomplete", alias = "response.failed")]
+    End { response: ResponseEnd },
+    #[serde(rename = "response.created", alias = "response.in_progress", alias = "response.queued")]
+    Begin,
+    #[serde(rename = "error")]
+    Error(Value),
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum OutputItem {
+    Message {
+        #[serde(default, deserialize_with = "null_as_default")]
+        content: Vec<Value>,
+    },
+    Reasoning {
+        #[serde(default, deserialize_with = "null_as_default")]
+        id: String,
+        #[serde(default, deserialize_with = "null_as_default")]
+        summary: Vec<Value>,
+        #[serde(default, deserialize_with = "null_as_default")]
+        encrypted_content: String,
+    },
+    FunctionCall {
+        #[serde(default, deserialize_with = "null_as_default")]
+        call_id: String,
+        #[serde(default, deserialize_with = "null_as_default")]
+        name: String,
+        #[serde(default, deserialize_with = "null_as_default")]
+        arguments: String,
+    },
+    /// Such as a search that the provider itself carried out.
+    #[serde(other)]
+    Other,
+}
+
+/// A response at its end. `output` is read only from a whole body.
+#[derive(Deserialize)]
+struct ResponseEnd {
+    #[serde(default, deserialize_with = "null_as_default")]
+    status: String,
+    #[serde(default)]
+    incomplete_details: Value,
+    #[serde(default)]
+    error: Value,
+    #[serde(default)]
+    usage: Value,
+}
+
+#[derive(Deserialize)]
+struct WholeResponse {
+    #[serde(default, deserialize_with = "null_as_default")]
+    output: Vec<OutputItem>,
+    #[serde(flatten)]
+    end: ResponseEnd,
+}
+
+impl Dialect for OpenAiResponses {
+    fn kind(&self) -> &'static str {
+        "openai-responses"
+    }
+
+    fn description(&self) -> &'static str {
+        "OpenAI responses, which keep the reasoning of OpenAI's own models."
+    }
+
+    fn default_base_url(&self) -> Result<&'static str, &'static str> {
+        Ok("https://api.openai.com/v1")
+    }
+
+    fn has_thinking(&self) -> bool {
+        true
+    }
+
+    fn key_header(&self, key: &str) -> (HeaderName, String) {
+        (AUTHORIZATION, format!("Bearer {key}"))
+    }
+
+    fn encode_conversation(&self, prompt: &Prompt<'_>) -> Conversation {
+        let prompt::responses::ResponsesInput { instructions, items } = prompt::responses::build_input(prompt);
+        Conversation { system: instructions, messages: items, ..Conversation::default() }
+    }
+
+    fn encode_request(
+        &self,
+        base_url: &Url,
+        model: &str,
+        request: &ModelCallRequest<'_>,
+    ) -> serde_json::Result<EncodedRequest> {
+        let mut body = json!({
+            "model": model,
+            "input": request.conversation.messages,
+            "stream": true,
+            "store": false,
+            "parallel_tool_calls": true,
+        });
+        let mut set = |name: &str, value: Value| body[name] = value;
+        if !request.conversation.system.is_empty() {
+            set("instructions", json!(request.conversation.system));
+        }
+        if is_reasoning_model(model) {
+            set("include", json!(["reasoning.encrypted_content"]));
+        }
+        if !request.tools.is_empty() {
+            set("tools", request.tools.iter().map(encode_tool).collect());
+        }
+        match request.thinking {
+            // A reasoning model accepts only its default temperature.
+            Some(mode) => set("reasoning", reasoning_setting(mode)),
+            None => request.temperature.into_iter().for_each(|temperature| set("temperature", json!(temperature))),
+        }
+        if let Some(max_tokens) = request.max_tokens {
+            set("max_output_tokens", json!(max_tokens));
+        }
+        Ok(EncodedRequest { url: url_below(base_url, &["responses"]), body: serde_json::to_string(&body)? })
+    }
+
+    fn apply_event(&self, event: &SseEvent, partial: &mut PartialAnswer) -> Result<StreamStatus, ResponseError> {
+        let data = event.data.trim();
+        if data.is_empty() {
+            return Ok(StreamStatus::More);
+        }
+        // Some compatible servers end with the mark of chat completions.
+        if data == "[DONE]" {
+            return Ok(StreamStatus::Done);
+        }
+        let event = serde_json::from_str::<ResponsesEvent>(data).map_err(|error| {
+            ResponseError::Unreadable(format!("an event that is none of the responses API: {error}"))
+        })?;
+        match event {
+            ResponsesEvent::Begin => partial.has_begun = true,
+            ResponsesEvent::ItemAdded { output_index, item } => apply_item_start(output_index, item, partial)?,
+            ResponsesEvent::ItemDone { output_index, item } => apply_item_end(output_index, item, partial)?,
+            ResponsesEvent::TextDelta { delta } => partial.append_text(&delta)?,
+            ResponsesEvent::SummaryPart { summary_index: 0 } | ResponsesEvent::Other => {}
+            ResponsesEvent::SummaryPart { .. } => partial.append_thinking("\n\n")?,
+            ResponsesEvent::ThinkingDelta { delta } => partial.append_thinking(&delta)?,
+            ResponsesEvent::ArgumentsDelta { output_index, delta } => {
+                let fragment = ToolCallFragment { index: Some(output_index), arguments: delta, ..Default::default() };
+                partial.append_call_fragment(0, fragment)?;
+            }
+            ResponsesEvent::End { response } => {
+                apply_end(response, partial)?;
+                return Ok(StreamStatus::Done);
+            }
+            ResponsesEvent::Error(error) => {
+                return Err(ResponseError::Reported(parse_error_report(error.get("error").unwrap_or(&error))));
+            }
+        }
+        Ok(StreamStatus::More)
+    }
+
+    fn apply_whole_response(&self, body: &[u8], partial: &mut PartialAnswer) -> Result<(), ResponseError> {
+        let whole = serde_json::from_slice::<WholeResponse>(body)
+            .map_err(|error| ResponseError::Unreadable(format!("a body that is no response: {error}")))?;
+        for (index, item) in (0..).zip(whole.output) {
+            if let OutputItem::Message { content } = &item {
+                content.iter().try_for_each(|part| partial.append_text(message_text(part)))?;
+            }
+            apply_item_start(index, item.without_content(), partial)?;
+            apply_item_end(index, item, partial)?;
+        }
+        apply_end(whole.end, partial)
+    }
+}
+
+impl OutputItem {
+    /// The item as it begins.
+    fn without_content(&self) -> Self {
+        match self {
+            Self::FunctionCall { call_id, name, .. } => {
+                Self::FunctionCall { call_id: call_id.clone(), name: name.clone(), arguments: String::new() }
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+fn message_text(part: &Value) -> &str {
+    part.get("text").or_else(|| part.get("refusal")).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn apply_item_start(index: u64, item: OutputItem, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
+    partial.has_begun = true;
+    match item {
+        OutputItem::Reasoning { .. } => {
+            partial.begin_signed_thinking();
+            Ok(())
+        }
+        // The arguments follow in pieces.
+        OutputItem::FunctionCall { call_id, name, .. } => partial.append_call_fragment(
+            0,
+            ToolCallFragment { index: Some(index), id: call_id, name, arguments: String::new() },
+        ),
+        OutputItem::Message { .. } | OutputItem::Other => Ok(()),
+    }
+}
+
+fn apply_item_end(index: u64, item: OutputItem, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
+    partial.has_begun = true;
+    match item {
+        OutputItem::Reasoning { id, summary, encrypted_content } => {
+            let text = |part: &Value| part.get("text").and_then(Value::as_str).map(str::to_owned);
+            partial.push_reasoning_item(id, summary.iter().filter_map(text).collect(), encrypted_content)
+        }
+        OutputItem::FunctionCall { call_id, name, arguments } if !partial.has_arguments(index) => {
+            partial.append_call_fragment(0, ToolCallFragment { index: Some(index), id: call_id, name, arguments })
+        }
+        OutputItem::FunctionCall { .. } | OutputItem::Message { .. } | OutputItem::Other => Ok(()),
+    }
+}
+
+fn apply_end(response: ResponseEnd, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
+    if !response.error.is_null() || response.status == "failed" {
+        return Err(ResponseError::Reported(parse_error_report(&response.error)));
+    }
+    partial.has_begun = true;
+    partial.usage = parse_usage(&response.usage).or(partial.usage);
+    let reason = response.incomplete_details.get("reason").and_then(Value::as_str).unwrap_or_default();
+    partial.finish_reason = Some(match (response.status.as_str(), reason) {
+        (_, "max_output_tokens") => FinishReason::Length,
+        (_, "content_filter") => FinishReason::ContentFilter,
+        ("completed" | "", "") if partial.call_count() > 0 => FinishReason::ToolCalls,
+        ("completed" | "", "") => FinishReason::Stop,
+        (status, "") => FinishReason::Other(status.to_owned()),
+        (_, reason) => FinishReason::Other(reason.to_owned()),
+    });
+    Ok(())
+}
+
+/// An error report. In a stream there is no HTTP status, so the code of the error determines it.
+fn parse_error_report(error: &Value) -> ProviderErrorReport {
+    let status = match error.get("code").and_then(Value::as_str) {
+        Some("invalid_prompt" | "context_length_exceeded") => Some(400),
+        Some("invalid_api_key") => Some(401),
+        Some("rate_limit_exceeded" | "insufficient_quota") => Some(429),
+        Some("server_error") => Some(500),
+        Some("server_is_overloaded" | "slow_down") => Some(503),
+        // Such as `invalid_image_format` and `image_too_large`.
+        Some(code) if code.contains("image") => Some(400),
+        Some(_) | None => None,
+    };
+    let mut report = ProviderErrorReport::from_json(error);
+    report.status = report.status.or(status);
+    report
+}
+
+fn parse_usage(usage: &Value) -> Option<Usage> {
+    let count = |name: &str| usage.get(name).and_then(Value::as_u64);
+    let (input, output) = (count("input_tokens"), count("output_tokens"));
+    if input.is_none() && output.is_none() {
+        return None;
+    }
+    let cached = usage.pointer("/input_tokens_details/cached_tokens").and_then(Value::as_u64);
+    Some(Usage {
+        input_tokens: input.unwrap_or_default(),
+        output_tokens: output.unwrap_or_default(),
+        cached_tokens: cached.unwrap_or_default(),
+        estimated: false,
+    })
+}
+
+/// False for models of OpenAI that do not reason: they refuse a request for encrypted reasoning.
+fn is_reasoning_model(model: &str) -> bool {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    !["gpt-3", "gpt-4", "chatgpt-4"].iter().any(|old| name.starts_with(old))
+}
+
+/// The API knows levels of effort instead of budgets.
+fn reasoning_setting(mode: ThinkingMode) -> Value {
+    match mode {
+        ThinkingMode::Adaptive => json!({"summary": "auto"}),
+        ThinkingMode::Tokens(0..4096) => json!({"effort": "low", "summary": "auto"}),
+        ThinkingMode::Tokens(4096..16384) => json!({"effort": "medium", "summary": "auto"}),
+        ThinkingMode::Tokens(_) => json!({"effort": "high", "summary": "auto"}),
+    }
+}
+
+/// Strict schemas must list every property as required, which those of tools do not.
+fn encode_tool(tool: &ToolSpec) -> Value {
+    json!({
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": &*tool.parameters,
+        "strict": false,
+    })
+}
+
+#[cfg(test)]
+mod tests;

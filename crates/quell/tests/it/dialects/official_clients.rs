@@ -1,0 +1,59 @@
+//! The scripted model is a server that the official Python clients accept, so that what the dialects are tested with is
+//! the real format. `QUELL_SKIP_MODEL_CLIENTS=1` skips the tests, with a message.
+//!
+//! `cargo xtask test` installs `openai`, `anthropic` and `google-genai` below `target/`.
+
+use quell_testkit::skip::is_switched_off;
+use tokio::time::timeout;
+
+use super::*;
+use crate::npm_packages;
+
+const MISSING_CLIENTS_HELP: &str = "this test needs the clients of model providers below target/tools: `cargo xtask test official_clients` installs \
+    them, or leave it out with QUELL_SKIP_MODEL_CLIENTS=1";
+/// How long the program may take on a busy machine; most of it is the import.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Runs the program with a client against the scripted model, and returns what it printed as JSON.
+async fn run_client(dialect: ModelDialect, model: &ScriptedModel) -> Value {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = folder.join("../../target/tools/model-clients/bin/python");
+    assert!(python.exists(), "{MISSING_CLIENTS_HELP}");
+    let mut program = npm_packages::program_command(python.to_str().unwrap());
+    program.arg(folder.join("tests/it/dialects/official_clients.py"));
+    program.args([dialect.kind(), &format!("http://{}", model.address())]);
+    let ended = timeout(CLIENT_TIMEOUT, program.output()).await;
+    let output = ended.expect("the program did not end in time").expect(MISSING_CLIENTS_HELP);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_str(printed.lines().last().unwrap_or_default())
+        .unwrap_or_else(|error| panic!("{error}: {printed}"))
+}
+
+/// A tool loop: reasoning, text, two calls, and with their results the answer. Then an error inside the stream.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_official_client_accepts_the_scripted_model(
+    #[values(OpenAi, OpenAiResponses, Anthropic, Gemini)] dialect: ModelDialect,
+) {
+    if is_switched_off("QUELL_SKIP_MODEL_CLIENTS") {
+        return;
+    }
+    let model = ScriptedModel::start().await;
+    let look = ScriptedStream::new().thinking("I had better ").thinking("look.").text("I ").text("look.");
+    let look = look.tool_call("call_1", "shell", &json!({"command": "ls ü"}));
+    let look = look.tool_call("call_2", "shell", &json!({"command": "pwd"})).usage(Default::default(), 100, 20);
+    model.script(look.cached_tokens(60).split_arguments(4));
+    model.script(ScriptedStream::new().text("Two files."));
+    model.script(ScriptedResponse::error_inside_stream("I be", "the engine is on fire"));
+    let seen = run_client(dialect, &model).await;
+    let calls = json!([["call_1", "shell", {"command": "ls ü"}], ["call_2", "shell", {"command": "pwd"}]]);
+    assert_eq!((&seen["text"], &seen["calls"]), (&json!("I look."), &calls), "{seen:#}");
+    assert_eq!(seen["thinking"], "I had better look.", "{seen:#}");
+    assert_eq!(seen["usage"], json!({"input": 100, "output": 20, "cached": 60}), "{seen:#}");
+    assert_eq!(seen["answer"], "Two files.", "{seen:#}");
+    assert!(seen["error"].as_str().is_some_and(|error| error.contains("the engine is on fire")), "{seen:#}");
+    // The history that the client sent back is valid, with its reasoning.
+    model.assert_histories_valid();
+    assert!(messages_as_text(model.recorded_requests()[1].messages()).contains(reasoning_mark(dialect)));
+}
