@@ -90,7 +90,7 @@ impl FastMcp {
         let asked = Instant::now();
         let view = self.test.stop_and_wait(&run).await;
         let took = asked.elapsed();
-        println!("stop of a FastMCP call of {tool} -> end of the run: {:.1} ms", took.as_secs_f64() * 1000.0);
+        eprintln!("stop of a FastMCP call of {tool} -> end of the run: {:.1} ms", took.as_secs_f64() * 1000.0);
         assert!(took < scaled_limit(STOP_LIMIT), "{took:?}");
         view
     }
