@@ -82,7 +82,6 @@ impl FastMcp {
     }
 
     /// Stops a run in this tool, whose call is at work by then. Prints how long the run took to end.
-    #[expect(clippy::print_stdout, reason = "the measured time is a result of the test")]
     async fn stop_inside(&self, tool: &str) -> RunView {
         self.test.model.script(ScriptedResponse::tool_call("slow", format!("all__{tool}"), &json!({"seconds": 60})));
         let run = self.test.send(submission("s", "take your time")).await;
