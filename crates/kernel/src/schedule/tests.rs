@@ -1,3 +1,5 @@
+//! Times of schedules: expressions and distances, clock changes, limits, and what is missed.
+
 use proptest::prelude::*;
 use rstest::rstest;
 

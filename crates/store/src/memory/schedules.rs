@@ -1,4 +1,4 @@
-//! Schedules.
+//! Schedules and their firings.
 
 use super::{Data, MemoryStore};
 use crate::{

@@ -1,4 +1,4 @@
-//! Schedules.
+//! Schedules and their firings.
 
 use quell_protocol::Principal;
 use tokio_postgres::Row;

@@ -68,8 +68,8 @@ async fn the_command_line_adds_pauses_and_removes_schedules() {
     };
     quell(&["schedules", "add", "--every", "15m", "--session", "watch", "is the site up?"]);
     let listed: Value = serde_json::from_str(&quell(&["schedules", "--json"])).unwrap();
-    let id = listed["items"][0]["id"].as_str().unwrap().to_owned();
-    assert_fields(&listed["items"][0], &json!({"every": "15m", "sessionKey": "watch", "text": "is the site up?"}));
+    let id = listed[0]["id"].as_str().unwrap().to_owned();
+    assert_fields(&listed[0], &json!({"every": "15m", "sessionKey": "watch", "text": "is the site up?"}));
     quell(&["schedules", "pause", &id]);
     let shown = quell(&["schedules", "show", &id]);
     assert!(shown.contains("paused"), "{shown}");
@@ -78,7 +78,7 @@ async fn the_command_line_adds_pauses_and_removes_schedules() {
     assert!(stopped.contains(&format!("paused the schedule {id}")), "{stopped}");
     quell(&["schedules", "remove", &id]);
     let listed: Value = serde_json::from_str(&quell(&["schedules", "--json"])).unwrap();
-    assert_eq!(listed["items"], json!([]));
+    assert_eq!(listed, json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,7 +107,7 @@ async fn the_answer_of_a_firing_is_sent_into_a_chat() {
     let paused = daemon.api().patch(&path, &json!({"paused": true})).await.expect_status(200);
     let run = daemon.api().run_view(paused["lastRun"].as_str().unwrap()).await;
     assert_eq!(run["sessionKey"], schedule["sessionKey"]);
-    assert_eq!(run["surface"], "api", "{run:#}");
+    assert_eq!(run["surface"], "http", "{run:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
