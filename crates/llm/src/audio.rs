@@ -130,14 +130,14 @@ impl ModelHandle {
 
     async fn send_audio(&self, exchange: AudioExchange) -> Result<Vec<u8>, ModelError> {
         let AudioExchange { url, request, max_bytes } = exchange;
-        // waits: raced in `exchange_audio`, with each chunk below.
+        // waits: raced in `exchange_audio`.
         let sent = request.send().await;
         let mut response = sent.map_err(|error| self.provider.send_failure(&url, &error).error)?;
         let status = response.status();
         let max_bytes = if status.is_success() { max_bytes } else { MAX_ERROR_BYTES };
         let mut body = Vec::new();
         loop {
-            // waits: as above.
+            // waits: for the next bytes, raced in `exchange_audio`.
             match response.chunk().await {
                 Ok(Some(chunk)) if body.len() + chunk.len() <= max_bytes => body.extend_from_slice(&chunk),
                 Ok(None) => break,

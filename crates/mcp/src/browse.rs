@@ -74,20 +74,23 @@ pub async fn browse(
 
 async fn ask(connection: &McpConnection, request: McpBrowseRequest) -> Result<McpBrowseAnswer, ServiceError> {
     let peer = &connection.peer;
-    // waits: each within `ANSWER_TIMEOUT`, in `browse`.
     Ok(match request {
         McpBrowseRequest::Resources => {
+            // waits: within `ANSWER_TIMEOUT`, in `browse`.
             McpBrowseAnswer::Items(peer.list_all_resources().await?.into_iter().map(resource_item).collect())
         }
         McpBrowseRequest::Prompts => {
+            // waits: within `ANSWER_TIMEOUT`, in `browse`.
             McpBrowseAnswer::Items(peer.list_all_prompts().await?.into_iter().map(prompt_item).collect())
         }
         McpBrowseRequest::Resource(uri) => {
+            // waits: within `ANSWER_TIMEOUT`, in `browse`.
             let read = peer.read_resource(ReadResourceRequestParams::new(uri)).await?;
             McpBrowseAnswer::Text(read.contents.iter().map(resource_text).collect::<Vec<_>>().join("\n"))
         }
         McpBrowseRequest::Prompt { name, arguments } => {
             let request = GetPromptRequestParams::new(name).with_arguments(arguments);
+            // waits: within `ANSWER_TIMEOUT`, in `browse`.
             let messages = peer.get_prompt(request).await?.messages;
             let lines = messages.iter().map(|message| {
                 let role = if message.role == Role::User { "user" } else { "assistant" };

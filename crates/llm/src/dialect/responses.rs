@@ -125,6 +125,10 @@ impl Dialect for OpenAiResponses {
         true
     }
 
+    fn has_audio(&self) -> bool {
+        true
+    }
+
     fn key_header(&self, key: &str) -> (HeaderName, String) {
         (AUTHORIZATION, format!("Bearer {key}"))
     }

@@ -1,6 +1,7 @@
 //! Agents in chat networks with the real binary, a scripted model and the networks of the testkit.
 
 mod administration;
+mod coding_task;
 mod draft_networks;
 mod irc;
 mod matrix;

@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("mcp", "process net scope kernel protocol"),
     ("tools", "process net scope kernel protocol"),
     ("engine", "tools mcp llm store bus process net scope kernel protocol"),
-    ("channels", "engine tools store scope kernel protocol"),
+    ("channels", "engine tools store net scope kernel protocol"),
     ("server", "channels engine tools store scope kernel protocol"),
     ("client", "net protocol"),
     ("tui", "client protocol"),
