@@ -63,7 +63,7 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     method(Read, "agent.wait", "runId timeoutMs"),
     method(List, "agents.list", ""),
     open(List, "approvals.list", ""),
-    open(Approve, "approvals.resolve", "id decision scope pattern reason"),
+    open(Approve, "approvals.resolve", "id decision scope pattern reason fields"),
     // `agentId` is accepted and ignored: a key identifies one session whatever its agent is, and an agent's name must
     // never widen a stop. `preserveSideRuns` has no effect, because Quell has no side runs.
     method(Stop, "chat.abort", "sessionKey runId agentId preserveSideRuns force reason stopReason"),
@@ -87,7 +87,7 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     method(Token, "models.list", "agentId view sessionKey"),
     open(List, "node.event", "event payload payloadJSON"),
     open(List, "plugin.approval.list", ""),
-    open(Approve, "plugin.approval.resolve", "id decision scope pattern reason"),
+    open(Approve, "plugin.approval.resolve", "id decision scope pattern reason fields"),
     open(Public, "question.list", ""),
     method(Read, "runs.follow", "runId after"),
     method(Read, "runs.get", "runId"),
