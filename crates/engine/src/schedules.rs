@@ -228,12 +228,20 @@ impl PausedSchedules {
     /// # Cancel safety
     /// Safe: they are stored by a task of the engine.
     pub async fn wait_stored(&self) {
+        self.wait_stored_within(STORE_PAUSES_TIMEOUT).await;
+    }
+
+    /// As [`Self::wait_stored`], for another limit.
+    ///
+    /// # Cancel safety
+    /// Safe: they are stored by a task of the engine.
+    pub(crate) async fn wait_stored_within(&self, limit: Duration) {
         let all_stored = async {
             for progress in &self.0 {
                 let _ = progress.clone().wait_for(|progress| progress.is_stored).await;
             }
         };
-        let _ = timeout(STORE_PAUSES_TIMEOUT, all_stored).await;
+        let _ = timeout(limit, all_stored).await;
     }
 }
 

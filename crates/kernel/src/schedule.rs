@@ -97,7 +97,9 @@ impl ScheduleTiming {
         {
             return Err(ScheduleError::InThePast(time, now));
         }
-        let first = self.next_after(now, now).ok_or(ScheduleError::NeverFires)?;
+        // Distances are counted from a whole second, so that people read short times.
+        let start = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        let first = self.next_after(start, now).ok_or(ScheduleError::NeverFires)?;
         if first.duration_since(now) > to_signed(MAX_DISTANCE) {
             return Err(ScheduleError::TooFar);
         }

@@ -23,6 +23,8 @@ use crate::cluster::{Cluster, PeerAnswer, PeerCall, PeerHandler, PeerStopAnswer,
 /// accepted since.
 const REPEATED_STOP_TIME: Duration = Duration::from_secs(120);
 
+/// Longest wait of an answer to a stop for the pauses of schedules. The asking node waits 1 s for the answer.
+const PEER_PAUSES_TIMEOUT: Duration = Duration::from_millis(400);
 /// How long the view of a run waits for its node.
 const VIEW_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -309,8 +311,9 @@ async fn answer_stop(stopped: Arc<StopResult>, wait: bool, mut answer: PeerAnswe
         let covered = !stopped.tickets.is_empty() || !stopped.background.processes.is_empty();
         serde_json::to_vec(&PeerStopAnswer { answer: build_stop_answer(&stopped), covered }).unwrap_or_default()
     };
-    // waits: the stop has been carried out; a firing of a schedule must not follow its answer.
-    stopped.schedules.wait_stored().await;
+    // waits: the stop has been carried out; a firing of a schedule must not follow its answer. The asking node stores the
+    // same pauses, so an owner without its database still answers in time.
+    stopped.schedules.wait_stored_within(PEER_PAUSES_TIMEOUT).await;
     if answer.send(&build()) && wait {
         let cancelled = answer.cancelled().clone();
         tokio::select! {

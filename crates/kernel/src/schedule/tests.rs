@@ -114,6 +114,12 @@ fn limits_are_checked_when_a_schedule_is_made(#[case] request: ScheduleRequest, 
 }
 
 #[test]
+fn distances_are_counted_from_a_whole_second() {
+    let first = timing(&every("15m")).first_after(time("2026-11-27T06:00:00.642075372Z"), MINUTE).unwrap();
+    assert_eq!(first, time("2026-11-27T06:15:00Z"));
+}
+
+#[test]
 fn what_is_on_time_fires_and_what_is_late_follows_the_policy() {
     let (quarter, due) = (timing(&every("15m")), time("2026-11-27T06:00:00Z"));
     let decide = |now: &str, policy| decide_due(&quarter, due, time(now), policy);

@@ -78,7 +78,7 @@ async fn check_night_watch(server: TestServer) -> TestServer {
 #[case::server(json!({"mcp": ["web"]}), 400, "its MCP server \"web\" is not configured")]
 #[case::partial(json!({"partial": "keeep"}), 400, "keeep")]
 #[case::approval(json!({"approvals": {"shell": "maybe"}}), 400, "maybe")]
-#[case::thinking(json!({"thinkingTokens": 2000}), 400, "only providers of kind \"anthropic\"")]
+#[case::thinking(json!({"thinkingTokens": 2000}), 400, "are asked for thinking")]
 #[case::few_tokens(json!({"thinkingTokens": 20}), 400, "20 is too few")]
 #[case::workdir(json!({"workdir": "/dev/null/x"}), 400, "cannot be made")]
 #[case::skills(json!({"skills": "/etc/skills"}), 400, "skills: \"/etc/skills\" is no folder below the workdir")]

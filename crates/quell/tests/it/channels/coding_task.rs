@@ -88,17 +88,6 @@ impl CodingTask {
         self.telegram.wait_for(part, |it| it.bot_texts(CHAT).iter().any(|text| text.contains(part))).await;
     }
 
-    /// The run that was stopped.
-    async fn stopped_run(&self) -> String {
-        let path = "/api/sessions/telegram_77_77/history";
-        let history = self.fixture.daemon.api().get(path).await.expect_status(200);
-        history["items"][0]["runId"].as_str().unwrap().to_owned()
-    }
-
-    async fn events(&self, run: &str) -> Vec<ReceivedEvent> {
-        self.fixture.daemon.api().run_events(run, 0).await.read_to_end().await.events
-    }
-
     /// The history of the chat, as the page of the docs shows it.
     async fn transcript(&self) -> String {
         let path = "/api/sessions/telegram_77_77/history";
@@ -170,6 +159,8 @@ async fn a_repository_is_mended_stopped_continued_and_undone(
     let task = CodingTask::start(dialect).await;
     task.script_work();
     task.telegram.post_message(CHAT, ANN, "The test of this repository fails. Mend the program.");
+    let run = task.fixture.daemon.api().wait_approval().await["runId"].as_str().unwrap().to_owned();
+    let events = task.fixture.daemon.api().run_events(&run, 0).await;
     task.approve().await;
     task.wait_bot_text("Now I rewrite everything in").await;
     assert_eq!(task.file("add.sh"), PROGRAM.replace('-', "+"));
@@ -183,8 +174,7 @@ async fn a_repository_is_mended_stopped_continued_and_undone(
     task.wait_bot_text("I leave it at that.").await;
     task.fixture.assert_stop_told(5).await;
 
-    let run = task.stopped_run().await;
-    let events = task.events(&run).await;
+    let events = events.read_to_end().await.events;
     assert!(most_at_once(&events) >= 3, "{events:#?}");
     for kind in ["approval.requested", "approval.resolved", "run.ended"] {
         assert!(events.iter().any(|event| event.kind == kind), "{kind}: {events:#?}");
