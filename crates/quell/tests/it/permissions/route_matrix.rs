@@ -66,6 +66,8 @@ struct Matrix {
     names: BTreeMap<&'static str, String>,
     /// A run of `ann` that waits for an approval.
     approval: String,
+    /// A schedule of `ann`.
+    schedule: String,
     ann: TestApiClient,
 }
 
@@ -84,9 +86,12 @@ impl Matrix {
         server.model.script(list_files_call());
         let _waiting = ann.send_message("private", "list").await;
         let approval = server.http.wait_approval().await["id"].as_str().unwrap().to_owned();
+        let schedule = json!({"every": "1h", "text": "a secret question"});
+        let schedule = ann.post("/api/schedules", &schedule).await.expect_status(201);
+        let schedule = schedule["id"].as_str().unwrap().to_owned();
         let names = BTreeMap::from([("key", "private".to_owned()), ("name", "x".to_owned()), ("note", "x".to_owned())]);
         let names = names.into_iter().chain([("sender", "x".to_owned()), ("run", ended)]).collect();
-        Self { server, names, approval, ann }
+        Self { server, names, approval, schedule, ann }
     }
 
     fn path(&self, template: &str) -> String {
@@ -95,6 +100,8 @@ impl Matrix {
             self.names["run"].clone()
         } else if template.starts_with("/api/approvals/") {
             self.approval.clone()
+        } else if template.starts_with("/api/schedules/") {
+            self.schedule.clone()
         } else {
             "main".to_owned()
         };

@@ -458,7 +458,7 @@ pub(super) const ROUTES: &[RouteSpec] = &[
     get(
         List,
         "/api/schedules",
-        "The schedules of the caller; of everybody for admins",
+        "The schedules of the caller; of everybody for those who read all sessions",
         &["200 [ScheduleView] schedules"],
     ),
     post(
