@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
+use crate::access::Caller;
 use crate::channel_origin::{ScheduleCreator, ScheduledDelivery};
 
 /// Attempts of a change when others change the same schedule.
@@ -160,6 +161,28 @@ impl ScheduleTable {
             record.pause(unstored.pause.clone());
         }
         Some(record)
+    }
+
+    /// The schedules that a stop pauses: those that it reaches, and those that runs of their firings have made.
+    fn covered_by(&self, stop: &ScheduleStop) -> Vec<String> {
+        let records: Vec<ScheduleRecord> = self.records.keys().filter_map(|id| self.current(id)).collect();
+        let is_reached = |record: &&ScheduleRecord| stop.reaches(record);
+        let mut reached: BTreeSet<&str> = records.iter().filter(is_reached).map(|it| it.view.id.as_str()).collect();
+        loop {
+            let is_next = |record: &&ScheduleRecord| {
+                let maker = record.view.created_by_run.as_ref().and_then(schedule_of_run);
+                maker.is_some_and(|maker| reached.contains(maker)) && stop.may_pause(record)
+            };
+            let next: Vec<&str> = records.iter().filter(is_next).map(|record| record.view.id.as_str()).collect();
+            let known = reached.len();
+            reached.extend(next);
+            if reached.len() == known {
+                break;
+            }
+        }
+        let is_waiting = |it: &&ScheduleRecord| it.view.paused.is_none() && it.view.next_at.is_some();
+        let waiting = records.iter().filter(is_waiting).map(|record| record.view.id.as_str());
+        waiting.filter(|id| reached.contains(id)).map(str::to_owned).collect()
     }
 
     fn is_pending(&self, id: &str) -> bool {
@@ -448,7 +471,7 @@ impl Schedules {
     /// Safe: it is changed, or not.
     pub async fn patch(
         &self,
-        by: &Principal,
+        caller: &Caller,
         id: &str,
         patch: &SchedulePatch,
     ) -> Result<Option<ScheduleView>, ScheduleChangeError> {
@@ -462,10 +485,14 @@ impl Schedules {
         let changed = self.modify(id, |record| {
             if let Some(text) = &patch.text {
                 record.view.text.clone_from(text);
+                // A text runs with no more rights than those of its author.
+                record.scope = record.scope.min(caller.scope);
             }
             record.view.missed = patch.missed.unwrap_or(record.view.missed);
             match patch.paused {
-                Some(true) => record.pause(SchedulePause { reason: "by hand".to_owned(), by: by.clone() }),
+                Some(true) => {
+                    record.pause(SchedulePause { reason: "by hand".to_owned(), by: caller.principal.clone() })
+                }
                 Some(false) if record.view.paused.is_some() => {
                     let next = record.timing().ok().and_then(|timing| timing.next_after(now, now));
                     is_over = next.is_none();
@@ -551,8 +578,7 @@ impl Schedules {
     /// stopped and is held. In force on this node when this returns; [`Schedules::store_stop`] stores it.
     pub(crate) fn pause_for_stop(&self, stop: &ScheduleStop) -> StoppedSchedules {
         let mut table = self.lock();
-        let ids = table.records.keys().filter(|id| table.current(id).is_some_and(|record| stop.covers(&record)));
-        let ids: Vec<String> = ids.cloned().collect();
+        let ids = table.covered_by(stop);
         for id in &ids {
             let pause = SchedulePause { reason: stop.reason(), by: stop.requester.principal.clone() };
             let since = tokio::time::Instant::now();
@@ -613,6 +639,11 @@ impl Schedules {
     }
 }
 
+/// The schedule whose firing is this run: its run has the id `ID:UNIXTIME`.
+fn schedule_of_run(run: &RunId) -> Option<&str> {
+    run.as_str().rsplit_once(':').map(|(schedule, _)| schedule)
+}
+
 /// A stop, as far as it concerns schedules.
 #[derive(Debug)]
 pub(crate) struct ScheduleStop {
@@ -625,12 +656,14 @@ pub(crate) struct ScheduleStop {
 }
 
 impl ScheduleStop {
-    fn covers(&self, record: &ScheduleRecord) -> bool {
+    fn may_pause(&self, record: &ScheduleRecord) -> bool {
+        self.requester.admin || self.requester.principal == record.view.created_by
+    }
+
+    /// True if the stop concerns this schedule itself, paused or not.
+    fn reaches(&self, record: &ScheduleRecord) -> bool {
         let view = &record.view;
-        if view.paused.is_some() || view.next_at.is_none() {
-            return false;
-        }
-        if !self.requester.admin && self.requester.principal != view.created_by {
+        if !self.may_pause(record) {
             return false;
         }
         let is_of_run = view.created_by_run.as_ref().is_some_and(|run| self.runs.contains(run));

@@ -156,17 +156,19 @@ impl McpCall {
         let id = handle.id.clone();
         let monitor = self.connection.monitor.call_monitor(&id);
         let answered = self.await_answer(&mut handle, &monitor, askable.watch_questions()).await;
-        // From now on the server can ask nobody.
-        drop(askable);
-        match answered {
+        let wait = match answered {
             CallWait::Cancelled(reason) => match handle.rx.try_recv() {
                 // The answer was there when the wait ended, so there is nothing to cancel.
-                Ok(answer) => self.finish(CallWait::Answered(Box::new(answer)), Some(id)).await,
+                Ok(answer) => CallWait::Answered(Box::new(answer)),
+                // The call stays registered meanwhile, so that its late question cannot reach the user of another run.
                 // waits: no longer than the server's grace and the stop ladder of its process.
-                Err(_none) => cancellation::cancel_call(self, handle, monitor, reason).await,
+                Err(_none) => return cancellation::cancel_call(self, handle, monitor, reason).await,
             },
-            wait => self.finish(wait, Some(id)).await,
-        }
+            wait => wait,
+        };
+        // From now on the server can ask nobody.
+        drop(askable);
+        self.finish(wait, Some(id)).await;
     }
 
     /// The data of this call for the time after its run has ended.

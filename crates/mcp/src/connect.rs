@@ -135,6 +135,14 @@ impl rmcp::Service<RoleClient> for McpClientHandler {
     ) -> Result<ClientResult, ErrorData> {
         match request {
             ServerRequest::PingRequest(_) => Ok(ClientResult::empty(())),
+            // It may belong to a call that was stopped, and not to the one that is at work now.
+            ServerRequest::ElicitRequest(_) if self.monitor.has_cancelled_call() => {
+                tracing::info!(
+                    server = self.server,
+                    "a question of an MCP server was cancelled: a stopped call is not over"
+                );
+                Ok(ClientResult::ElicitResult(ElicitResult::new(ElicitationAction::Cancel)))
+            }
             ServerRequest::ElicitRequest(request) => {
                 // waits: in a task of the connection, until the question is answered or withdrawn; no run waits here.
                 let answer = tokio::select! {

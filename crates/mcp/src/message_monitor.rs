@@ -85,6 +85,15 @@ impl MessageMonitor {
         Arc::clone(self.lock_calls().by_id.entry(id.clone()).or_default())
     }
 
+    /// True while the server may still be at work for a call that was cancelled.
+    pub(super) fn has_cancelled_call(&self) -> bool {
+        let calls = self.lock_calls();
+        calls.by_id.values().any(|monitor| {
+            let state = monitor.lock_state();
+            state.cancelled && state.late_answer.is_none()
+        })
+    }
+
     /// Forgets a call that is over.
     pub(super) fn forget_call(&self, id: &RequestId) {
         self.lock_calls().by_id.remove(id);

@@ -88,6 +88,12 @@ impl McpSignIn {
                 respond(&mut connection, "404 Not Found", "Nothing is here.").await;
                 continue;
             }
+            if !self.is_own_callback(&path) {
+                // waits: for the same command.
+                respond(&mut connection, "400 Bad Request", "This does not belong to the sign-in that waits here.")
+                    .await;
+                continue;
+            }
             // waits: for the authorization server, which the library bounds.
             let outcome = self.exchange(&path).await;
             let (status, text) = match &outcome {
@@ -98,6 +104,16 @@ impl McpSignIn {
             respond(&mut connection, status, &text).await;
             return outcome;
         }
+    }
+
+    /// True if the request has the state of this sign-in, which nobody else knows (RFC 6749, 10.12).
+    fn is_own_callback(&self, path: &str) -> bool {
+        let state_of = |url: &str| {
+            let url = url::Url::parse(url).ok()?;
+            url.query_pairs().find(|(key, _)| key == "state").map(|(_, value)| value.into_owned())
+        };
+        let own = state_of(&self.session.auth_url);
+        own.is_some() && state_of(&format!("http://127.0.0.1{path}")) == own
     }
 
     async fn exchange(&self, path: &str) -> Result<(), String> {

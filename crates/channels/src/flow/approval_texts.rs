@@ -519,6 +519,8 @@ mod tests {
         assert!(!message.offers(Decision::Allow) && message.offers(Decision::Deny));
         assert!(ApprovalMessage::new(&question_row(Vec::new()), &FORMAT, english).offers(Decision::Allow));
         assert_eq!(denied_text(&row, english), "🚫 Declined: `files__ask` goes on without an answer.");
-        assert_eq!(allowed_text(&row, AllowanceScope::Once, ChatLanguage::Korean), "✅ 답했습니다: `files__ask`.");
+        let mut answered = row;
+        answered.allowed_by.push(by("paper:bob"));
+        assert_eq!(allowed_text(&answered, AllowanceScope::Once, ChatLanguage::Korean), "✅ 답했습니다: `files__ask`.");
     }
 }

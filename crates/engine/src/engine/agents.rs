@@ -155,8 +155,14 @@ impl Engine {
                     return Err(AgentChangeError::Busy { agent: root.clone(), runs: busy });
                 }
             },
-            AgentRemoval::Force(request) => runs.unenroll_and_stop(&marked, &caller.who(), &request),
+            AgentRemoval::Force(request) => {
+                let mut stopped = runs.unenroll_and_stop(&marked, &caller.who(), &request);
+                let scope = StopScope::Agents { ids: marked.iter().cloned().collect() };
+                self.stop_schedules(&scope, &caller.who(), &request, &mut stopped);
+                stopped
+            }
         };
+        stop_result.schedules.wait_stored().await;
         stop_result.wait_settled().await;
         if let Err(error) = self.inner().store.agents().delete(marked.iter().cloned().collect()).await {
             runs.reenroll(&marked);
@@ -229,6 +235,7 @@ impl Engine {
     ) -> (AgentAbortAnswer, StopResult) {
         let mut stop_result = self.inner().runs.stop_agent_tree(id, &caller.who(), request);
         let tree = StopScope::Agents { ids: self.agent_subtree(id) };
+        self.stop_schedules(&tree, &caller.who(), request, &mut stop_result);
         stop_result.peers = self.ask_peers_to_stop(&tree, caller.who(), request);
         tracing::info!(
             principal = %caller.principal, surface = ?caller.surface, agent = %id, stop_level = ?request.level,

@@ -97,7 +97,7 @@ impl Engine {
         if !self.find_schedule(caller, id).await?.is_some_and(|view| may_manage(caller, &view)) {
             return Ok(None);
         }
-        let changed = self.schedules().patch(&caller.principal, id, patch).await?;
+        let changed = self.schedules().patch(caller, id, patch).await?;
         let action = match patch.paused {
             Some(true) => Action::PauseSchedule,
             Some(false) => Action::ResumeSchedule,
@@ -153,18 +153,23 @@ impl Engine {
     }
 
     /// Fires what is due, one schedule after the other.
+    /// One that fails does not hold up the others. Returns the last error.
     async fn fire_due_schedules(&self, permit: &DutyPermit) -> Result<(), StoreError> {
         self.schedules().store_pauses().await;
+        let mut outcome = Ok(());
         for record in self.schedules().reload().await? {
             let (Some(next_at), None) = (record.next_at(), &record.view.paused) else { continue };
             if !permit.permits_work() || !self.permits_work() || !self.is_open() {
-                return Ok(());
+                return outcome;
             }
-            if next_at <= self.schedules().now() {
-                self.fire_if_due(&record.view.id).await?;
+            if next_at <= self.schedules().now()
+                && let Err(error) = self.fire_if_due(&record.view.id).await
+            {
+                tracing::error!(schedule = record.view.id, %error, "a schedule that is due could not fire; it is tried again");
+                outcome = Err(error);
             }
         }
-        Ok(())
+        outcome
     }
 
     async fn fire_if_due(&self, id: &str) -> Result<(), StoreError> {
@@ -293,11 +298,12 @@ impl Engine {
             None => None,
             Some(delivery) => match self.schedules().delivery() {
                 None => {
-                    return Ok(FiringOutcome::Refused(format!("there is no channel {:?} any more", delivery.channel)));
+                    return Ok(FiringOutcome::Later(format!("there is no channel {:?}", delivery.channel)));
                 }
                 Some(channels) => match channels.new_origin(delivery, view, &run) {
                     Ok(origin) => Some(origin),
-                    Err(why) => return Ok(FiringOutcome::Refused(why)),
+                    // Right after a start, and after a reload, a channel is not at work yet.
+                    Err(why) => return Ok(FiringOutcome::Later(why)),
                 },
             },
         };

@@ -403,6 +403,30 @@ async fn a_stop_of_a_session_pauses_the_schedules_that_it_made() {
     scheduled.test.close().await;
 }
 
+/// The session makes a schedule, and the run of its firing another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_reaches_the_schedules_that_firings_have_made() {
+    let scheduled = ScheduleTest::start().await;
+    let add =
+        |text: &str, every: &str| ScriptedResponse::tool_call("c1", "cron_add", &json!({"text": text, "every": every}));
+    scheduled.test.model.script(add("make another one", "1h")).script(ScriptedResponse::text("made"));
+    scheduled.test.model.script(add("the other one", "3h")).script(ScriptedResponse::text("made, too"));
+    let sent = scheduled.test.engine.submit(&admin(), submission("s", "look from time to time")).await.unwrap();
+    let SubmitOutcome::Accepted(sent) = sent else { panic!("{sent:?}") };
+    scheduled.test.wait_ended(&sent.run_id).await;
+    let listed = scheduled.test.engine.list_schedules(&admin()).await.unwrap();
+    let first = listed.into_iter().next().unwrap();
+    scheduled.pass(60);
+    scheduled.wait_fired(&first.id, 1).await;
+    let scope = StopScope::whole_session(parse_session_key("s"));
+    let mut stopped = scheduled.test.engine.stop(&admin(), &scope, &stop_ask(StopLevel::Gentle));
+    stopped.wait_carried_out().await;
+    assert_eq!(stopped.schedules.ids().len(), 2);
+    let listed = scheduled.test.engine.list_schedules(&admin()).await.unwrap();
+    assert!(listed.len() == 2 && listed.iter().all(|view| view.paused.is_some()), "{listed:#?}");
+    scheduled.test.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schedule_that_is_due_in_a_shutdown_fires_after_it() {
     let scheduled = ScheduleTest::start().await;

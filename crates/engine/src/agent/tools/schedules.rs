@@ -109,6 +109,9 @@ impl ToolArguments for CronRemoveArgs {
 
 impl RunTool for CronRemoveArgs {
     async fn call(self, run: &AgentLoop<'_>) -> Result<ToolOutput, Cancelled> {
+        if run.writer.run().parent.is_some() {
+            return Ok(ToolOutput::error("A sub-run removes no schedules. Ask the agent that started it.".to_owned()));
+        }
         let principal = &run.writer.run().principal;
         let remove = async {
             // waits: raced below, together with the deletion.

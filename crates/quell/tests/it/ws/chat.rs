@@ -58,9 +58,14 @@ async fn a_client_that_joins_midway_gets_the_whole_text() {
     server.model.script(gated_response("go"));
     let run = server.send_message("s", "hello").await;
     server.model.request_at(0).wait_paused().await;
-    server.http.run_events(&run, 0).await.wait_for("text.delta").await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    assert_eq!(client.call("chat.history", json!({"sessionKey": "s"})).await["inFlightRun"]["text"], "begun");
+    loop {
+        let history = client.call("chat.history", json!({"sessionKey": "s"})).await;
+        assert_eq!(history["inFlightRun"]["runId"], run);
+        if history["inFlightRun"]["text"] == "begun" {
+            break;
+        }
+    }
     server.model.open_gate("go");
     let delta = client.wait_event_with("chat", "state", "delta").await;
     assert_eq!(delta["message"]["content"][0]["text"], "begun and done");
