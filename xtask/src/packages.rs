@@ -328,10 +328,11 @@ mod tests {
     const IRC: &PackageGroup = &GROUPS[1];
     const MATRIX: &PackageGroup = &GROUPS[2];
     const OPENAPI: &PackageGroup = &GROUPS[3];
-    const MCP: &PackageGroup = &GROUPS[4];
-    const POSTGRES: &PackageGroup = &GROUPS[5];
-    const NATS: &PackageGroup = &GROUPS[6];
-    const NODES: &PackageGroup = &GROUPS[7];
+    const MODEL_CLIENTS_GROUP: &PackageGroup = &GROUPS[4];
+    const MCP: &PackageGroup = &GROUPS[5];
+    const POSTGRES: &PackageGroup = &GROUPS[6];
+    const NATS: &PackageGroup = &GROUPS[7];
+    const NODES: &PackageGroup = &GROUPS[8];
 
     fn package_state<'a>(group: &'static PackageGroup, names: &[&str], filters: &'a [String]) -> PackageState<'a> {
         let missing = group.packages.iter().filter(|package| names.contains(&package.name)).collect();
@@ -376,6 +377,7 @@ mod tests {
             (MATRIX, "python3", "openapi", Nothing),
             (MATRIX, "python3", "channel", Install(vec!["python3"])),
             (OPENAPI, "python3", "matrix", Nothing),
+            (MODEL_CLIENTS_GROUP, "python3", "dialects::official_clients", Install(vec!["python3"])),
             (MCP, "python3", "mcp::real_servers", Install(vec!["python3"])),
             (OPENAPI, "python3", "openapi", Install(vec!["python3"])),
             (POSTGRES, "postgresql", "tidy", Nothing),

@@ -57,7 +57,7 @@ fn anthropic_fixture(fake: &FakeModelServer) -> ModelCallFixture {
     })
 }
 
-const REPORTED_USAGE: Usage = Usage { input_tokens: 100, output_tokens: 7, cached_tokens: 0, estimated: false };
+const REPORTED_USAGE: Usage = Usage { input_tokens: 100, output_tokens: 7, cached_tokens: 90, estimated: false };
 
 #[tokio::test]
 async fn an_answer_streams_and_is_counted_at_both_ends() {
@@ -105,7 +105,7 @@ async fn a_stream_that_ends_too_early_is_truncated_and_costs_its_input(
     let fake = FakeModelServer::start(vec![[vec![stream_head()], events].concat()]).await;
     let (error, sink) = anthropic_fixture(&fake).failure().await;
     assert!(matches!(error, ModelError::Truncated { .. }), "{error:?}");
-    assert_eq!(sink.usages, [Usage { input_tokens: 100, output_tokens: output, cached_tokens: 0, estimated: true }]);
+    assert_eq!(sink.usages, [Usage { input_tokens: 100, output_tokens: output, cached_tokens: 90, estimated: true }]);
     assert_eq!((sink.retries.len(), fake.requests().len()), (0, 1));
 }
 
@@ -197,5 +197,5 @@ async fn a_stop_in_the_middle_closes_the_socket_and_accounts_for_the_step() {
     let fake = FakeModelServer::start(vec![vec![stream_head(), start_step(), text_step("12345")]]).await;
     let fixture = anthropic_fixture(&fake);
     let sink = stop_after_first_piece(&fake, &fixture).await;
-    assert_eq!(sink.usages, [Usage { input_tokens: 100, output_tokens: 2, cached_tokens: 0, estimated: true }]);
+    assert_eq!(sink.usages, [Usage { input_tokens: 100, output_tokens: 2, cached_tokens: 90, estimated: true }]);
 }

@@ -136,11 +136,13 @@ fn every_reason_has_its_word(#[case] reason: &str, #[case] expected: FinishReaso
 #[case::only_at_the_start(json!({"input_tokens": 7, "output_tokens": 1}), Value::Null, None)]
 #[case::nowhere(Value::Null, Value::Null, None)]
 fn both_ends_count(#[case] first: Value, #[case] last: Value, #[case] counted: Option<(u64, u64)>) {
+    let cached = |usage: &Value| usage["cache_read_input_tokens"].as_u64();
+    let cached_tokens = cached(&last).or(cached(&first)).unwrap_or_default();
     let usage = answer_from_events(&[message_start(first), message_delta("end_turn", last)]).usage;
     let expected = counted.map(|(input_tokens, output_tokens)| Usage {
         input_tokens,
         output_tokens,
-        cached_tokens: 0,
+        cached_tokens,
         estimated: false,
     });
     assert_eq!(usage, expected);

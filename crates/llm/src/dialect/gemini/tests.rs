@@ -58,7 +58,7 @@ fn signatures_stay_with_the_parts_that_they_came_on() {
     ];
     assert_eq!(answer.message.blocks, expected);
     assert_eq!(answer.finish_reason, FinishReason::ToolCalls);
-    assert_eq!(answer.usage, Some(Usage { input_tokens: 90, output_tokens: 42, cached_tokens: 0, estimated: false }));
+    assert_eq!(answer.usage, Some(Usage { input_tokens: 90, output_tokens: 42, cached_tokens: 64, estimated: false }));
 }
 
 #[rstest]

@@ -83,7 +83,7 @@ fn reasoning_text_and_parallel_calls_keep_their_order() {
     ];
     assert_eq!(answer.message.blocks, expected);
     assert_eq!(answer.finish_reason, FinishReason::ToolCalls);
-    assert_eq!(answer.usage, Some(Usage { input_tokens: 90, output_tokens: 42, cached_tokens: 0, estimated: false }));
+    assert_eq!(answer.usage, Some(Usage { input_tokens: 90, output_tokens: 42, cached_tokens: 64, estimated: false }));
 }
 
 #[rstest]
