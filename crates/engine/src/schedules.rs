@@ -24,7 +24,6 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use crate::access::Caller;
 use crate::channel_origin::{ScheduleCreator, ScheduledDelivery};
 
 /// Attempts of a change when others change the same schedule.
@@ -471,7 +470,7 @@ impl Schedules {
     /// Safe: it is changed, or not.
     pub async fn patch(
         &self,
-        caller: &Caller,
+        author: PatchAuthor<'_>,
         id: &str,
         patch: &SchedulePatch,
     ) -> Result<Option<ScheduleView>, ScheduleChangeError> {
@@ -486,12 +485,12 @@ impl Schedules {
             if let Some(text) = &patch.text {
                 record.view.text.clone_from(text);
                 // A text runs with no more rights than those of its author.
-                record.scope = record.scope.min(caller.scope);
+                record.scope = record.scope.min(author.scope);
             }
             record.view.missed = patch.missed.unwrap_or(record.view.missed);
             match patch.paused {
                 Some(true) => {
-                    record.pause(SchedulePause { reason: "by hand".to_owned(), by: caller.principal.clone() })
+                    record.pause(SchedulePause { reason: "by hand".to_owned(), by: author.principal.clone() })
                 }
                 Some(false) if record.view.paused.is_some() => {
                     let next = record.timing().ok().and_then(|timing| timing.next_after(now, now));
@@ -637,6 +636,13 @@ impl Schedules {
     fn lock(&self) -> MutexGuard<'_, ScheduleTable> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Who changes a schedule, and with which rights.
+#[derive(Debug, Clone, Copy)]
+pub struct PatchAuthor<'a> {
+    pub principal: &'a Principal,
+    pub scope: AccessLevel,
 }
 
 /// The schedule whose firing is this run: its run has the id `ID:UNIXTIME`.

@@ -6,7 +6,7 @@ use quell_engine::schedules::ScheduleChangeError;
 use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_kernel::channel::commands::ScheduleEdit;
 use quell_protocol::ErrorCode;
-use quell_protocol::api::AccessLevel;
+use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::schedule::{SchedulePatch, ScheduleView};
 use quell_store::StoreError;
 
@@ -25,7 +25,7 @@ pub(super) struct SenderSchedules<'a> {
 impl<'a> SenderSchedules<'a> {
     pub(super) fn new(engine: &'a Engine, sender: Caller, language: ChatLanguage) -> Self {
         let scope = sender.scope.min(AccessLevel::Write);
-        Self { engine, sender: Caller { scope, ..sender }, language }
+        Self { engine, sender: Caller { scope, grants: Grants::NONE, ..sender }, language }
     }
 
     /// # Cancel safety

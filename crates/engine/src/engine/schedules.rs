@@ -24,8 +24,8 @@ use super::{
 use crate::access::RequestOrigin;
 use crate::channel_origin::ScheduleCreator;
 use crate::schedules::{
-    PauseProgress, PausedSchedules, ScheduleChangeError, ScheduleRecord, ScheduleStop, Schedules, StoppedSchedules,
-    to_stored,
+    PatchAuthor, PauseProgress, PausedSchedules, ScheduleChangeError, ScheduleRecord, ScheduleStop, Schedules,
+    StoppedSchedules, to_stored,
 };
 
 /// The name of the duty in a cluster.
@@ -97,7 +97,8 @@ impl Engine {
         if !self.find_schedule(caller, id).await?.is_some_and(|view| may_manage(caller, &view)) {
             return Ok(None);
         }
-        let changed = self.schedules().patch(caller, id, patch).await?;
+        let author = PatchAuthor { principal: &caller.principal, scope: caller.scope };
+        let changed = self.schedules().patch(author, id, patch).await?;
         let action = match patch.paused {
             Some(true) => Action::PauseSchedule,
             Some(false) => Action::ResumeSchedule,

@@ -3,6 +3,7 @@
 mod surfaces;
 
 use quell_engine::engine::{Caller, StopResult, SubmitOutcome};
+use quell_protocol::api::Grants;
 use quell_protocol::schedule::{MissedPolicy, SchedulePatch, ScheduleRequest, ScheduleView};
 use quell_scope::clock::{Clock, SkippedTime};
 use quell_store::RunListFilter;
@@ -267,7 +268,8 @@ async fn a_stop_of_a_run_pauses_the_schedules_that_it_made() {
 async fn a_schedule_whose_creator_has_no_token_is_paused() {
     let scheduled = ScheduleTest::start().await;
     let schedule = scheduled.test.engine.create_schedule(&alice(), every_hour("hello")).await.unwrap();
-    assert_eq!(scheduled.test.engine.find_schedule(&bob(), &schedule.id).await, Ok(None), "it is private");
+    let stranger = Caller { grants: Grants::NONE, ..bob() };
+    assert_eq!(scheduled.test.engine.find_schedule(&stranger, &schedule.id).await, Ok(None), "it is private");
     scheduled.pass(60);
     let view = scheduled.wait(&schedule.id, "the pause", |view| view.paused.is_some()).await;
     assert_eq!(view.fired, 0);
