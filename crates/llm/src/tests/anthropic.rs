@@ -181,7 +181,7 @@ async fn an_answer_that_is_no_stream_counts_too() {
         FakeModelServer::start(vec![plain_response("200 OK", "content-type: application/json\r\n", &body)]).await;
     let (answer, sink) = anthropic_fixture(&fake).answer().await;
     assert_eq!((answer.message.text().as_str(), answer.finish_reason), ("whole", FinishReason::Length));
-    assert_eq!(sink.usages, [REPORTED_USAGE]);
+    assert_eq!(sink.usages, [Usage { cached_tokens: 0, ..REPORTED_USAGE }]);
 }
 
 #[tokio::test]
