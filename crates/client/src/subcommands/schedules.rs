@@ -62,7 +62,7 @@ struct AddScheduleArgs {
     /// Fire once at this time, such as 2027-01-01T09:00
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
-    /// The time zone, such as Europe/Berlin; that of [schedules] if absent
+    /// The time zone, such as Europe/Berlin; that of `[schedules]` if absent
     #[arg(long, value_name = "ZONE")]
     timezone: Option<String>,
     /// The session of the runs; one of its own if absent

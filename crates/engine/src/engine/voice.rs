@@ -40,8 +40,8 @@ impl Engine {
         Ok(model.transcribe(recording, scope).await?)
     }
 
-    /// Speaks a text of at most [`MAX_SPEECH_CHARS`] characters with the model `provider/model`, in the voice that the
-    /// provider calls `speaker`. The result has the [`SPEECH_MEDIA_TYPE`].
+    /// Speaks a text of at most [`quell_llm::MAX_SPEECH_CHARS`] characters with the model `provider/model`, in the voice
+    /// that the provider calls `speaker`. The result has the [`quell_llm::SPEECH_MEDIA_TYPE`].
     ///
     /// # Errors
     /// [`VoiceError`]: the model cannot speak, or did not.
