@@ -15,6 +15,7 @@ use std::fmt;
 
 use quell_kernel::prompt::{ImageUsage, Prompt};
 use quell_net::SseEvent;
+use quell_protocol::Usage;
 use reqwest::Url;
 use reqwest::header::HeaderName;
 use serde_json::Value;
@@ -147,4 +148,20 @@ pub(super) fn url_below(base_url: &Url, segments: &[&str]) -> Url {
         path.pop_if_empty().extend(segments);
     }
     url
+}
+
+/// Reads a count of tokens in either of OpenAI's formats, by the names of its fields. `None` if there is no count.
+fn read_usage(usage: &Value, input_field: &str, output_field: &str) -> Option<Usage> {
+    let count = |name: &str| usage.get(name).and_then(Value::as_u64);
+    let (input, output) = (count(input_field), count(output_field));
+    if input.is_none() && output.is_none() {
+        return None;
+    }
+    let cached = usage.pointer(&format!("/{input_field}_details/cached_tokens")).and_then(Value::as_u64);
+    Some(Usage {
+        input_tokens: input.unwrap_or_default(),
+        output_tokens: output.unwrap_or_default(),
+        cached_tokens: cached.unwrap_or_default(),
+        estimated: false,
+    })
 }

@@ -51,8 +51,8 @@ impl ChatReply {
             SpokenAnswers::Always => true,
             SpokenAnswers::ToVoice => self.message.attachments.iter().any(|file| file.kind == AttachmentKind::Audio),
         };
-        let text = spoken_text(answer);
-        if !is_asked || text.is_empty() {
+        let text = if is_asked { spoken_text(answer) } else { return None };
+        if text.is_empty() {
             return None;
         }
         match self.channels.engine().speak(model, &voice.speaker, &text, context.scope).await {

@@ -11,7 +11,9 @@ use super::Engine;
 pub enum VoiceError {
     #[error(transparent)]
     UnknownModel(#[from] UnknownModel),
-    #[error("the provider of `{0}` has no audio endpoints; name a model of a provider of the kind \"openai\"")]
+    #[error(
+        "the provider of `{0}` has no audio endpoints; name a model of a provider of the kind \"openai\" or \"openai-responses\""
+    )]
     NoAudio(String),
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -3,13 +3,12 @@
 use quell_kernel::ToolSpec;
 use quell_kernel::prompt::{self, Prompt};
 use quell_net::SseEvent;
-use quell_protocol::Usage;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Conversation, Dialect, EncodedRequest, ProviderEnvironment, url_below};
+use super::{Conversation, Dialect, EncodedRequest, ProviderEnvironment, read_usage, url_below};
 use crate::error_report::ProviderErrorReport;
 use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
 use crate::tool_calls::ToolCallFragment;
@@ -218,7 +217,7 @@ fn apply_chunk(chunk: OpenAiChunk, partial: &mut PartialAnswer) -> Result<(), Re
         return Err(ResponseError::Reported(ProviderErrorReport::from_json(&chunk.error)));
     }
     // Some servers send a running count with each chunk, so the last count is the right one.
-    partial.usage = parse_usage(&chunk.usage).or(partial.usage);
+    partial.usage = read_usage(&chunk.usage, "prompt_tokens", "completion_tokens").or(partial.usage);
     // One answer was requested; further choices are ignored.
     for choice in chunk.choices.into_iter().filter(|choice| choice.index == 0) {
         partial.has_begun = true;
@@ -289,21 +288,6 @@ fn parse_finish_reason(reason: String) -> FinishReason {
         "content_filter" => FinishReason::ContentFilter,
         _ => FinishReason::Other(reason),
     }
-}
-
-fn parse_usage(usage: &Value) -> Option<Usage> {
-    let count = |name: &str| usage.get(name).and_then(Value::as_u64);
-    let (input, output) = (count("prompt_tokens"), count("completion_tokens"));
-    if input.is_none() && output.is_none() {
-        return None;
-    }
-    let cached = usage.pointer("/prompt_tokens_details/cached_tokens").and_then(Value::as_u64);
-    Some(Usage {
-        input_tokens: input.unwrap_or_default(),
-        output_tokens: output.unwrap_or_default(),
-        cached_tokens: cached.unwrap_or_default(),
-        estimated: false,
-    })
 }
 
 #[cfg(test)]

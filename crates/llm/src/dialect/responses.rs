@@ -3,13 +3,12 @@
 use quell_kernel::ToolSpec;
 use quell_kernel::prompt::{self, Prompt};
 use quell_net::SseEvent;
-use quell_protocol::Usage;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Conversation, Dialect, EncodedRequest, url_below};
+use super::{Conversation, Dialect, EncodedRequest, read_usage, url_below};
 use crate::error_report::ProviderErrorReport;
 use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
 use crate::tool_calls::ToolCallFragment;
@@ -272,7 +271,7 @@ fn apply_end(response: ResponseEnd, partial: &mut PartialAnswer) -> Result<(), R
         return Err(ResponseError::Reported(parse_error_report(&response.error)));
     }
     partial.has_begun = true;
-    partial.usage = parse_usage(&response.usage).or(partial.usage);
+    partial.usage = read_usage(&response.usage, "input_tokens", "output_tokens").or(partial.usage);
     let reason = response.incomplete_details.get("reason").and_then(Value::as_str).unwrap_or_default();
     partial.finish_reason = Some(match (response.status.as_str(), reason) {
         (_, "max_output_tokens") => FinishReason::Length,
@@ -300,21 +299,6 @@ fn parse_error_report(error: &Value) -> ProviderErrorReport {
     let mut report = ProviderErrorReport::from_json(error);
     report.status = report.status.or(status);
     report
-}
-
-fn parse_usage(usage: &Value) -> Option<Usage> {
-    let count = |name: &str| usage.get(name).and_then(Value::as_u64);
-    let (input, output) = (count("input_tokens"), count("output_tokens"));
-    if input.is_none() && output.is_none() {
-        return None;
-    }
-    let cached = usage.pointer("/input_tokens_details/cached_tokens").and_then(Value::as_u64);
-    Some(Usage {
-        input_tokens: input.unwrap_or_default(),
-        output_tokens: output.unwrap_or_default(),
-        cached_tokens: cached.unwrap_or_default(),
-        estimated: false,
-    })
 }
 
 /// False for models of OpenAI that do not reason: they refuse a request for encrypted reasoning.

@@ -1,5 +1,6 @@
 //! Events of the OpenAI dialect, with the habits of its servers.
 
+use quell_protocol::Usage;
 use rstest::rstest;
 use serde_json::json;
 

@@ -1,7 +1,7 @@
 //! Events, bodies and requests of the Responses dialect.
 
 use quell_kernel::turn::{MessageBlock, Thinking};
-use quell_protocol::{AgentId, RunId};
+use quell_protocol::{AgentId, RunId, Usage};
 use rstest::rstest;
 
 use super::*;
