@@ -87,6 +87,8 @@ pub struct LiveRun {
     progress: watch::Sender<RunProgress>,
     acceptance: watch::Sender<Acceptance>,
     seq: watch::Sender<u64>,
+    /// `seq` of its newest `approval.requested`.
+    approval_seq: watch::Sender<u64>,
 }
 
 struct LiveRunState {
@@ -213,6 +215,7 @@ impl LiveRun {
             progress: watch::Sender::new(RunProgress::Accepted),
             acceptance: watch::Sender::new(Acceptance::Pending),
             seq: watch::Sender::new(0),
+            approval_seq: watch::Sender::new(0),
         }
     }
 
@@ -230,6 +233,15 @@ impl LiveRun {
     pub async fn wait_for_progress(&self, goal: RunProgress) {
         // The sender lives in `self`, so waiting cannot fail.
         let _ = self.progress.subscribe().wait_for(|now| *now >= goal).await;
+    }
+
+    /// Waits until the run has asked for an approval in an event after `seq`.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_for_approval_after(&self, seq: u64) {
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = self.approval_seq.subscribe().wait_for(|newest| *newest > seq).await;
     }
 
     pub fn progress(&self) -> RunProgress {
@@ -501,6 +513,9 @@ impl LiveRun {
         let event = Arc::new(event);
         state.events.push(Arc::clone(&event));
         self.seq.send_replace(event.seq);
+        if let EventKind::ApprovalRequested { .. } = event.kind {
+            self.approval_seq.send_replace(event.seq);
+        }
         self.hub.publish(&EngineNotice::Run(event));
     }
 

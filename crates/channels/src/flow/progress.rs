@@ -112,10 +112,11 @@ impl ProgressView<'_> {
         loop {
             let drafts = draft_guard.is_some() && is_writing;
             // Before the next edit is allowed, the chat cannot show new text: until then, events are not read one by
-            // one.
+            // one. Only a call that waits for somebody is shown at once.
             let is_waiting =
                 drafts && !self.reply.target.channel.config.show_tool_calls && Instant::now() < draft_text.next_edit_at;
             let due = is_waiting || (drafts && draft_text.has_changed());
+            let seen = follower.last_seen_seq();
             // Every arm only waits; calls to the network come after the select. Rare events are polled first.
             let step = tokio::select! {
                 biased;
@@ -123,6 +124,7 @@ impl ProgressView<'_> {
                 () = self.reply.wait_for_delivery(), if !is_delivering => ProgressStep::Delivering,
                 _ = typing.tick(), if is_writing => ProgressStep::Typing,
                 () = sleep_until(draft_text.next_edit_at), if due => ProgressStep::Draft,
+                () = self.live_run.wait_for_approval_after(seen), if is_waiting => ProgressStep::Approval,
                 event = follower.next(), if !is_waiting => match event {
                     Some(event) => ProgressStep::Event(event.kind.clone()),
                     None => ProgressStep::Ended,
@@ -142,10 +144,9 @@ impl ProgressView<'_> {
                     self.apply_event(kind, &mut draft_text);
                 }
                 ProgressStep::Typing => self.show_typing().await,
+                ProgressStep::Approval => self.apply_kept_events(follower, &mut draft_text),
                 ProgressStep::Draft => {
-                    while let Some(event) = follower.try_next() {
-                        self.apply_event(event.kind.clone(), &mut draft_text);
-                    }
+                    self.apply_kept_events(follower, &mut draft_text);
                     if !draft_text.has_changed() {
                         continue;
                     }
@@ -162,6 +163,12 @@ impl ProgressView<'_> {
         }
         if is_writing {
             self.hide_typing().await;
+        }
+    }
+
+    fn apply_kept_events(&self, follower: &mut Follower, draft_text: &mut DraftText) {
+        while let Some(event) = follower.try_next() {
+            self.apply_event(event.kind.clone(), draft_text);
         }
     }
 
@@ -324,6 +331,7 @@ enum ProgressStep {
     Delivering,
     Event(EventKind),
     Typing,
+    Approval,
     Draft,
 }
 

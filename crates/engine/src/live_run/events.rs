@@ -182,6 +182,10 @@ impl Follower {
         Some(event)
     }
 
+    pub fn last_seen_seq(&self) -> u64 {
+        self.last_seen_seq
+    }
+
     pub fn live_run(&self) -> &Arc<LiveRun> {
         &self.live_run
     }

@@ -21,6 +21,7 @@ pub(super) struct FakeNetwork {
     inbound_receiver: tokio::sync::Mutex<mpsc::Receiver<InboundMessage>>,
     faults: watch::Sender<VecDeque<(FakeNetworkCall, FakeNetworkFault)>>,
     typing_interval: Duration,
+    edit_interval: Duration,
     /// True when hanging calls end.
     is_ending: watch::Sender<bool>,
     last_number: Mutex<u64>,
@@ -99,6 +100,7 @@ impl FakeNetwork {
             inbound_receiver,
             faults: watch::Sender::default(),
             typing_interval: Duration::from_secs(4),
+            edit_interval: Duration::from_millis(10),
             is_ending: watch::Sender::default(),
             last_number: Mutex::default(),
         }
@@ -107,6 +109,11 @@ impl FakeNetwork {
     /// A network whose typing indicator disappears after this time.
     pub(super) fn with_typing_interval(typing_interval: Duration) -> Self {
         Self { typing_interval, ..Self::new() }
+    }
+
+    /// A network that takes edits of a message no faster than this.
+    pub(super) fn with_edit_interval(edit_interval: Duration) -> Self {
+        Self { edit_interval, ..Self::new() }
     }
 
     /// A network for the next daemon, with the recorded state of the one before.
@@ -238,11 +245,7 @@ impl FakeNetwork {
 impl Network for FakeNetwork {
     fn limits(&self) -> NetworkLimits {
         let form = MessageFormat { markup: Markup::Markdown, max_length: 1000, length_unit: LengthUnit::Chars };
-        NetworkLimits {
-            message_format: form,
-            edit_interval: Duration::from_millis(10),
-            typing_interval: self.typing_interval,
-        }
+        NetworkLimits { message_format: form, edit_interval: self.edit_interval, typing_interval: self.typing_interval }
     }
 
     async fn listen(&self, sink: &dyn InboundSink) -> ListenError {

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use quell_engine::EngineConfig;
+use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_protocol::{Attachment, AttachmentKind, SessionKey};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_tools::attachment::attachment_folder;
 
-use super::FlowFixture;
 use super::fake_network::{
     FakeNetwork, FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault, refusal_fault,
 };
+use super::{FlowFixture, gated_tool_call};
 use crate::flow::texts;
 use crate::network::test_support::attachment_from;
 
@@ -99,6 +101,25 @@ async fn a_draft_is_not_changed_for_nothing() {
     assert_eq!(state.messages, before.messages);
     fixture.model.open_gate("more");
     fixture.network.wait_for("the answer", |state| state.texts() == ["Working on it."]).await;
+    fixture.shut_down().await;
+}
+
+/// Regression: a chat showed a call that waits only when its draft could be edited again, on Telegram after 3 s.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_is_shown_before_the_next_edit() {
+    let network = FakeNetwork::with_edit_interval(Duration::from_secs(3600));
+    let ask_before_recall = |config: &mut EngineConfig| {
+        for agent in config.agents.values_mut() {
+            agent.approvals.insert("recall".to_owned(), ApprovalPolicy::Ask);
+        }
+    };
+    let data = (tempfile::tempdir().unwrap(), network);
+    let fixture = FlowFixture::start_with_data(data, "approvers = [\"root\"]", ask_before_recall).await;
+    fixture.model.script(gated_tool_call("call"));
+    fixture.network.receive_text("ann", "look");
+    fixture.network.wait_for("the draft", |state| state.texts() == ["..."]).await;
+    fixture.model.open_gate("call");
+    fixture.network.wait_for_text("recall").await;
     fixture.shut_down().await;
 }
 
