@@ -168,6 +168,31 @@ async fn the_chat_looks_right_and_is_accessible() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn diffs_and_plans_look_right_and_are_accessible() {
+    let Some(mut review) = ScreenshotReview::start().await else { return };
+    let Some(fixture) = PageFixture::start_signed_in().await else { return };
+    let before = "# Adds two numbers.\nsum=$(($1 - $2))\necho \"$sum\"\n";
+    let plan = json!([
+        {"text": "Read the program and its test", "status": "completed"},
+        {"text": "Mend the sign", "status": "in_progress"},
+        {"text": "Run the test", "status": "pending"},
+    ]);
+    let work = ScriptedStream::new()
+        .text("The program subtracts. I mend it.")
+        .tool_call("c1", "todo", &json!({"items": plan}))
+        .tool_call("c2", "write_file", &json!({"path": "add.sh", "content": before}));
+    let edit = json!({"path": "add.sh", "old": "$1 - $2", "new": "$1 + $2"});
+    fixture.model.script(work).script(ScriptedResponse::tool_call("c3", "edit_file", &edit));
+    fixture.model.script(ScriptedResponse::text("Mended."));
+    fixture.send_message("The test of add.sh fails. Mend it.").await;
+    fixture.wait_text("article.turn[data-role=assistant] .markdown", "Mended.").await;
+    fixture.eval("document.querySelectorAll('details.call').forEach((call) => { call.open = true; })").await;
+    fixture.wait_text("details.call .diff-added", "+sum=$(($1 + $2))").await;
+    review.capture_view(&fixture, "diff").await;
+    review.assert_no_findings();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_inspector_looks_right_and_is_accessible() {
     let Some(mut review) = ScreenshotReview::start().await else { return };
     let limits = "[limits]\nsub_runs_per_run = 8\nmax_steps = 20\n";
@@ -209,7 +234,9 @@ async fn everything_else_looks_right_and_is_accessible() {
     let config = PageConfig { others: &others, ..PageConfig::default() };
     let Some((fixture, proxy)) = PageFixture::start_behind_proxy(&config).await else { return };
     start_sample_runs(&fixture).await;
+    create_sample_schedules(&fixture).await;
     fixture.go_to("#/runs").await;
+    fixture.wait_for("document.querySelectorAll('#schedules [data-schedule]').length === 3").await;
     fixture.wait_for("document.querySelectorAll('#runs tr[data-run]').length >= 3").await;
     fixture.wait_visible("#processes [data-process]").await;
     review.capture_view(&fixture, "everything").await;
@@ -254,6 +281,24 @@ async fn start_sample_runs(fixture: &PageFixture) {
     fixture.model.script(shell_call("git push --force origin main \u{202e}# siht\u{202c}"));
     let ask = json!({"text": "publish it", "agent": "writer"});
     drop(fixture.http.post_run("release", &ask).await.expect_status(202));
+}
+
+/// Creates a schedule of each form; the one by distance is paused.
+async fn create_sample_schedules(fixture: &PageFixture) {
+    let in_ninety_days = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(90 * 24);
+    let forms = [
+        json!({"cron": "30 2 * * mon-fri", "timezone": "Europe/Berlin", "text": "Check last night's backup."}),
+        json!({"every": "6h", "text": "Look for new releases of the tools that we use, and write what changed."}),
+        json!({"at": in_ninety_days.to_string(), "text": "Wish everybody a happy new year."}),
+    ];
+    for mut form in forms {
+        form["sessionKey"] = "watch".into();
+        let made = fixture.http.post("/api/schedules", &form).await.expect_status(201);
+        if !made["every"].is_null() {
+            let path = format!("/api/schedules/{}", made["id"].as_str().unwrap());
+            fixture.http.patch(&path, &json!({"paused": true})).await.expect_status(200);
+        }
+    }
 }
 
 /// Waits until a run has started a call whose arguments contain this text.
