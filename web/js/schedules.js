@@ -57,13 +57,26 @@ function createRow(schedule, reload) {
   const row = h(
     "li",
     { data: { schedule: schedule.id } },
-    h("code", {}, escapeInvisible(schedule.cron ?? schedule.every ?? schedule.at ?? "")),
-    h("span", {}, oneLine(schedule.text, TEXT_CHARS)),
-    h("span", { class: "schedule-facts" }, factsText(schedule)),
-    isOver(schedule) ? null : changeButton(schedule, reload),
-    removeButton(schedule, reload),
+    h(
+      "div",
+      {},
+      h("code", {}, timesText(schedule)),
+      " ",
+      oneLine(schedule.text, TEXT_CHARS),
+      h("div", { class: "schedule-facts" }, factsText(schedule)),
+    ),
+    h(
+      "div",
+      { class: "schedule-actions" },
+      isOver(schedule) ? null : changeButton(schedule, reload),
+      removeButton(schedule, reload),
+    ),
   );
   return row;
+}
+
+function timesText({ cron, every, at }) {
+  return at ? exactTime(at) : escapeInvisible(cron ?? every ?? "");
 }
 
 function isOver({ paused, nextAt }) {

@@ -64,13 +64,16 @@ impl Engine {
         Ok(view)
     }
 
-    /// The schedules that a caller may see: their own, or all.
+    /// The schedules that a caller may see, their own or all, the oldest first.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn list_schedules(&self, caller: &Caller) -> Result<Vec<ScheduleView>, StoreError> {
         let records = self.schedules().reload().await?;
-        Ok(records.into_iter().map(|record| record.view).filter(|view| may_see(caller, view)).collect())
+        let views = records.into_iter().map(|record| record.view).filter(|view| may_see(caller, view));
+        let mut views: Vec<_> = views.collect();
+        views.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
+        Ok(views)
     }
 
     /// A schedule that a caller may see.
