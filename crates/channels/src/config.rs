@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use quell_protocol::AgentId;
-use quell_protocol::api::OnBusy;
+use quell_protocol::api::{AccessLevel, OnBusy};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -198,6 +198,15 @@ impl ChannelConfigError {
 }
 
 impl ChannelConfig {
+    /// The access level of the sender for whom `is_sender` holds; `None` if they are not allowed.
+    pub(crate) fn access_level(&self, is_sender: impl Fn(&str) -> bool) -> Option<AccessLevel> {
+        if self.operators.iter().any(|listed| is_sender(listed)) {
+            return Some(AccessLevel::Admin);
+        }
+        let is_allowed = self.allow.iter().any(|listed| listed == "*" || is_sender(listed));
+        is_allowed.then_some(AccessLevel::Write)
+    }
+
     /// Checks the keys that mean the same in every network.
     ///
     /// # Errors

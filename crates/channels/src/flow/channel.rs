@@ -86,12 +86,7 @@ impl ActiveChannel {
 
     /// The access level of a sender; `None` if they are not allowed.
     pub(super) fn access_level(&self, sender: &str) -> Option<AccessLevel> {
-        let named = |list: &[String]| list.iter().any(|name| name == sender);
-        if named(&self.config.operators) {
-            return Some(AccessLevel::Admin);
-        }
-        let everybody = self.config.allow.iter().any(|name| name == "*");
-        (everybody || named(&self.config.allow)).then_some(AccessLevel::Write)
+        self.config.access_level(|listed| listed == sender)
     }
 
     /// True if a sender may allow the calls of runs in this channel.

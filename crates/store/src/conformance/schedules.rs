@@ -47,12 +47,15 @@ pub(crate) async fn many_schedules_change_at_once_each_by_its_revision<D: TestDa
     for id in ["a", "b", "c"] {
         create(&store, id, "ann", ROOM).await;
     }
-    let change = |id: &str, revision, definition: &str| {
-        StoredSchedule { revision, definition: definition.into(), ..schedule(id, "ann") }
+    let change = |id: &str, revision, definition: &str| StoredSchedule {
+        revision,
+        definition: definition.into(),
+        ..schedule(id, "ann")
     };
     let schedules = store.schedules();
     assert_eq!(schedules.replace(change("b", 2, "faster")).await, Ok(true));
-    let changes = vec![change("c", 2, "new\0"), change("b", 2, "late"), change("gone", 2, "new"), change("a", 2, "new")];
+    let changes =
+        vec![change("c", 2, "new\0"), change("b", 2, "late"), change("gone", 2, "new"), change("a", 2, "new")];
     let mut replaced = schedules.replace_many(changes).await.unwrap();
     replaced.sort();
     assert_eq!(replaced, ["a", "c"], "the other two were changed by somebody else");
