@@ -38,10 +38,15 @@ export function onUnreachedNodes(fn) {
 }
 
 let pausedSchedulesListener = () => {};
+let unstoredPausesListener = () => {};
 
 /** `fn(ids)` is called with the schedules that a stop has paused. */
 export function onPausedSchedules(fn) {
   pausedSchedulesListener = fn;
+}
+
+export function onUnstoredPauses(fn) {
+  unstoredPausesListener = fn;
 }
 
 export function sessionPath(key) {
@@ -79,6 +84,9 @@ export async function stop(path, body = {}, options = {}) {
   }
   if (answer?.pausedSchedules?.length > 0) {
     pausedSchedulesListener(answer.pausedSchedules);
+  }
+  if (answer?.unstoredPauses) {
+    unstoredPausesListener();
   }
   return answer;
 }

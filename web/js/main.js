@@ -39,6 +39,7 @@ async function start() {
   api.onSignedOut(onSignedOut);
   api.onUnreachedNodes(showUnreachedNodes);
   api.onPausedSchedules((ids) => toasts.info(t("stop.paused-schedules", { ids: oneLine(ids.join(", "), 200) })));
+  api.onUnstoredPauses(() => toasts.error(t("stop.unstored")));
   // A 401 answer shows the sign-in form.
   websocket.onConnectFailed(() => api.get("/api/me").catch(() => {}));
   listen(window, "hashchange", route);

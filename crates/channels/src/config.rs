@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use quell_protocol::AgentId;
-use quell_protocol::api::OnBusy;
+use quell_protocol::api::{AccessLevel, OnBusy};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -127,6 +127,9 @@ pub struct VoiceConfig {
     /// Which answers are spoken, besides being written.
     #[serde(default)]
     pub spoken_answers: SpokenAnswers,
+    /// Time until the sound of an answer is sent, in seconds; after that it is only written. Its run lasts until then.
+    #[serde(default = "default_speech_timeout")]
+    pub speech_timeout_s: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -198,6 +201,15 @@ impl ChannelConfigError {
 }
 
 impl ChannelConfig {
+    /// The access level of the sender for whom `is_sender` holds; `None` if they are not allowed.
+    pub(crate) fn access_level(&self, is_sender: impl Fn(&str) -> bool) -> Option<AccessLevel> {
+        if self.operators.iter().any(|listed| is_sender(listed)) {
+            return Some(AccessLevel::Admin);
+        }
+        let is_allowed = self.allow.iter().any(|listed| listed == "*" || is_sender(listed));
+        is_allowed.then_some(AccessLevel::Write)
+    }
+
     /// Checks the keys that mean the same in every network.
     ///
     /// # Errors
@@ -231,6 +243,10 @@ impl ChannelConfig {
         }
         if self.voice.as_ref().is_some_and(|voice| voice.models().next().is_none()) {
             let problem = "does nothing without a model; set transcription_model, speech_model or both".to_owned();
+            return config_error("voice", problem);
+        }
+        if self.voice.as_ref().is_some_and(|voice| voice.speech_timeout_s == 0) {
+            let problem = "speech_timeout_s = 0 leaves no time to speak; leave speech_model out instead".to_owned();
             return config_error("voice", problem);
         }
         for (key, url_text) in [("api_base", &self.api_base), ("reply_url", &self.reply_url)] {
@@ -373,6 +389,10 @@ impl Default for MessageSettings {
             sanitize_narration: false,
         }
     }
+}
+
+fn default_speech_timeout() -> u64 {
+    30
 }
 
 fn default_speaker() -> String {

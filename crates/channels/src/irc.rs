@@ -30,7 +30,8 @@ use outbox::{IrcOutbox, IrcSendPriority};
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
-    ChatAddress, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits, SendError, async_trait,
+    ChatAddress, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits, SendError, SenderIdentity,
+    async_trait,
 };
 use super::wire::byte_stream::{self, ByteStream};
 
@@ -76,6 +77,11 @@ impl Network for IrcNetwork {
             edit_interval: UNUSED_INTERVAL,
             typing_interval: UNUSED_INTERVAL,
         }
+    }
+
+    /// A nick proves nothing unless the server protects it.
+    fn sender_identity(&self) -> SenderIdentity {
+        SenderIdentity::Claimed
     }
 
     async fn listen(&self, sink: &dyn InboundSink) -> ListenError {

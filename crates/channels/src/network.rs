@@ -26,6 +26,11 @@ pub trait Network: Send + Sync + 'static {
     /// Format and timing of messages to this network.
     fn limits(&self) -> NetworkLimits;
 
+    /// Whether the network proves who has sent a message. Nobody else may answer questions for a user by their name.
+    fn sender_identity(&self) -> SenderIdentity {
+        SenderIdentity::Proven
+    }
+
     /// Connects, listens and passes each message to `sink` until the connection is lost. It does not reconnect: its
     /// caller does, after a pause. A network without a connection of its own (one that calls Quell) waits forever.
     async fn listen(&self, sink: &dyn InboundSink) -> ListenError;
@@ -52,6 +57,15 @@ pub trait Network: Send + Sync + 'static {
     fn features(&self) -> NetworkFeatures<'_> {
         NetworkFeatures::default()
     }
+}
+
+/// What the name of a sender is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SenderIdentity {
+    /// The network authenticates its users.
+    Proven,
+    /// Anybody could use the name, or a program says who has sent the message.
+    Claimed,
 }
 
 /// What only some networks can do.

@@ -26,7 +26,7 @@ use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
     ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkFeatures,
-    NetworkLimits, OwnAccount, SendError, async_trait,
+    NetworkLimits, OwnAccount, SendError, SenderIdentity, async_trait,
 };
 use super::wire::http_client::{HttpResponse, Repeatable, build_client, fetch_file, send_request_limited};
 
@@ -146,6 +146,11 @@ impl Network for WebhookNetwork {
         let message_format =
             MessageFormat { markup: Markup::Markdown, max_length: MAX_MESSAGE_CHARS, length_unit: LengthUnit::Chars };
         NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
+    }
+
+    /// The signature is that of a program, which names the senders as it likes.
+    fn sender_identity(&self) -> SenderIdentity {
+        SenderIdentity::Claimed
     }
 
     async fn listen(&self, sink: &dyn InboundSink) -> ListenError {

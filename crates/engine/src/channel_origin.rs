@@ -83,8 +83,30 @@ pub struct ScheduleCreator {
     pub chat: Option<ScheduleDelivery>,
 }
 
+impl ScheduleCreator {
+    /// True if the answers of scheduled runs may be sent into any chat. A run that answers a chat message may send them
+    /// to that chat.
+    #[must_use]
+    pub fn may_send_anywhere(scope: AccessLevel, surface: Surface) -> bool {
+        scope == AccessLevel::Admin && surface != Surface::Channel
+    }
+}
+
+/// The rights of somebody who writes in a chat, as the configuration gives them now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SenderRights {
+    Level(AccessLevel),
+    /// They are not allowed any more, for this reason.
+    None(String),
+    /// The channels are not at work.
+    Unknown,
+}
+
 /// Sends the answers of scheduled runs into chats. The channels implement it.
 pub trait ScheduledDelivery: fmt::Debug + Send + Sync {
+    /// The rights that somebody has who has made a schedule in a chat.
+    fn sender_rights(&self, principal: &Principal) -> SenderRights;
+
     /// Checks whether answers may be sent there for this creator. The error says what to write instead.
     fn check_delivery(&self, delivery: &ScheduleDelivery, creator: &ScheduleCreator) -> Result<(), String>;
 

@@ -66,7 +66,7 @@ use crate::live_run::RunDefaults;
 pub use crate::live_run::{EngineNotice, Follower, Hub, SubscriberOverrun, Subscription};
 use crate::memory::NoteMemory;
 pub use crate::runs::{RunTable, StopResult, Ticket};
-use crate::schedules::Schedules;
+use crate::schedules::{ScheduleStopOrigin, Schedules};
 pub use crate::session::{OpenSessionError, OpenSessionOutcome, SessionSettings};
 use crate::session::{SessionDeps, Sessions, run_sweeper};
 use access_audit::AccessAudit;
@@ -237,7 +237,7 @@ impl Engine {
     pub fn stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest) -> StopResult {
         let mut stop_result = self.0.runs.stop(scope, &caller.who(), request);
         self.stop_pending_sessions(scope, &caller.who());
-        self.stop_schedules(scope, &caller.who(), request, &mut stop_result);
+        self.stop_schedules(scope, &caller.who(), request, ScheduleStopOrigin::ThisNode, &mut stop_result);
         stop_result.peers = self.ask_peers_to_stop(scope, caller.who(), request);
         self.log_stop(caller, scope, request, &stop_result);
         stop_result

@@ -2,7 +2,7 @@
 //! (`engine/schedules.rs`).
 //!
 //! The database has the schedules. This node keeps a copy of them, so that a stop pauses them in its own synchronous
-//! call; the pause is stored before the stop is answered. A change is made to one revision of a schedule and fails if
+//! call (`stops`); the pause is stored before the stop is answered. A change is made to one revision of a schedule and fails if
 //! another node was faster, and a firing is such a change: so none comes after a pause that is stored.
 
 use std::collections::btree_map::Entry;
@@ -11,8 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use quell_kernel::StopRequester;
-use quell_kernel::registry::StopScope;
 use quell_kernel::schedule::{ScheduleError, ScheduleRate, ScheduleTiming, default_missed_policy};
 use quell_protocol::api::AccessLevel;
 use quell_protocol::schedule::{SchedulePatch, SchedulePause, ScheduleRequest, ScheduleView};
@@ -22,16 +20,17 @@ use quell_store::{CreateScheduleOutcome, ScheduleQuota, Store, StoreError, Store
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
 
 use crate::channel_origin::{ScheduleCreator, ScheduledDelivery};
 
+mod stops;
+
+pub use stops::PausedSchedules;
+use stops::UnstoredPause;
+pub(crate) use stops::{PauseProgress, ScheduleStop, ScheduleStopOrigin, StoppedSchedules};
+
 /// Attempts of a change when others change the same schedule.
 const MAX_ATTEMPTS: usize = 20;
-/// How long the answer to a stop waits for the database. The pauses are in force on this node before.
-const STORE_PAUSES_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a pause is tried to be stored for a schedule that the database does not have.
-const UNKNOWN_PAUSE_TIME: Duration = Duration::from_secs(60);
 /// The longest text of a schedule, in bytes.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 
@@ -70,6 +69,8 @@ pub enum ScheduleChangeError {
     TooMany(usize),
     #[error("the schedule is over; make a new one")]
     Over,
+    #[error("new runs are held, and only admins resume schedules then; resume it when the hold is lifted")]
+    Held,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -81,6 +82,9 @@ pub struct ScheduleRecord {
     /// The rights of its creator; its runs never have more.
     pub scope: AccessLevel,
     pub surface: Surface,
+    /// The revision in which it was last resumed; 0 if it never was.
+    #[serde(default)]
+    pub resumed_in: i64,
 }
 
 impl ScheduleRecord {
@@ -126,7 +130,7 @@ struct ScheduleTable {
     new: BTreeMap<String, NewState>,
     /// Pauses that are in force and not stored yet.
     pauses: BTreeMap<String, UnstoredPause>,
-    /// Firings that are being accepted.
+    /// Firings that are being accepted, see [`Firing`].
     firing: BTreeMap<String, RunId>,
     /// The number of the last reading of the list.
     reading: u64,
@@ -146,42 +150,28 @@ enum NewState {
     StoredDuring(u64),
 }
 
-#[derive(Debug, Clone)]
-struct UnstoredPause {
-    pause: SchedulePause,
-    since: tokio::time::Instant,
+/// A firing that is being accepted: a stop that pauses its schedule covers its run, too. Dropped, it is over, also if
+/// the node has lost the duty in the middle.
+#[derive(Debug)]
+pub(crate) struct Firing {
+    schedules: Schedules,
+    id: String,
+}
+
+impl Drop for Firing {
+    fn drop(&mut self) {
+        self.schedules.lock().firing.remove(&self.id);
+    }
 }
 
 impl ScheduleTable {
     /// A schedule as it is now: a pause counts before it is stored.
     fn current(&self, id: &str) -> Option<ScheduleRecord> {
         let mut record = self.records.get(id)?.record.clone();
-        if let Some(unstored) = self.pauses.get(id) {
+        if let Some(unstored) = self.pauses.get(id).filter(|unstored| unstored.stands(&record)) {
             record.pause(unstored.pause.clone());
         }
         Some(record)
-    }
-
-    /// The schedules that a stop pauses: those that it reaches, and those that runs of their firings have made.
-    fn covered_by(&self, stop: &ScheduleStop) -> Vec<String> {
-        let records: Vec<ScheduleRecord> = self.records.keys().filter_map(|id| self.current(id)).collect();
-        let is_reached = |record: &&ScheduleRecord| stop.reaches(record);
-        let mut reached: BTreeSet<&str> = records.iter().filter(is_reached).map(|it| it.view.id.as_str()).collect();
-        loop {
-            let is_next = |record: &&ScheduleRecord| {
-                let maker = record.view.created_by_run.as_ref().and_then(schedule_of_run);
-                maker.is_some_and(|maker| reached.contains(maker)) && stop.may_pause(record)
-            };
-            let next: Vec<&str> = records.iter().filter(is_next).map(|record| record.view.id.as_str()).collect();
-            let known = reached.len();
-            reached.extend(next);
-            if reached.len() == known {
-                break;
-            }
-        }
-        let is_waiting = |it: &&ScheduleRecord| it.view.paused.is_none() && it.view.next_at.is_some();
-        let waiting = records.iter().filter(is_waiting).map(|record| record.view.id.as_str());
-        waiting.filter(|id| reached.contains(id)).map(str::to_owned).collect()
     }
 
     fn is_pending(&self, id: &str) -> bool {
@@ -203,67 +193,6 @@ impl ScheduleTable {
             }
         }
         self.records = found;
-    }
-}
-
-/// What a stop has paused on this node.
-#[derive(Debug, Default)]
-pub(crate) struct StoppedSchedules {
-    pub(crate) ids: Vec<String>,
-    /// Firings that are being accepted, with the principals of their runs. The caller stops them, too.
-    pub(crate) firing: Vec<(RunId, Principal)>,
-}
-
-/// The schedules that a stop has paused, for its answer. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct PausedSchedules(Vec<watch::Receiver<PauseProgress>>);
-
-#[derive(Debug, Clone, Default)]
-pub(crate) struct PauseProgress {
-    pub(crate) ids: BTreeSet<String>,
-    pub(crate) is_stored: bool,
-}
-
-impl PausedSchedules {
-    pub(crate) fn follow(progress: watch::Receiver<PauseProgress>) -> Self {
-        Self(vec![progress])
-    }
-
-    /// Adds what an earlier stop has paused, where one answer is given for both.
-    pub fn add_earlier(&mut self, earlier: Self) {
-        self.0.extend(earlier.0);
-    }
-
-    /// The ids of those that are known so far.
-    pub fn ids(&self) -> Vec<String> {
-        let ids: BTreeSet<String> = self.0.iter().flat_map(|progress| progress.borrow().ids.clone()).collect();
-        ids.into_iter().collect()
-    }
-
-    /// True once a restart of any node keeps the pauses, and if there are none.
-    pub fn is_stored(&self) -> bool {
-        self.0.iter().all(|progress| progress.borrow().is_stored)
-    }
-
-    /// Waits until the pauses are stored, or for a second if the database does not answer.
-    ///
-    /// # Cancel safety
-    /// Safe: they are stored by a task of the engine.
-    pub async fn wait_stored(&self) {
-        self.wait_stored_within(STORE_PAUSES_TIMEOUT).await;
-    }
-
-    /// As [`Self::wait_stored`], for another limit.
-    ///
-    /// # Cancel safety
-    /// Safe: they are stored by a task of the engine.
-    pub(crate) async fn wait_stored_within(&self, limit: Duration) {
-        let all_stored = async {
-            for progress in &self.0 {
-                let _ = progress.clone().wait_for(|progress| progress.is_stored).await;
-            }
-        };
-        let _ = timeout(limit, all_stored).await;
     }
 }
 
@@ -372,16 +301,6 @@ impl Schedules {
         }
     }
 
-    /// Waits until none of these schedules is being stored for the first time.
-    async fn wait_until_made(&self, ids: &BTreeSet<String>) {
-        let mut made = self.0.made.subscribe();
-        let is_none_pending = |_: &u64| {
-            let table = self.lock();
-            !ids.iter().any(|id| table.is_pending(id))
-        };
-        let _ = made.wait_for(is_none_pending).await;
-    }
-
     fn build_record(
         &self,
         creator: ScheduleCreator,
@@ -426,7 +345,7 @@ impl Schedules {
             missed_count: 0,
             skipped_count: 0,
         };
-        Ok(ScheduleRecord { view, scope: creator.scope, surface: creator.surface })
+        Ok(ScheduleRecord { view, scope: creator.scope, surface: creator.surface, resumed_in: 0 })
     }
 
     fn rate(&self) -> ScheduleRate {
@@ -478,10 +397,11 @@ impl Schedules {
             check_text(text)?;
         }
         if patch.paused == Some(false) {
-            self.store_pauses().await;
+            // A pause of an earlier stop must not follow the resumption.
+            self.store_pauses_of(&BTreeSet::from([id.to_owned()])).await?;
         }
         let (now, mut is_over) = (self.now(), false);
-        let changed = self.modify(id, |record| {
+        let changed = self.modify(id, |record, revision| {
             if let Some(text) = &patch.text {
                 record.view.text.clone_from(text);
                 // A text runs with no more rights than those of its author.
@@ -497,6 +417,7 @@ impl Schedules {
                     is_over = next.is_none();
                     if next.is_some() {
                         record.view.paused = None;
+                        record.resumed_in = revision;
                         record.view.next_at = next.map(|next| next.to_string());
                     }
                 }
@@ -521,25 +442,25 @@ impl Schedules {
     }
 
     /// Changes a stored schedule, again if another change was faster. `None` if there is none of this id.
+    /// `change` gets the revision that it makes.
     async fn modify(
         &self,
         id: &str,
-        mut change: impl FnMut(&mut ScheduleRecord),
+        mut change: impl FnMut(&mut ScheduleRecord, i64),
     ) -> Result<Option<ScheduleRecord>, StoreError> {
         for _ in 0..MAX_ATTEMPTS {
             let Some((mut record, revision)) = self.read(id).await? else { return Ok(None) };
-            change(&mut record);
+            change(&mut record, revision + 1);
             if self.replace(&record, revision).await? {
                 return Ok(Some(record));
             }
         }
-        Err(StoreError::Locked(format!("the schedule {id} is changed by others all the time")))
+        Err(changed_by_others(id))
     }
 
     /// The schedule with its revision, from the database.
     pub(crate) async fn read(&self, id: &str) -> Result<Option<(ScheduleRecord, i64)>, StoreError> {
-        let listed = self.0.store.schedules().list().await?;
-        let Some(stored) = listed.into_iter().find(|stored| stored.id == id) else { return Ok(None) };
+        let Some(stored) = self.0.store.schedules().find(id.to_owned()).await? else { return Ok(None) };
         let record = serde_json::from_str(&stored.definition);
         record.map(|record| Some((record, stored.revision))).map_err(|error| StoreError::Corrupt(error.to_string()))
     }
@@ -553,84 +474,19 @@ impl Schedules {
         Ok(replaced)
     }
 
-    /// Takes over a revision that was stored.
+    /// Takes over a revision that was stored, unless a later one or the deletion of the schedule is known.
     pub(crate) fn note_stored(&self, record: &ScheduleRecord, revision: i64) {
-        let known = KnownSchedule { record: record.clone(), revision };
-        self.lock().records.insert(record.view.id.clone(), known);
+        if let Some(known) = self.lock().records.get_mut(&record.view.id).filter(|known| known.revision < revision) {
+            *known = KnownSchedule { record: record.clone(), revision };
+        }
     }
 
-    /// Begins a firing, unless the schedule is paused. From now on a stop that pauses it covers the run, too.
-    pub(crate) fn begin_firing(&self, id: &str, run: &RunId) -> bool {
+    /// Begins a firing. From now on a stop that pauses the schedule covers the run, too. `None` if it is paused.
+    pub(crate) fn begin_firing(&self, id: &str, run: &RunId) -> Option<Firing> {
         let mut table = self.lock();
-        let is_paused = table.current(id).is_none_or(|record| record.view.paused.is_some());
-        if !is_paused {
-            table.firing.insert(id.to_owned(), run.clone());
-        }
-        !is_paused
-    }
-
-    pub(crate) fn end_firing(&self, id: &str) {
-        self.lock().firing.remove(id);
-    }
-
-    /// Pauses what a stop covers: the schedules that the stopped runs and sessions made; all of them if everything was
-    /// stopped and is held. In force on this node when this returns; [`Schedules::store_stop`] stores it.
-    pub(crate) fn pause_for_stop(&self, stop: &ScheduleStop) -> StoppedSchedules {
-        let mut table = self.lock();
-        let ids = table.covered_by(stop);
-        for id in &ids {
-            let pause = SchedulePause { reason: stop.reason(), by: stop.requester.principal.clone() };
-            let since = tokio::time::Instant::now();
-            table.pauses.insert(id.clone(), UnstoredPause { pause, since });
-        }
-        let firing = ids.iter().filter_map(|id| {
-            let owner = table.records.get(id)?.record.view.created_by.clone();
-            Some((table.firing.get(id)?.clone(), owner))
-        });
-        let firing = firing.collect();
-        drop(table);
-        if !ids.is_empty() {
-            self.notify_changed();
-        }
-        StoppedSchedules { ids, firing }
-    }
-
-    /// Stores the pauses of a stop. When this returns, none of these schedules fires on any node.
-    pub(crate) async fn store_stop(&self, ids: &BTreeSet<String>) -> Result<(), StoreError> {
-        self.wait_until_made(ids).await;
-        for id in ids {
-            self.store_pause(id).await?;
-        }
-        Ok(())
-    }
-
-    /// True while the pauses of a stop are in force and not stored yet.
-    pub fn has_unstored_pauses(&self) -> bool {
-        !self.lock().pauses.is_empty()
-    }
-
-    /// Stores the pauses of stops. One that cannot be stored stays in force, and is tried again.
-    pub(crate) async fn store_pauses(&self) {
-        let ids: Vec<String> = self.lock().pauses.keys().cloned().collect();
-        for id in ids {
-            if let Err(error) = self.store_pause(&id).await {
-                tracing::error!(schedule = id, %error, "a pause could not be stored: a restart would lift it");
-            }
-        }
-    }
-
-    async fn store_pause(&self, id: &str) -> Result<(), StoreError> {
-        let unstored = self.lock().pauses.get(id).cloned();
-        let Some(UnstoredPause { pause, since }) = unstored else { return Ok(()) };
-        let stored = self.modify(id, |record| record.pause(pause.clone())).await?;
-        if stored.is_some() || since.elapsed() > UNKNOWN_PAUSE_TIME {
-            let mut table = self.lock();
-            // Another stop may have paused it again.
-            if table.pauses.get(id).is_some_and(|unstored| unstored.since == since) {
-                table.pauses.remove(id);
-            }
-        }
-        Ok(())
+        table.current(id).filter(|record| record.view.paused.is_none())?;
+        table.firing.insert(id.to_owned(), run.clone());
+        Some(Firing { schedules: self.clone(), id: id.to_owned() })
     }
 
     fn lock(&self) -> MutexGuard<'_, ScheduleTable> {
@@ -645,69 +501,8 @@ pub struct PatchAuthor<'a> {
     pub scope: AccessLevel,
 }
 
-/// The schedule whose firing is this run: its run has the id `ID:UNIXTIME`.
-fn schedule_of_run(run: &RunId) -> Option<&str> {
-    run.as_str().rsplit_once(':').map(|(schedule, _)| schedule)
-}
-
-/// A stop, as far as it concerns schedules.
-#[derive(Debug)]
-pub(crate) struct ScheduleStop {
-    pub(crate) scope: StopScope,
-    pub(crate) requester: StopRequester,
-    /// The runs that it covers.
-    pub(crate) runs: BTreeSet<RunId>,
-    /// New runs are refused now.
-    pub(crate) is_held: bool,
-}
-
-impl ScheduleStop {
-    fn may_pause(&self, record: &ScheduleRecord) -> bool {
-        self.requester.admin || self.requester.principal == record.view.created_by
-    }
-
-    /// True if the stop concerns this schedule itself, paused or not.
-    fn reaches(&self, record: &ScheduleRecord) -> bool {
-        let view = &record.view;
-        if !self.may_pause(record) {
-            return false;
-        }
-        let is_of_run = view.created_by_run.as_ref().is_some_and(|run| self.runs.contains(run));
-        is_of_run
-            || match &self.scope {
-                StopScope::Run { id, session } => {
-                    view.created_by_run.as_ref() == Some(id)
-                        && session.as_ref().is_none_or(|session| view.created_by_session.as_ref() == Some(session))
-                }
-                StopScope::Session { key, .. } | StopScope::Conversation { session: key, .. } => {
-                    view.created_by_session.as_ref() == Some(key)
-                }
-                StopScope::Everything => self.is_held,
-                StopScope::Agent { .. } | StopScope::Agents { .. } | StopScope::Channel { .. } => false,
-            }
-    }
-
-    /// True if it may cover schedules that runs of other nodes made, and that this node does not know.
-    pub(crate) fn reaches_other_nodes(&self) -> bool {
-        match self.scope {
-            StopScope::Run { .. } | StopScope::Session { .. } | StopScope::Conversation { .. } => true,
-            StopScope::Everything => self.is_held,
-            StopScope::Agent { .. } | StopScope::Agents { .. } | StopScope::Channel { .. } => false,
-        }
-    }
-
-    fn reason(&self) -> String {
-        match &self.scope {
-            StopScope::Run { id, .. } => format!("the run {id} was stopped"),
-            StopScope::Session { key, .. } | StopScope::Conversation { session: key, .. } => {
-                format!("the session {key} was stopped")
-            }
-            StopScope::Everything if self.is_held => "everything was stopped and is held".to_owned(),
-            StopScope::Agent { .. } | StopScope::Agents { .. } | StopScope::Channel { .. } | StopScope::Everything => {
-                "the run that made it was stopped".to_owned()
-            }
-        }
-    }
+fn changed_by_others(id: &str) -> StoreError {
+    StoreError::Locked(format!("the schedule {id} is changed by others all the time"))
 }
 
 fn check_text(text: &str) -> Result<(), ScheduleChangeError> {
@@ -725,3 +520,6 @@ pub(crate) fn to_stored(record: &ScheduleRecord, revision: i64) -> Result<Stored
     let definition = serde_json::to_string(record).map_err(|error| StoreError::Bug(error.to_string()))?;
     Ok(StoredSchedule { id: record.view.id.clone(), owner: record.view.created_by.clone(), revision, definition })
 }
+
+#[cfg(test)]
+mod tests;

@@ -172,6 +172,12 @@ pub fn decide_due(timing: &ScheduleTiming, next_at: Timestamp, now: Timestamp, m
     }
 }
 
+/// True if the pause of a stop counts, and not the last resumption of the schedule. The stop has seen revision `seen`, and
+/// the resumption has made revision `resumed_in`, or 0: the later of the two decisions stands.
+pub fn stop_outlasts_resumption(seen: i64, resumed_in: i64) -> bool {
+    resumed_in <= seen
+}
+
 /// The policy for missed firings where the request names none: a single time is made up for, others are not.
 pub fn default_missed_policy(request: &ScheduleRequest) -> MissedPolicy {
     if request.at.is_some() { MissedPolicy::Once } else { MissedPolicy::Skip }

@@ -85,6 +85,10 @@ pub struct StopAnswer {
     /// everything was stopped and is held. Absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused_schedules: Vec<String>,
+    /// True if the database has not stored the pauses of schedules within a second. They are in force, and are stored as
+    /// soon as it answers; a daemon that ends before that forgets them. Absent if false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unstored_pauses: bool,
     /// Nodes of the cluster that could not be asked and may hold something that the stop covers. Absent if there are
     /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -111,6 +115,15 @@ impl StopAnswer {
             "the stop could not be stored, so send it again"
         };
         Some(format!("{who} not answer; {stored}, and what runs there ends within {} s", until.div_ceil(1000)))
+    }
+
+    /// A sentence about pauses of schedules that are not stored, for people; `None` if all are.
+    #[must_use]
+    pub fn unstored_pauses_text(&self) -> Option<&'static str> {
+        self.unstored_pauses.then_some(
+            "the database does not answer: the pauses of schedules are in force and are stored as soon as it does; if the \
+             daemon ends before that, they fire after its restart, so stop again then",
+        )
     }
 
     /// A sentence about the nodes that ended before they answered, for people; `None` if there are none.

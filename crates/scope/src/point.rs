@@ -70,6 +70,8 @@ points! {
     McpCall,
     /// Saving the images of an MCP result.
     KeepPictures,
+    /// Schedules are being read, made or deleted.
+    Schedules,
     StartSubRun,
     SubRun,
     AfterTool,

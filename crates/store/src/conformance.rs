@@ -139,6 +139,8 @@ macro_rules! conformance_tests {
             schedules:
                 schedules_survive_a_restart_ordered_by_id,
                 a_schedule_is_changed_by_one_of_two,
+                many_schedules_change_at_once_each_by_its_revision,
+                a_schedule_is_found_by_its_id,
                 nobody_has_more_schedules_than_the_quota,
                 a_firing_stores_its_run_and_schedule_at_once,
                 nothing_fires_while_new_runs_are_held;

@@ -36,9 +36,15 @@ pub trait ScheduleStore: Send + Sync {
     /// Lists all schedules, ordered by id.
     fn list(&self) -> StoreFuture<'_, Vec<StoredSchedule>>;
 
+    /// The schedule of this id.
+    fn find(&self, id: String) -> StoreFuture<'_, Option<StoredSchedule>>;
+
     /// Replaces the schedule of this id if its revision is one less. False if it has another one, or is gone: then
     /// somebody else has changed it.
     fn replace(&self, schedule: StoredSchedule) -> StoreFuture<'_, bool>;
+
+    /// As [`Self::replace`], for many schedules in one transaction. Returns the ids of those that it has replaced.
+    fn replace_many(&self, schedules: Vec<StoredSchedule>) -> StoreFuture<'_, Vec<String>>;
 
     /// Accepts the run of a firing and replaces its schedule, in one transaction: both happen, or nothing. Refused as
     /// [`AcceptRunOutcome::NotDue`] if the schedule has another revision or is gone, or if new runs are held.

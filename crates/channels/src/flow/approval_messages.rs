@@ -22,7 +22,7 @@ use super::notices::NoticePriority;
 use super::reply_target::ReplyTarget;
 use super::send_retry::{RetrySafety, SendPersistence, retry};
 use super::{Channels, channel_caller};
-use crate::network::{ButtonPress, ChatAddress, MessageId, PressReply, SendError};
+use crate::network::{ButtonPress, ChatAddress, MessageId, PressReply, SendError, SenderIdentity};
 
 /// Calls that are shown with buttons at the same time. Further ones get a notice without buttons.
 const MAX_SHOWN: usize = 256;
@@ -127,7 +127,7 @@ async fn show_change(
     }
 }
 
-/// Decides what a press does. The network vouches for its sender; everything else in it may be forged.
+/// Decides what a press does. The networks with buttons vouch for its sender; everything else in it may be forged.
 pub(super) fn decide_press(channels: &Channels, channel: &ActiveChannel, press: &ButtonPress) -> PressReply {
     if channel.access_level(&press.sender).is_none() {
         let language = channels.channel_language(channel);
@@ -167,8 +167,8 @@ pub(super) async fn answer_press(
     }
 }
 
-/// Answers a call of a run in this channel. The network vouches for the sender, so an approver answers as a person, also
-/// for a run of their own. An operator is no approver. The reply is Markdown.
+/// Answers a call of a run in this channel. An approver answers as a person, also for a run of their own: the
+/// configuration trusts the name. An operator is no approver. The reply is Markdown.
 pub(super) fn answer_approval(
     channels: &Channels,
     channel: &ActiveChannel,
@@ -183,8 +183,9 @@ pub(super) fn answer_approval(
     let is_approver = channel.is_approver(sender);
     let grants = Grants { approve: is_approver, ..Grants::NONE };
     let caller = channel_caller(&channel.name, sender, AccessLevel::Write);
-    // A question is for the user who sent the message, and the network vouches for them.
-    let caller = Caller { grants, verified_person: is_approver || row.question.is_some(), ..caller };
+    // A question is for the user who sent the message, if the network vouches for them.
+    let is_asked = row.question.is_some() && channel.network.sender_identity() == SenderIdentity::Proven;
+    let caller = Caller { grants, verified_person: is_approver || is_asked, ..caller };
     let (decision, scope) = (answer.decision, answer.scope.unwrap_or(AllowanceScope::Once));
     let answered = channels.engine().answer_approval(&caller, id, answer);
     if let Err(refused @ AnswerError::NotAllowed(..)) = &answered {

@@ -32,6 +32,8 @@ pub(super) struct ActiveChannel {
     pub(super) notices: NoticeQueue,
     /// Held while a fetched file is in memory.
     pub(super) fetch_permits: Semaphore,
+    /// Held while a voice message is in memory and transcribed, which takes longer than to fetch it.
+    pub(super) transcription_permits: Semaphore,
     /// Held while a file is being sent; apart from `fetch_permits`, so that sending never waits for runs that fetch.
     pub(super) send_permits: Semaphore,
     /// Held while the press of a button is answered.
@@ -73,6 +75,7 @@ impl ActiveChannel {
             network,
             notices,
             fetch_permits: Semaphore::new(MAX_CONCURRENT_FILES),
+            transcription_permits: Semaphore::new(MAX_CONCURRENT_FILES),
             send_permits: Semaphore::new(MAX_CONCURRENT_FILES),
             press_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_PRESSES)),
             connected: watch::Sender::new(false),
@@ -86,12 +89,7 @@ impl ActiveChannel {
 
     /// The access level of a sender; `None` if they are not allowed.
     pub(super) fn access_level(&self, sender: &str) -> Option<AccessLevel> {
-        let named = |list: &[String]| list.iter().any(|name| name == sender);
-        if named(&self.config.operators) {
-            return Some(AccessLevel::Admin);
-        }
-        let everybody = self.config.allow.iter().any(|name| name == "*");
-        (everybody || named(&self.config.allow)).then_some(AccessLevel::Write)
+        self.config.access_level(|listed| listed == sender)
     }
 
     /// True if a sender may allow the calls of runs in this channel.

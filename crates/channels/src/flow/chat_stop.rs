@@ -117,8 +117,9 @@ fn reply_to_stop(
         notices.push_unless_recent(priority, &origin.address, &message.sender, text);
     };
     let language = origin.language(channels);
-    let paused = stop.paused_schedules();
-    if stop.is_empty() && stop.unreached.is_empty() && paused.is_empty() {
+    let answer = build_stop_answer(&stop.engine_stop);
+    let paused = texts::paused_schedules_text(&answer, language);
+    if stop.is_empty() && stop.unreached.is_empty() && paused.is_none() {
         let ended_consolidation = stop.engine_stop.background.tasks.iter().any(|task| task.is_active());
         return match reply_policy {
             // An earlier stop ended them and will report when they have settled.
@@ -140,7 +141,6 @@ fn reply_to_stop(
     };
     let stopping = texts::stopping_text(counts, language);
     let unreached = texts::unreached_nodes_text(&stop.unreached, language);
-    let paused = texts::paused_schedules_text(&paused, language);
     let parts = [Some(stopping).filter(|text| !text.is_empty()), paused, unreached];
     let text = parts.into_iter().flatten().collect::<Vec<_>>();
     origin.channel.notices.push(NoticePriority::Stop, &origin.address, text.join(" "));
@@ -179,10 +179,6 @@ impl PerformedStop {
 
     fn background_commands(&self) -> usize {
         self.engine_stop.background.newly_ended + self.peer_commands
-    }
-
-    fn paused_schedules(&self) -> Vec<String> {
-        build_stop_answer(&self.engine_stop).paused_schedules
     }
 
     /// Counts what other nodes have answered.

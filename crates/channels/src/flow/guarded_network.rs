@@ -9,8 +9,8 @@ use quell_protocol::Attachment;
 use crate::format::{MessageFormat, MessagePiece};
 use crate::network::{
     ButtonPress, ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageButton, MessageButtons, MessageId,
-    Network, NetworkError, NetworkFeatures, NetworkLimits, PressReply, Reactions, SendError, TypingIndicator,
-    async_trait,
+    Network, NetworkError, NetworkFeatures, NetworkLimits, PressReply, Reactions, SendError, SenderIdentity,
+    TypingIndicator, async_trait,
 };
 
 pub(super) struct GuardedNetwork {
@@ -44,6 +44,10 @@ impl GuardedNetwork {
 impl Network for GuardedNetwork {
     fn limits(&self) -> NetworkLimits {
         self.network.limits()
+    }
+
+    fn sender_identity(&self) -> SenderIdentity {
+        self.network.sender_identity()
     }
 
     async fn listen(&self, sink: &dyn InboundSink) -> ListenError {

@@ -24,13 +24,12 @@ use super::channel::ActiveChannel;
 use super::finished_reply::FinishedReply;
 use super::reply_target::ReplyTarget;
 use super::send_retry::{RetrySafety, SendPersistence, delivery_error, edit_message, retry, send_piece, send_text};
-use super::voice::VoiceMessage;
 use super::{Channels, ChatOrigin, texts};
 use crate::format::{attachment_sources, extract_attachments, marker_word, split_message};
 use crate::network::{MessageId, SendError};
 
 /// Maximum size of a file that is fetched or sent, in bytes.
-const MAX_FILE_BYTES: u64 = 20 * 1024 * 1024;
+pub(super) const MAX_FILE_BYTES: u64 = 20 * 1024 * 1024;
 /// Maximum number of files that are fetched for one message, and that are sent with one reply.
 const MAX_FILES: usize = 10;
 
@@ -201,18 +200,6 @@ impl ChatReply {
                 Err(error) => return Err(delivery_error(error, sent, total)),
             }
         }
-        if let Some(VoiceMessage { attachment, bytes }) = self.speak(&text, context).await {
-            let send = || async {
-                // As in `send_file`.
-                let _permit = channel.send_permits.acquire().await;
-                self.upload(&channel, &attachment, bytes.clone()).await
-            };
-            match retry(send, RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled).await {
-                Ok(()) => {}
-                // The written answer is there.
-                Err(error) => tracing::warn!(run = %self.target.run_id, %error, "a spoken answer was not sent"),
-            }
-        }
         if skipped_files > 0 {
             not_sent.push(texts::files_skipped_text(skipped_files, MAX_FILES, language));
         }
@@ -223,6 +210,7 @@ impl ChatReply {
                 .await
                 .map_err(|error| delivery_error(error, sent, total))?;
         }
+        self.deliver_voice(&channel, &text, context).await;
         Ok(())
     }
 
@@ -253,7 +241,12 @@ impl ChatReply {
         retry(send, RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled).await
     }
 
-    async fn upload(&self, channel: &ActiveChannel, file: &Attachment, bytes: Vec<u8>) -> Result<(), SendError> {
+    pub(super) async fn upload(
+        &self,
+        channel: &ActiveChannel,
+        file: &Attachment,
+        bytes: Vec<u8>,
+    ) -> Result<(), SendError> {
         let Some(files) = channel.network.features().files else {
             return Err(SendError::Refused { why: format!("{} takes no files", channel.name) });
         };
@@ -272,20 +265,23 @@ impl ChatReply {
         if file.bytes.is_some_and(|bytes| bytes > MAX_FILE_BYTES) {
             return Err(format!("it is larger than {} MiB", MAX_FILE_BYTES / 1024 / 1024));
         }
-        // The semaphore is never closed.
-        let _permit = self.target.channel.fetch_permits.acquire().await;
-        let bytes = files.fetch(file, MAX_FILE_BYTES).await.map_err(|error| error.to_string())?;
-        let words = self.transcribe(file, &bytes, context).await;
         let path = format!(
             "{}/{}/{number}-{}",
             attachment_folder(context.session),
             run_folder_name(&self.target.run_id),
             safe_file_name(file)
         );
-        let workdir = context.workdir.to_owned();
-        let write = move |stop: &AtomicBool| write_attachment(&workdir, &path, &bytes, stop);
-        let written = context.scope.blocking(Point::Blocking, "a file of a message", write).await;
-        let path = written.map_err(|_| "the request was stopped".to_owned())??.display().to_string();
+        let written = {
+            // The semaphore is never closed.
+            let _permit = self.target.channel.fetch_permits.acquire().await;
+            let bytes = files.fetch(file, MAX_FILE_BYTES).await.map_err(|error| error.to_string())?;
+            let (workdir, path) = (context.workdir.to_owned(), path.clone());
+            let write = move |stop: &AtomicBool| write_attachment(&workdir, &path, &bytes, stop);
+            context.scope.blocking(Point::Blocking, "a file of a message", write).await
+        };
+        let written = written.map_err(|_| "the request was stopped".to_owned())??;
+        let words = self.transcribe(file, &path, context).await;
+        let path = written.display().to_string();
         Ok(FetchedFile { path, words })
     }
 }

@@ -60,6 +60,7 @@ impl<'a> SenderSchedules<'a> {
             Ok(Some(_)) => command_texts::SCHEDULE_PAUSED.format(self.language, &[("id", &id)]),
             Ok(None) => command_texts::SCHEDULE_UNKNOWN.format(self.language, &[("id", &id)]),
             Err(ScheduleChangeError::Store(error)) => self.failure(&error),
+            Err(ScheduleChangeError::Held) => texts::rejection_text(ErrorCode::Held).text(self.language).to_owned(),
             Err(_) => command_texts::SCHEDULE_OVER.format(self.language, &[("id", &id)]),
         }
     }

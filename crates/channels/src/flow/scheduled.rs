@@ -6,15 +6,16 @@ use std::sync::{Arc, Weak};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::channel_origin::{
-    ChannelOrigin, ChannelRunOptions, DeliveryContext, DeliveryError, ReplyDelivery, ScheduleCreator, ScheduledDelivery,
+    ChannelOrigin, ChannelRunOptions, DeliveryContext, DeliveryError, ReplyDelivery, ScheduleCreator,
+    ScheduledDelivery, SenderRights,
 };
 use quell_kernel::channel::sanitise::NarrationPolicy;
 use quell_protocol::schedule::{ScheduleDelivery, ScheduleView};
-use quell_protocol::{ChannelMessage, RunId, SessionKey, Surface};
+use quell_protocol::{ChannelMessage, Principal, RunId, SessionKey};
 
 use super::channel::ActiveChannel;
 use super::send_retry::{SendPersistence, delivery_error, send_piece};
-use super::{Channels, ChannelsInner, texts};
+use super::{Channels, ChannelsInner, channel_principal, texts};
 use crate::format::split_message;
 use crate::network::ChatAddress;
 
@@ -40,6 +41,20 @@ impl ChannelsOfSchedules {
 }
 
 impl ScheduledDelivery for ChannelsOfSchedules {
+    /// Reads the configuration and not the channels at work: right after a start there are none.
+    fn sender_rights(&self, principal: &Principal) -> SenderRights {
+        let Some(channels) = self.0.upgrade().map(Channels) else { return SenderRights::Unknown };
+        let name = principal.as_str().split_once(':').map_or(principal.as_str(), |(channel, _)| channel);
+        let settings = channels.current_settings();
+        let Some(config) = settings.settings.channels.get(name) else {
+            return SenderRights::None(format!("there is no channel {name:?} any more"));
+        };
+        match config.access_level(|listed| channel_principal(name, listed) == *principal) {
+            Some(level) => SenderRights::Level(level),
+            None => SenderRights::None(format!("{principal} is not allowed in the channel {name:?} any more")),
+        }
+    }
+
     /// Admins may send anywhere, a run that answers a chat message into its own chat, and others nowhere.
     fn check_delivery(&self, delivery: &ScheduleDelivery, creator: &ScheduleCreator) -> Result<(), String> {
         self.find(&delivery.channel)?;
@@ -51,8 +66,10 @@ impl ScheduledDelivery for ChannelsOfSchedules {
             let own = || format!("an answer may be sent to this chat only: {:?} of {:?}", chat.to, chat.channel);
             return if chat == delivery { Ok(()) } else { Err(own()) };
         }
-        let is_admin = creator.scope == quell_protocol::api::AccessLevel::Admin && creator.surface != Surface::Channel;
-        if is_admin { Ok(()) } else { Err("only admins may have answers sent into chats of others".to_owned()) }
+        if ScheduleCreator::may_send_anywhere(creator.scope, creator.surface) {
+            return Ok(());
+        }
+        Err("only admins may have answers sent into chats of others".to_owned())
     }
 
     fn new_origin(
@@ -64,9 +81,6 @@ impl ScheduledDelivery for ChannelsOfSchedules {
         let (channels, channel) = self.find(&delivery.channel)?;
         let by = schedule.created_by.as_str();
         let sender = by.strip_prefix(&format!("{}:", delivery.channel)).unwrap_or(by).to_owned();
-        if schedule.created_by.as_str() != sender && channel.access_level(&sender).is_none() {
-            return Err(format!("{by} is not allowed in this channel any more"));
-        }
         let message = ChannelMessage {
             channel: delivery.channel.clone(),
             id: run.to_string(),

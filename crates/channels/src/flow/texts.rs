@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use quell_kernel::channel::chat_language::ChatLanguage;
 use quell_kernel::channel::chat_text::ChatText;
 use quell_kernel::channel::sanitise::{EmptyReplyReason, NarrationPolicy, SanitiserRules, sanitise_reply};
-use quell_protocol::api::UnreachedNode;
+use quell_protocol::api::{StopAnswer, UnreachedNode};
 use quell_protocol::display_text::{format_millis, one_line};
 use quell_protocol::{ErrorCode, Receipt, StopReason, Verdict};
 
@@ -144,9 +144,21 @@ const SCHEDULES_PAUSED: ChatText = ChatText::new(
     "⏸ 已暂停定时任务：{ids}。/schedules 可查看。",
 );
 
+const PAUSES_UNSTORED: ChatText = ChatText::new(
+    "⚠️ The database does not answer: the pauses are in force, and are stored as soon as it does. After a restart before \
+     that, send /stop again.",
+    "⚠️ 데이터베이스가 응답하지 않습니다. 일시 중지는 적용되었으며, 응답하면 저장됩니다. 그 전에 재시작되면 /stop을 다시 \
+     보내세요.",
+    "⚠️ 数据库没有响应：暂停已生效，数据库恢复后即会保存。若在此之前重启，请再次发送 /stop。",
+);
+
 /// The part of the reply to a stop for the schedules that it paused.
-pub(super) fn paused_schedules_text(ids: &[String], language: ChatLanguage) -> Option<String> {
-    (!ids.is_empty()).then(|| SCHEDULES_PAUSED.format(language, &[("ids", &ids.join(", "))]))
+pub(super) fn paused_schedules_text(answer: &StopAnswer, language: ChatLanguage) -> Option<String> {
+    let ids = &answer.paused_schedules;
+    let paused = (!ids.is_empty()).then(|| SCHEDULES_PAUSED.format(language, &[("ids", &ids.join(", "))]));
+    let unstored = answer.unstored_pauses.then(|| PAUSES_UNSTORED.text(language).to_owned());
+    let parts: Vec<String> = [paused, unstored].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(" "))
 }
 
 pub(super) fn stop_receipt_text(receipt: &Receipt, language: ChatLanguage) -> String {

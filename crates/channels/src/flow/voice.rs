@@ -1,10 +1,18 @@
 //! The voice rule of a channel: the words of a voice message, and the voice of an answer.
 
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
 use quell_engine::channel_origin::DeliveryContext;
 use quell_engine::engine::{MAX_SPEECH_CHARS, SPEECH_MEDIA_TYPE};
 use quell_protocol::{Attachment, AttachmentKind};
+use quell_scope::Point;
+use quell_tools::attachment::read_attachment;
+use tokio::time::timeout;
 
-use super::reply_delivery::ChatReply;
+use super::channel::ActiveChannel;
+use super::reply_delivery::{ChatReply, MAX_FILE_BYTES};
+use super::send_retry::{RetrySafety, SendPersistence, retry};
 use crate::config::SpokenAnswers;
 use crate::format::{LengthUnit, Markup, MessageFormat, split_message};
 
@@ -13,18 +21,18 @@ const SPOKEN_LINE: MessageFormat =
     MessageFormat { markup: Markup::Plain, max_length: 512, length_unit: LengthUnit::Chars };
 
 /// A spoken answer.
-pub(super) struct VoiceMessage {
-    pub(super) attachment: Attachment,
-    pub(super) bytes: Vec<u8>,
+struct VoiceMessage {
+    attachment: Attachment,
+    bytes: Vec<u8>,
 }
 
 impl ChatReply {
-    /// Transcribes a received file, if it is sound and the channel's rule asks for it. Returns a line for the model: the
-    /// words, or why they are not known.
+    /// Transcribes a received file at `path` in the agent's workdir, if it is sound and the channel's rule asks for it.
+    /// Returns a line for the model: the words, or why they are not known.
     pub(super) async fn transcribe(
         &self,
         file: &Attachment,
-        bytes: &[u8],
+        path: &str,
         context: DeliveryContext<'_>,
     ) -> Option<String> {
         let channel = &self.target.channel;
@@ -32,7 +40,13 @@ impl ChatReply {
         if file.kind != AttachmentKind::Audio {
             return None;
         }
-        Some(match self.channels.engine().transcribe(model, file, bytes, context.scope).await {
+        // The semaphore is never closed.
+        let _permit = channel.transcription_permits.acquire().await;
+        let bytes = match read_sound(path, context).await? {
+            Ok(bytes) => bytes,
+            Err(why) => return Some(format!("[the audio could not be transcribed: {why}]")),
+        };
+        Some(match self.channels.engine().transcribe(model, file, &bytes, context.scope).await {
             Ok(words) if words.is_empty() => "[nobody speaks in this audio]".to_owned(),
             Ok(words) => words,
             Err(error) => {
@@ -42,8 +56,29 @@ impl ChatReply {
         })
     }
 
-    /// Speaks an answer, if the channel's rule asks for it. An answer that cannot be spoken is only written.
-    pub(super) async fn speak(&self, answer: &str, context: DeliveryContext<'_>) -> Option<VoiceMessage> {
+    /// Speaks an answer that the chat shows, and sends its sound, if the channel's rule asks for it. The run goes on until
+    /// then, for `speech_timeout_s` at most; its ledger holds the request, and a stop closes it. An answer that cannot
+    /// be spoken is only written.
+    pub(super) async fn deliver_voice(&self, channel: &ActiveChannel, answer: &str, context: DeliveryContext<'_>) {
+        let Some(voice) = &self.target.channel.config.voice else { return };
+        let speaking = async {
+            let Some(VoiceMessage { attachment, bytes }) = self.speak(answer, context).await else { return };
+            let send = || async {
+                // As in `send_file`.
+                let _permit = channel.send_permits.acquire().await;
+                self.upload(channel, &attachment, bytes.clone()).await
+            };
+            let sent = retry(send, RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled).await;
+            if let Err(error) = sent {
+                tracing::warn!(run = %self.target.run_id, %error, "a spoken answer was not sent");
+            }
+        };
+        if timeout(Duration::from_secs(voice.speech_timeout_s), speaking).await.is_err() {
+            tracing::warn!(run = %self.target.run_id, "an answer was not spoken in time");
+        }
+    }
+
+    async fn speak(&self, answer: &str, context: DeliveryContext<'_>) -> Option<VoiceMessage> {
         let channel = &self.target.channel;
         let voice = channel.config.voice.as_ref()?;
         let model = voice.speech_model.as_ref()?;
@@ -72,6 +107,13 @@ impl ChatReply {
             }
         }
     }
+}
+
+/// Reads a received file. `None` after a stop.
+async fn read_sound(path: &str, context: DeliveryContext<'_>) -> Option<Result<Vec<u8>, String>> {
+    let (path, folder, session) = (path.to_owned(), context.workdir.to_owned(), context.session.clone());
+    let read = move |stop: &AtomicBool| read_attachment(&folder, &session, &path, MAX_FILE_BYTES, stop);
+    context.scope.blocking(Point::Blocking, "a voice message", read).await.ok()
 }
 
 /// As many whole lines of an answer as can be spoken, without markup. The rest of a longer answer is only written.

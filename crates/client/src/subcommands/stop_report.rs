@@ -88,7 +88,8 @@ impl StopCommandReport {
         let clean = self.runs.iter().all(StoppedRun::has_no_leftovers)
             && self.stop.processes.iter().all(|process| process.leftovers.is_empty())
             && self.hold_problem.is_none()
-            && self.stop.unreached.is_empty();
+            && self.stop.unreached.is_empty()
+            && !self.stop.unstored_pauses;
         if clean { Exit::Done } else { Exit::Failed }
     }
 
@@ -101,8 +102,9 @@ impl StopCommandReport {
     /// Prints what was stopped, run by run, to stdout.
     pub(super) fn print_report(&self, io: &mut CommandIo) -> io::Result<()> {
         let covered = self.covered_runs();
-        let nodes = [self.stop.unreached_text(), self.stop.settled_text()];
-        if self.is_empty() && nodes.iter().all(Option::is_none) {
+        let unstored = self.stop.unstored_pauses_text().map(str::to_owned);
+        let problems = [self.stop.unreached_text(), self.stop.settled_text(), unstored];
+        if self.is_empty() && problems.iter().all(Option::is_none) {
             io.output.print_line("nothing to stop: no run is active")?;
         } else if self.runs.is_empty() && !covered.is_empty() {
             let ids: Vec<&str> = covered.iter().map(RunId::as_str).collect();
@@ -119,7 +121,7 @@ impl StopCommandReport {
         for schedule in &self.stop.paused_schedules {
             io.output.print_line(&format!("paused the schedule {}", one_line(schedule, 100)))?;
         }
-        for text in nodes.into_iter().flatten() {
+        for text in problems.into_iter().flatten() {
             let text = io.output.stdout().apply_style(OutputStyle::Failure, &text);
             io.output.print_line(&text)?;
         }

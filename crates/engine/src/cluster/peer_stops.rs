@@ -135,6 +135,7 @@ impl PeerStops {
             answer.ending.extend(peer.ending);
             answer.withdrawn.extend(peer.withdrawn);
             answer.processes.extend(peer.processes);
+            answer.unstored_pauses |= peer.unstored_pauses;
             for schedule in peer.paused_schedules {
                 if !answer.paused_schedules.contains(&schedule) {
                     answer.paused_schedules.push(schedule);

@@ -17,6 +17,7 @@ use crate::agent::{
     AddAgentError, Agent, AgentConfig, AgentConfigError, AgentRegistry, RESERVED, RemoveAgentError, RestorableAgent,
     build_agent_tree,
 };
+use crate::schedules::ScheduleStopOrigin;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentRemoval {
@@ -158,7 +159,7 @@ impl Engine {
             AgentRemoval::Force(request) => {
                 let mut stopped = runs.unenroll_and_stop(&marked, &caller.who(), &request);
                 let scope = StopScope::Agents { ids: marked.iter().cloned().collect() };
-                self.stop_schedules(&scope, &caller.who(), &request, &mut stopped);
+                self.stop_schedules(&scope, &caller.who(), &request, ScheduleStopOrigin::ThisNode, &mut stopped);
                 stopped
             }
         };
@@ -235,7 +236,7 @@ impl Engine {
     ) -> (AgentAbortAnswer, StopResult) {
         let mut stop_result = self.inner().runs.stop_agent_tree(id, &caller.who(), request);
         let tree = StopScope::Agents { ids: self.agent_subtree(id) };
-        self.stop_schedules(&tree, &caller.who(), request, &mut stop_result);
+        self.stop_schedules(&tree, &caller.who(), request, ScheduleStopOrigin::ThisNode, &mut stop_result);
         stop_result.peers = self.ask_peers_to_stop(&tree, caller.who(), request);
         tracing::info!(
             principal = %caller.principal, surface = ?caller.surface, agent = %id, stop_level = ?request.level,

@@ -18,6 +18,7 @@ use super::event_bridge::PeerEvents;
 use super::{Engine, EngineInner, StopResult, build_stop_answer};
 use crate::access::{AccessError, BrowserSignIn, LinkIssuer, LoginCodeDigest};
 use crate::cluster::{Cluster, PeerAnswer, PeerCall, PeerHandler, PeerStopAnswer, PeerStops, StoredStop};
+use crate::schedules::ScheduleStopOrigin;
 
 /// A stop that arrives again within this time, on another way, is not carried out again: it covers nothing that was
 /// accepted since.
@@ -177,7 +178,7 @@ impl Engine {
             }
             let mut stop_result = self.inner().runs.stop(&stop.scope, &stop.requester, &stop.request);
             self.stop_pending_sessions(&stop.scope, &stop.requester);
-            self.stop_schedules(&stop.scope, &stop.requester, &stop.request, &mut stop_result);
+            self.stop_schedules(&stop.scope, &stop.requester, &stop.request, ScheduleStopOrigin::OtherNode, &mut stop_result);
             tracing::info!(
                 principal = %stop.requester.principal, surface = ?stop.request.surface, scope = ?stop.scope, stop_level = ?stop.request.level,
                 stopped = stop_result.aborted.len(), processes = stop_result.background.newly_ended, "stop of another node carried out"

@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use quell_kernel::admission::AdmissionError;
 use quell_kernel::registry::{AdmissionGate, StopRequest, StopRequester, StopScope};
 use quell_kernel::schedule::{DueDecision, decide_due};
-use quell_protocol::api::OnBusy;
+use quell_protocol::api::{AccessLevel, OnBusy};
 use quell_protocol::audit::Action;
 use quell_protocol::schedule::{MissedPolicy, SchedulePatch, SchedulePause, ScheduleRequest, ScheduleView};
-use quell_protocol::{ErrorCode, RunId};
+use quell_protocol::{ErrorCode, RunId, Surface};
 use quell_store::{StoreError, StoredRunState};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -22,10 +22,10 @@ use super::{
     SubmitOutcome,
 };
 use crate::access::RequestOrigin;
-use crate::channel_origin::ScheduleCreator;
+use crate::channel_origin::{ScheduleCreator, SenderRights};
 use crate::schedules::{
-    PatchAuthor, PauseProgress, PausedSchedules, ScheduleChangeError, ScheduleRecord, ScheduleStop, Schedules,
-    StoppedSchedules, to_stored,
+    PatchAuthor, PauseProgress, PausedSchedules, ScheduleChangeError, ScheduleRecord, ScheduleStop, ScheduleStopOrigin,
+    Schedules, StoppedSchedules, to_stored,
 };
 
 /// The name of the duty in a cluster.
@@ -100,6 +100,10 @@ impl Engine {
         if !self.find_schedule(caller, id).await?.is_some_and(|view| may_manage(caller, &view)) {
             return Ok(None);
         }
+        // Else somebody lifts the pause of a stop of everything for the time after the hold.
+        if patch.paused == Some(false) && self.is_held() && !caller.is_admin() {
+            return Err(ScheduleChangeError::Held);
+        }
         let author = PatchAuthor { principal: &caller.principal, scope: caller.scope };
         let changed = self.schedules().patch(author, id, patch).await?;
         let action = match patch.paused {
@@ -131,10 +135,12 @@ impl Engine {
         scope: &StopScope,
         requester: &StopRequester,
         request: &StopRequest,
+        origin: ScheduleStopOrigin,
         stop_result: &mut StopResult,
     ) {
         let runs = stop_result.aborted.iter().chain(&stop_result.already_ending).cloned().collect();
-        let stop = ScheduleStop { scope: scope.clone(), requester: requester.clone(), runs, is_held: self.is_held() };
+        let (scope, requester_of_stop) = (scope.clone(), requester.clone());
+        let stop = ScheduleStop { scope, requester: requester_of_stop, runs, is_held: self.is_held(), origin };
         let StoppedSchedules { ids, firing } = self.schedules().pause_for_stop(&stop);
         for (run, owner) in firing {
             let of_firing = self.inner().runs.stop_run_of_owner(&run, &owner, requester, request);
@@ -202,8 +208,10 @@ impl Engine {
         if self.inner().runs.gate() != AdmissionGate::Open {
             return Ok(Some(FiringRefusal::Held));
         }
-        if record.scope_now(self).is_none() {
-            return Ok(Some(FiringRefusal::NoRights));
+        match record.rights_now(self) {
+            CreatorRights::Level(_) => {}
+            CreatorRights::None(reason) => return Ok(Some(FiringRefusal::NoRights(reason))),
+            CreatorRights::Unknown => return Ok(Some(FiringRefusal::UnknownRights)),
         }
         let Some(last) = record.view.last_run.clone() else { return Ok(None) };
         let last = self.inner().store.runs().find(last).await?;
@@ -222,6 +230,7 @@ impl Engine {
         match refusal {
             // The gate closes for a shutdown, too: the next daemon decides then.
             FiringRefusal::Held if !self.is_open() => return Ok(()),
+            FiringRefusal::UnknownRights => return Ok(()),
             FiringRefusal::Held => {
                 let problem = "new runs are held".to_owned();
                 if view.missed == MissedPolicy::Once {
@@ -234,8 +243,13 @@ impl Engine {
                 view.skipped_count += 1;
                 view.problem = Some("the run of the firing before has not ended".to_owned());
             }
-            FiringRefusal::NoRights => {
-                let (reason, by) = ("its creator has no valid token any more".to_owned(), view.created_by.clone());
+            FiringRefusal::NoRights(reason) => {
+                tracing::warn!(
+                    schedule = view.id,
+                    reason,
+                    "a schedule is paused: its creator has no right to its runs"
+                );
+                let by = view.created_by.clone();
                 view.paused = Some(SchedulePause { reason, by });
                 view.next_at = None;
                 return self.schedules().replace(&record, revision).await.map(drop);
@@ -257,14 +271,12 @@ impl Engine {
         fired.view.fired += 1;
         fired.view.missed_count += due.missed;
         set_next(&mut fired, due.next);
-        if !self.schedules().begin_firing(&id, &run) {
-            return Ok(());
-        }
+        let Some(firing) = self.schedules().begin_firing(&id, &run) else { return Ok(()) };
         let outcome = self.submit_firing(&fired, revision, run.clone()).await;
         if matches!(outcome, Ok(FiringOutcome::Fired)) {
             self.schedules().note_stored(&fired, revision + 1);
         }
-        self.schedules().end_firing(&id);
+        drop(firing);
         match outcome? {
             FiringOutcome::Fired | FiringOutcome::NotDue => Ok(()),
             FiringOutcome::Later(why) if record.view.missed == MissedPolicy::Once => {
@@ -289,7 +301,7 @@ impl Engine {
         run: RunId,
     ) -> Result<FiringOutcome, StoreError> {
         let view = &fired.view;
-        let Some(scope) = fired.scope_now(self) else { return Ok(FiringOutcome::NotDue) };
+        let CreatorRights::Level(scope) = fired.rights_now(self) else { return Ok(FiringOutcome::NotDue) };
         let caller = Caller {
             principal: view.created_by.clone(),
             scope,
@@ -389,23 +401,54 @@ enum FiringOutcome {
 }
 
 /// Why a firing that is due does not happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum FiringRefusal {
     /// New runs are held, or the daemon is shutting down.
     Held,
     /// The run of the firing before has not ended.
     StillRuns,
-    /// The token of its creator has ended.
-    NoRights,
+    /// Its creator may not have such runs any more, for this reason.
+    NoRights(String),
+    /// It is looked at again soon.
+    UnknownRights,
+}
+
+/// What the creator of a schedule may do now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum CreatorRights {
+    Level(AccessLevel),
+    None(String),
+    /// The channels are not at work: the daemon starts or ends.
+    Unknown,
 }
 
 impl ScheduleRecord {
-    /// The rights of its creator now: those at its creation, unless they have shrunk. `None` if there are none left.
-    fn scope_now(&self, engine: &Engine) -> Option<quell_protocol::api::AccessLevel> {
-        if self.surface == quell_protocol::Surface::Channel {
-            return Some(self.scope);
+    /// The rights of its creator now: those at its creation, unless they have shrunk. A firing needs those to send
+    /// messages, and to send its answer into a chat.
+    fn rights_now(&self, engine: &Engine) -> CreatorRights {
+        let view = &self.view;
+        let level = if self.surface == Surface::Channel {
+            match engine.schedules().delivery().map(|channels| channels.sender_rights(&view.created_by)) {
+                Some(SenderRights::Level(level)) => level,
+                Some(SenderRights::None(reason)) => return CreatorRights::None(reason),
+                Some(SenderRights::Unknown) | None => return CreatorRights::Unknown,
+            }
+        } else {
+            match engine.access().level_of(&view.created_by) {
+                Some(level) => level,
+                None => return CreatorRights::None("its creator has no valid token any more".to_owned()),
+            }
+        };
+        let level = level.min(self.scope);
+        let needs_admin = view.delivery.is_some() && self.surface != Surface::Channel;
+        if needs_admin && !ScheduleCreator::may_send_anywhere(level, self.surface) {
+            let reason = "its creator is no admin any more, so its answers may not be sent into the chat";
+            return CreatorRights::None(reason.to_owned());
         }
-        engine.access().level_of(&self.view.created_by).map(|level| level.min(self.scope))
+        if level < AccessLevel::Write {
+            return CreatorRights::None("its creator may not send messages any more".to_owned());
+        }
+        CreatorRights::Level(level)
     }
 }
 
@@ -413,6 +456,7 @@ impl ScheduleChangeError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Invalid(_) | Self::Delivery(_) | Self::Over => ErrorCode::InvalidRequest,
+            Self::Held => ErrorCode::Held,
             Self::TooLong(_) => ErrorCode::BodyTooLarge,
             Self::OwnerHasTooMany(..) | Self::TooMany(_) => ErrorCode::Conflict,
             Self::Store(_) => SubmitError::Store(StoreError::Closed).code(),
@@ -468,8 +512,8 @@ async fn store_schedule_stop(engine: Engine, stop: ScheduleStop, progress: watch
     loop {
         let stored = async {
             if !is_scanned {
-                engine.schedules().reload().await?;
-                let found = engine.schedules().pause_for_stop(&stop).ids;
+                let known = progress.borrow().ids.clone();
+                let found = engine.schedules().pause_unknown(&stop, &known).await?;
                 progress.send_modify(|progress| progress.ids.extend(found));
                 is_scanned = true;
             }

@@ -260,6 +260,7 @@ pub fn build_stop_answer(stop_result: &StopResult) -> StopAnswer {
         ending: stop_result.already_ending.clone(),
         withdrawn: withdrawn.map(|(run_id, text)| Withdrawn { run_id, text }).collect(),
         paused_schedules: stop_result.schedules.ids(),
+        unstored_pauses: !stop_result.schedules.is_stored(),
         unreached: Vec::new(),
         settled_nodes: Vec::new(),
     };

@@ -196,3 +196,11 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn of_a_stop_and_a_resumption_the_later_one_stands() {
+    assert!(stop_outlasts_resumption(3, 0), "it was never resumed");
+    assert!(stop_outlasts_resumption(3, 2), "it was resumed before the stop");
+    assert!(stop_outlasts_resumption(3, 3), "the stop has seen the resumption");
+    assert!(!stop_outlasts_resumption(3, 4), "it was resumed after the stop");
+}

@@ -187,6 +187,14 @@ impl TestCluster {
         tokio::time::timeout(WAIT_TIMEOUT, ended).await.expect("the subcommand ends").unwrap()
     }
 
+    /// Waits until no stop is stored any more; a node may forget one after the caller has its answer.
+    async fn wait_stops_forgotten(&self) {
+        poll_until("no stop is stored", async || {
+            (self.server.sql("SELECT count(*) FROM node_stops") == "0").then_some(())
+        })
+        .await;
+    }
+
     /// The node that the database names as the owner of a session.
     fn owner(&self, session: &str) -> String {
         self.server.sql(&format!("SELECT name FROM session_nodes JOIN nodes USING (epoch) WHERE session = '{session}'"))

@@ -140,7 +140,7 @@ pub(crate) fn test_server_config(marker: &ProcessMarker, log: &Path) -> McpConfi
 }
 
 /// A section for a configuration file whose server lies in this folder.
-fn config_section(folder: &Path, env: &str) -> String {
+pub(crate) fn config_section(folder: &Path, env: &str) -> String {
     let script = folder.join("server.sh");
     std::fs::write(&script, mcp::SERVER_SCRIPT).unwrap();
     format!("[mcp.test]\ncommand = \"sh\"\nargs = [{script:?}]\nenv = {{ {env} }}\nsandbox = \"off\"\n")

@@ -1,5 +1,7 @@
 //! Schedules: they fire once, also over restarts; hold and stop keep them from firing.
 
+mod senders;
+mod stops;
 mod surfaces;
 
 use quell_engine::engine::{Caller, StopResult, SubmitOutcome};

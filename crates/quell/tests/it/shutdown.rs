@@ -153,7 +153,7 @@ async fn assert_ends_in_time(daemon: &TestDaemon, signal: Signal) {
     let status = daemon.wait_exit().await;
     let took = begun.elapsed();
     println!("ended {took:?} after {signal:?}");
-    assert!(took < SHUTDOWN_LIMIT, "{took:?}\n{}", daemon.output());
+    assert!(took < scaled_limit(SHUTDOWN_LIMIT), "{took:?}\n{}", daemon.output());
     assert!(status.success(), "{status:?}\n{}", daemon.output());
 }
 

@@ -42,6 +42,37 @@ pub(crate) async fn a_schedule_is_changed_by_one_of_two<D: TestDatabase>() {
     assert_eq!(schedules.replace(StoredSchedule { revision: 2, ..schedule("gone", "ann") }).await, Ok(false));
 }
 
+pub(crate) async fn many_schedules_change_at_once_each_by_its_revision<D: TestDatabase>() {
+    let (store, home) = new_store::<D>();
+    for id in ["a", "b", "c"] {
+        create(&store, id, "ann", ROOM).await;
+    }
+    let change = |id: &str, revision, definition: &str| StoredSchedule {
+        revision,
+        definition: definition.into(),
+        ..schedule(id, "ann")
+    };
+    let schedules = store.schedules();
+    assert_eq!(schedules.replace(change("b", 2, "faster")).await, Ok(true));
+    let changes =
+        vec![change("c", 2, "new\0"), change("b", 2, "late"), change("gone", 2, "new"), change("a", 2, "new")];
+    let mut replaced = schedules.replace_many(changes).await.unwrap();
+    replaced.sort();
+    assert_eq!(replaced, ["a", "c"], "the other two were changed by somebody else");
+    assert_eq!(schedules.replace_many(Vec::new()).await, Ok(Vec::new()));
+    store.close().await;
+    let expected = vec![change("a", 2, "new"), change("b", 2, "faster"), change("c", 2, "new\0")];
+    assert_eq!(home.open().schedules().list().await, Ok(expected));
+}
+
+pub(crate) async fn a_schedule_is_found_by_its_id<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    create(&store, "a", "ann", ROOM).await;
+    create(&store, "b", "bob", ROOM).await;
+    assert_eq!(store.schedules().find("b".into()).await, Ok(Some(schedule("b", "bob"))));
+    assert_eq!(store.schedules().find("c".into()).await, Ok(None));
+}
+
 pub(crate) async fn nobody_has_more_schedules_than_the_quota<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     let quota = ScheduleQuota { per_owner: 2, total: 3 };

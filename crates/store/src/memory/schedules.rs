@@ -27,8 +27,22 @@ impl ScheduleStore for MemoryStore {
         self.read(|data| Ok(data.schedules.values().cloned().collect()))
     }
 
+    fn find(&self, id: String) -> StoreFuture<'_, Option<StoredSchedule>> {
+        self.read(move |data| Ok(data.schedules.get(&id).cloned()))
+    }
+
     fn replace(&self, schedule: StoredSchedule) -> StoreFuture<'_, bool> {
         self.write(move |data| Ok(replace(data, schedule)))
+    }
+
+    fn replace_many(&self, schedules: Vec<StoredSchedule>) -> StoreFuture<'_, Vec<String>> {
+        self.write(move |data| {
+            let replaced = schedules.into_iter().filter_map(|schedule| {
+                let id = schedule.id.clone();
+                replace(data, schedule).then_some(id)
+            });
+            Ok(replaced.collect())
+        })
     }
 
     fn fire(&self, schedule: StoredSchedule, run: RunRow) -> StoreFuture<'_, AcceptRunOutcome> {

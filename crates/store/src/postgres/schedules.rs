@@ -44,8 +44,30 @@ impl ScheduleStore for PostgresStore {
         })
     }
 
+    fn find(&self, id: String) -> StoreFuture<'_, Option<StoredSchedule>> {
+        self.read(move |db| {
+            let sql = "SELECT id, owner, revision, definition FROM schedules WHERE id = $1";
+            db.query(sql, &[&id])?.first().map(schedule_from_row).transpose()
+        })
+    }
+
     fn replace(&self, schedule: StoredSchedule) -> StoreFuture<'_, bool> {
         self.write(move |db| replace(db, &schedule))
+    }
+
+    fn replace_many(&self, schedules: Vec<StoredSchedule>) -> StoreFuture<'_, Vec<String>> {
+        self.write(move |db| {
+            // Locked in the order of their ids, so that two stops at once do not wait for each other.
+            let sql = "WITH locked AS (SELECT id, revision FROM schedules WHERE id = ANY($1) ORDER BY id FOR UPDATE)
+                       UPDATE schedules SET revision = changed.revision, definition = changed.definition
+                       FROM unnest($1::text[], $2::bigint[], $3::text[]) AS changed (id, revision, definition)
+                       JOIN locked ON locked.id = changed.id AND locked.revision = changed.revision - 1
+                       WHERE schedules.id = changed.id RETURNING schedules.id";
+            let ids: Vec<&str> = schedules.iter().map(|schedule| schedule.id.as_str()).collect();
+            let revisions: Vec<i64> = schedules.iter().map(|schedule| schedule.revision).collect();
+            let definitions: Vec<Text<'_>> = schedules.iter().map(|schedule| Text(&schedule.definition)).collect();
+            db.query(sql, &[&ids, &revisions, &definitions])?.iter().map(|row| get(row, 0)).collect()
+        })
     }
 
     fn fire(&self, schedule: StoredSchedule, run: RunRow) -> StoreFuture<'_, AcceptRunOutcome> {

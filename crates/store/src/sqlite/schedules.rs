@@ -1,7 +1,7 @@
 //! Schedules and their firings.
 
 use quell_protocol::Principal;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
 use super::columns::parse_id_column;
@@ -35,8 +35,27 @@ impl ScheduleStore for SqliteStore {
         })
     }
 
+    fn find(&self, id: String) -> StoreFuture<'_, Option<StoredSchedule>> {
+        self.read(move |db| {
+            let sql = "SELECT id, owner, revision, definition FROM schedules WHERE id = ?1";
+            db.prepare_cached(sql)?.query_row([&id], schedule_from_row).optional()
+        })
+    }
+
     fn replace(&self, schedule: StoredSchedule) -> StoreFuture<'_, bool> {
         self.write(move |db| replace(db, &schedule))
+    }
+
+    fn replace_many(&self, schedules: Vec<StoredSchedule>) -> StoreFuture<'_, Vec<String>> {
+        self.write(move |db| {
+            let mut replaced = Vec::new();
+            for schedule in &schedules {
+                if replace(db, schedule)? {
+                    replaced.push(schedule.id.clone());
+                }
+            }
+            Ok(replaced)
+        })
     }
 
     fn fire(&self, schedule: StoredSchedule, run: RunRow) -> StoreFuture<'_, AcceptRunOutcome> {

@@ -115,6 +115,39 @@ async fn without_ears_or_voice_the_conversation_goes_on_in_text() {
     fixture.flow.shut_down().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_voice_that_does_not_come_ends_by_its_own_time_limit() {
+    let fixture = VoiceFixture::start(&RULE.replace(" }", ", speech_timeout_s = 1 }")).await;
+    fixture.audio.script(ScriptedAudio::Transcript("Sing.".to_owned()));
+    fixture.audio.script(ScriptedAudio::Silence);
+    fixture.flow.model.script(ScriptedResponse::text("La la."));
+    let message = fixture.receive_voice("hum");
+    fixture.flow.network.wait_for_text("La la.").await;
+    fixture.wait_done(&message, "✅").await;
+    fixture.audio.state.wait_for("the end of the connection", |state| state.waiting == 0).await;
+    let texts = fixture.flow.network.state().texts().join("|");
+    assert!(!texts.contains("the spoken answer"), "{texts}");
+    fixture.flow.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_with_files_do_not_wait_for_transcriptions() {
+    let fixture = VoiceFixture::start(RULE).await;
+    for number in 0..8 {
+        fixture.audio.script(ScriptedAudio::Silence);
+        let sound = Attachment { kind: AttachmentKind::Audio, ..attachment_from("hum") };
+        let inbound = fixture.flow.network.inbound_message(&format!("room{number}"), "ann", "");
+        fixture.flow.network.receive_message(InboundMessage { attachments: vec![sound], ..inbound });
+    }
+    fixture.audio.state.wait_for("the requests", |state| state.waiting == 8).await;
+    fixture.flow.model.script(ScriptedResponse::text("I have it."));
+    let inbound = fixture.flow.network.inbound_message("another room", "bob", "keep this");
+    let attachments = vec![attachment_from("a letter")];
+    fixture.flow.network.receive_message(InboundMessage { attachments, ..inbound });
+    fixture.flow.network.wait_for_text("I have it.").await;
+    fixture.flow.shut_down().await;
+}
+
 /// A stop finds the run in the transcription, or after its answer was written and before it is spoken.
 #[rstest::rstest]
 #[case::hearing(None)]

@@ -63,7 +63,7 @@ impl RunTool for CronAddArgs {
             delivery: self.delivery.map(|CronDelivery { channel, to }| ScheduleDelivery { channel, to }),
             missed: None,
         };
-        let created = run.scope.race(Point::Remember, run.control.create_schedule(request)).await?;
+        let created = run.scope.race(Point::Schedules, run.control.create_schedule(request)).await?;
         Ok(match created {
             Ok(view) => ToolOutput::ok(format!("The schedule is made. {}", describe_schedule(&view))),
             Err(error) => ToolOutput::error(format!("The schedule was not made: {error}.")),
@@ -84,7 +84,7 @@ impl ToolArguments for CronListArgs {
 impl RunTool for CronListArgs {
     async fn call(self, run: &AgentLoop<'_>) -> Result<ToolOutput, Cancelled> {
         let principal = &run.writer.run().principal;
-        let records = match run.scope.race(Point::Recall, run.services.schedules.reload()).await? {
+        let records = match run.scope.race(Point::Schedules, run.services.schedules.reload()).await? {
             Ok(records) => records,
             Err(error) => return Ok(ToolOutput::error(format!("The schedules could not be read: {error}."))),
         };
@@ -115,15 +115,14 @@ impl RunTool for CronRemoveArgs {
         let principal = &run.writer.run().principal;
         let remove = async {
             // waits: raced below, together with the deletion.
-            let records = run.services.schedules.reload().await?;
-            let is_own = |view: &ScheduleView| view.id == self.id && view.created_by == *principal;
-            if !records.iter().any(|record| is_own(&record.view)) {
+            let found = run.services.schedules.read(&self.id).await?;
+            if found.is_none_or(|(record, _)| record.view.created_by != *principal) {
                 return Ok(false);
             }
             // waits: the same race.
             run.services.schedules.delete(&self.id).await
         };
-        Ok(match run.scope.race(Point::Remember, remove).await? {
+        Ok(match run.scope.race(Point::Schedules, remove).await? {
             Ok(true) => ToolOutput::ok(format!("The schedule {} is deleted.", self.id)),
             Ok(false) => ToolOutput::error(format!("There is no schedule {:?}; cron_list lists them.", self.id)),
             Err(error) => ToolOutput::error(format!("The schedule was not deleted: {error}.")),

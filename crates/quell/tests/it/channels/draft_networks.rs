@@ -7,7 +7,7 @@ use quell_testkit::networks::discord::{DiscordRoute, FakeDiscord, FakeDiscordMes
 use quell_testkit::networks::slack::{APP_TOKEN, BOT, BOT_TOKEN, FakeSlack, FakeSlackMessage, FakeSlackState};
 use rstest::rstest;
 
-use super::{CLOSED_WITHIN, ChannelDaemonFixture};
+use super::{ChannelDaemonFixture, closed_within};
 use crate::test_engine::ProcessLock;
 
 #[derive(Debug, Clone, Copy)]
@@ -229,7 +229,8 @@ async fn a_stop_from_the_chat_ends_the_run_and_says_so(#[case] kind: NetworkKind
         DraftNetwork::Slack(slack) => slack.send_slash_command(&fixture.channel, &fixture.ann, "/stop", ""),
     }
     fixture.base.model.request_at(0).wait_client_left().await;
-    assert!(begun.elapsed() < CLOSED_WITHIN, "{:?}", begun.elapsed());
+    let took = begun.elapsed();
+    assert!(took < closed_within(), "{took:?}");
     for part in ["Stopping your request.", "⏹ stopped in", "I have begun\n\n⏹ Stopped."] {
         fixture.wait_text_containing(part).await;
     }

@@ -5,8 +5,10 @@ use std::time::Instant;
 use quell_testkit::daemon::poll_until;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::irc::{IrcLine, IrcServer, IrcSettings, IrcTestUser};
+use serde_json::json;
 
-use super::{CLOSED_WITHIN, ChannelDaemonFixture};
+use super::{ChannelDaemonFixture, closed_within};
+use crate::mcp::config_section;
 use crate::test_engine::ProcessLock;
 
 const PASSWORD: &str = "only-for-tests";
@@ -24,10 +26,16 @@ fn channel_config(server: &IrcServer) -> String {
 }
 
 async fn start() -> (IrcServer, ChannelDaemonFixture) {
+    start_with("").await
+}
+
+/// With more configuration behind that of the channel.
+async fn start_with(more: &str) -> (IrcServer, ChannelDaemonFixture) {
     let process_lock = ProcessLock::shared().await;
     let settings = IrcSettings { password: Some(PASSWORD.to_owned()), ..IrcSettings::default() };
     let server = IrcServer::start_with(settings).await;
-    let fixture = ChannelDaemonFixture::start(process_lock, &channel_config(&server), PASSWORD).await;
+    let config = format!("{}{more}", channel_config(&server));
+    let fixture = ChannelDaemonFixture::start(process_lock, &config, PASSWORD).await;
     (server, fixture)
 }
 
@@ -100,7 +108,7 @@ async fn a_stop_ends_the_run_with_and_without_the_nick_and_nobody_elses() {
         let begun = Instant::now();
         ann.send_message(target, stop);
         let left = fixture.model.request_at(number).wait_client_left().await;
-        assert!(left - begun < CLOSED_WITHIN, "{stop}: {:?}", left - begun);
+        assert!(left - begun < closed_within(), "{stop}: {:?}", left - begun);
         let lines = wait_agent_lines(&ann, heard_in, 2).await;
         assert_eq!(lines[0], "Stopping your request.");
         assert!(lines[1].starts_with("⏹ stopped in") && lines[1].contains("history valid"), "{lines:#?}");
@@ -137,4 +145,27 @@ async fn an_answer_that_is_ready_while_the_server_is_away_comes_once() {
     ann.send_message(ROOM, "quell: second");
     assert_eq!(wait_agent_lines(&ann, ROOM, 2).await, ["One and a half.", "Two."]);
     assert_eq!(fixture.model.request_count(), 2);
+}
+
+/// A nick proves nothing, so only those whom the configuration names answer for a user.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nick_answers_a_question_only_as_an_approver() {
+    let folder = tempfile::tempdir().unwrap();
+    let more = format!("approvers = [\"bob\"]\n{}", config_section(folder.path(), ""));
+    let (server, fixture) = start_with(&more).await;
+    let (ann, bob) = (connect_user(&server, ANN).await, connect_user(&server, "bob").await);
+    fixture.model.script(ScriptedResponse::tool_call("c1", "test__ask", &json!({})));
+    fixture.model.script(ScriptedResponse::text("Thank you."));
+    ann.send_message(ROOM, "quell: ask me");
+    let row = fixture.daemon.api().wait_approval().await;
+    assert!(row["question"].is_object(), "{row:#}");
+    let answer = format!("quell: /approve {} name=Ada", row["id"].as_str().unwrap());
+    ann.send_message(ROOM, &answer);
+    let says = |lines: &[IrcLine], words: &str| agent_lines(lines, ROOM).iter().any(|line| line.contains(words));
+    ann.wait_for("the refusal", |lines| says(lines, "You may not answer this call.")).await;
+    assert_eq!(fixture.daemon.api().wait_approval().await["id"], row["id"], "it waits for somebody else");
+    bob.send_message(ROOM, &answer);
+    ann.wait_for("the answer", |lines| says(lines, "Thank you.")).await;
+    let told = fixture.model.recorded_requests().pop().unwrap().body["messages"].to_string();
+    assert!(told.contains("accept Ada"), "{told}");
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::matrix::{MatrixRoomView, MatrixTestUser, Synapse, is_skipped};
 
-use super::{CLOSED_WITHIN, ChannelDaemonFixture};
+use super::{ChannelDaemonFixture, closed_within};
 use crate::test_engine::ProcessLock;
 
 /// A homeserver, its user Alice, and her room with an agent.
@@ -89,8 +89,8 @@ async fn check_draft_grows(fixture: &mut MatrixDaemonFixture) {
     assert!(answer.edits > 0, "{answer:?}");
     assert!(answer.html().contains("<strong>morning</strong>"), "{answer:?}");
     assert_eq!(room.messages.len(), 2, "the answer must replace the draft");
-    let room = fixture.wait_reaction(&asked, "✅").await;
-    assert!(room.typing.is_empty(), "the agent is still shown as typing");
+    fixture.wait_reaction(&asked, "✅").await;
+    fixture.wait_room("nobody is typing", |room| room.typing.is_empty()).await;
     let request = fixture.base.model.request_at(0).wait_arrived().await;
     let content = request.body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap().to_owned();
     let place = format!("channel=matrix, reply_target={}, sender=@alice:quell.test", fixture.room);
@@ -106,7 +106,7 @@ async fn check_stop(fixture: &mut MatrixDaemonFixture) {
     // From here on the homeserver has the message.
     let taken = Instant::now();
     let left = fixture.base.model.request_at(1).wait_client_left().await;
-    assert!(left.saturating_duration_since(taken) < CLOSED_WITHIN, "{:?}", left - taken);
+    assert!(left.saturating_duration_since(taken) < closed_within(), "{:?}", left - taken);
     let quell = fixture.agent_id.clone();
     let room = fixture
         .wait_room("what came of it", |room| {
@@ -119,8 +119,8 @@ async fn check_stop(fixture: &mut MatrixDaemonFixture) {
     assert_eq!(texts.len(), 4, "the earlier answer, the draft, the stop reply, and the receipt: {texts:#?}");
     let notice = texts.iter().find(|text| text.starts_with("⏹ stopped in")).unwrap();
     assert!(notice.contains("model closed after") && notice.contains("history valid"), "{notice}");
-    let room = fixture.wait_reaction(&asked, "⏹").await;
-    assert!(room.typing.is_empty(), "the agent is still shown as typing");
+    fixture.wait_reaction(&asked, "⏹").await;
+    fixture.wait_room("nobody is typing", |room| room.typing.is_empty()).await;
 
     // The next message works, and the model learns of the stop.
     fixture.base.model.script(ScriptedResponse::text("Here I am."));

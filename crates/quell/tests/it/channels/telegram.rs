@@ -7,7 +7,7 @@ use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::telegram::{FakeTelegram, FakeTelegramMessage, TOKEN, TelegramTestUser};
 use serde_json::{Value, json};
 
-use super::{CLOSED_WITHIN, ChannelDaemonFixture};
+use super::{ChannelDaemonFixture, closed_within};
 use crate::test_daemon::quell_exe;
 use crate::test_engine::{ProcessLock, WAIT_TIMEOUT, background_call};
 
@@ -46,7 +46,7 @@ async fn an_answer_grows_in_one_message_and_is_signed() {
     fixture.model.script(ScriptedStream::new().text("Good ").wait_for_gate("more").text("**morning**"));
     let asked = telegram.post_message(CHAT, ANN, "hello");
     telegram.wait_for("the beginning", |it| it.bot_texts(CHAT).iter().any(|text| text.starts_with("Good"))).await;
-    assert_eq!(reactions(&telegram, asked), ["👀"]);
+    wait_reaction(&telegram, asked, "👀").await;
     telegram.wait_for("somebody who is writing", |it| it.chats.get(&CHAT).is_some_and(|chat| chat.is_typing())).await;
     fixture.model.open_gate("more");
     telegram.wait_for("the answer", |it| it.bot_texts(CHAT) == ["Good morning"]).await;
@@ -70,7 +70,8 @@ async fn a_stop_from_the_chat_ends_the_run_and_says_so() {
     let begun = std::time::Instant::now();
     telegram.post_message(CHAT, ANN, "/stop");
     fixture.model.request_at(0).wait_client_left().await;
-    assert!(begun.elapsed() < CLOSED_WITHIN, "{:?}", begun.elapsed());
+    let took = begun.elapsed();
+    assert!(took < closed_within(), "{took:?}");
     let state = telegram
         .wait_for("what came of it", |it| {
             let texts = it.bot_texts(CHAT);
@@ -146,7 +147,7 @@ async fn start_answer(telegram: &FakeTelegram, fixture: &ChannelDaemonFixture) -
     fixture.model.script(ScriptedResponse::silent_mid_stream("I have begun"));
     let asked = telegram.post_message(CHAT, ANN, "write a book");
     telegram.wait_for("the draft", |it| it.bot_texts(CHAT).contains(&"I have begun")).await;
-    assert_eq!(reactions(telegram, asked), ["👀"]);
+    wait_reaction(telegram, asked, "👀").await;
     let database = connect_database(fixture);
     leaks::wait_until(WAIT_TIMEOUT, move || {
         let drafts = database.count(CountedRows::PendingReplyDrafts);

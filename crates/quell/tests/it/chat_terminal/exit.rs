@@ -44,7 +44,7 @@ async fn a_run_can_be_left_running_and_is_named_or_stopped(#[case] key: &str, #[
     fixture.chat.type_keys(CTRL_C);
     fixture.chat.type_keys(key);
     assert_eq!(fixture.chat.wait_exit().await.code(), Some(0));
-    assert_eq!(fixture.count_active_runs().await, active_runs);
+    poll_until("the active runs", async || (fixture.count_active_runs().await == active_runs).then_some(())).await;
     let shown = fixture.chat.snapshot().text();
     let is_named = shown.contains("1 run not over · stop with: quell stop --session s");
     assert_eq!(is_named, active_runs == 1, "{shown}");

@@ -40,7 +40,7 @@ async fn a_stop_of_a_run_on_a_dead_node_is_answered_when_its_lease_has_ended() {
     assert!(detail.contains("node-0") && detail.contains("The stop is stored"), "{detail}");
     let stopped = cluster.api(0).post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
     assert_fields(&stopped, &json!({"state": "ended", "verdict": {"kind": "aborted"}}));
-    assert_eq!(cluster.server.sql("SELECT count(*) FROM node_stops"), "0");
+    cluster.wait_stops_forgotten().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,8 +32,13 @@ fn listener_starts(telegram: &FakeTelegramState) -> usize {
     telegram.calls_of("getMe").count()
 }
 
-async fn wait_for_answer(telegram: &FakeTelegram, answer: &str) {
+/// Waits until the chat shows an answer, and until no reply is under way: a draft shows the same text before.
+async fn wait_for_answer(telegram: &FakeTelegram, cluster: &TestCluster, answer: &str) {
     telegram.wait_for(answer, |it| it.bot_texts(CHAT).contains(&answer)).await;
+    poll_until("the reply is complete", async || {
+        (cluster.server.sql("SELECT count(*) FROM channel_traces") == "0").then_some(())
+    })
+    .await;
 }
 
 impl TestCluster {
@@ -62,7 +67,7 @@ async fn one_node_listens_to_a_chat_and_another_when_it_is_killed() {
     let Some((telegram, cluster)) = start_with_telegram(3).await else { return };
     cluster.model.script(ScriptedResponse::text("first answer"));
     telegram.post_message(CHAT, ANN, "a question");
-    wait_for_answer(&telegram, "first answer").await;
+    wait_for_answer(&telegram, &cluster, "first answer").await;
     assert_eq!(listener_starts(&telegram.state()), 1);
     for node in 0..3 {
         let rows = cluster.api(node).get("/api/channels").await.expect_status(200);
@@ -79,9 +84,9 @@ async fn one_node_listens_to_a_chat_and_another_when_it_is_killed() {
     telegram.post_message(CHAT, ANN, "another question");
     telegram.wait_for("another listener", |it| listener_starts(it) == 2).await;
     let taken_over_after = killed_at.elapsed();
-    wait_for_answer(&telegram, "second answer").await;
+    wait_for_answer(&telegram, &cluster, "second answer").await;
     println!("another node listens after {taken_over_after:?}, and has answered after {:?}", killed_at.elapsed());
-    assert!(taken_over_after < TAKEN_OVER_WITHIN, "{taken_over_after:?}");
+    assert!(taken_over_after < scaled_limit(TAKEN_OVER_WITHIN), "{taken_over_after:?}");
     let next = cluster.duty_holder("channel/telegram").await;
     assert_ne!(next, holder);
     assert_eq!(cluster.owner(SESSION), cluster.homes[next].node);
@@ -109,14 +114,17 @@ async fn a_suspended_listener_tells_nothing_when_it_goes_on() {
     telegram.wait_for("the end", |it| it.bot_texts(CHAT).iter().any(|text| text.contains(ended))).await;
     cluster.model.script(ScriptedResponse::text("second answer"));
     telegram.post_message(CHAT, ANN, "another question");
-    wait_for_answer(&telegram, "second answer").await;
+    wait_for_answer(&telegram, &cluster, "second answer").await;
     let before: Vec<String> = telegram.state().bot_texts(CHAT).into_iter().map(str::to_owned).collect();
     cluster.model.open_gate("more");
     drop(suspended);
     cluster.nodes[holder].wait_exit().await;
     assert_eq!(telegram.state().bot_texts(CHAT), before);
     assert_eq!(before.len(), 2, "{before:?}");
-    assert_eq!(cluster.server.sql("SELECT count(*) FROM channel_traces"), "0");
+    poll_until("no reply is left", async || {
+        (cluster.server.sql("SELECT count(*) FROM channel_traces") == "0").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,7 +132,7 @@ async fn a_listener_gets_the_session_that_another_node_has_and_stops_what_runs_t
     let Some((telegram, cluster)) = start_with_telegram(3).await else { return };
     cluster.model.script(ScriptedResponse::text("first answer"));
     telegram.post_message(CHAT, ANN, "a question");
-    wait_for_answer(&telegram, "first answer").await;
+    wait_for_answer(&telegram, &cluster, "first answer").await;
     let first = cluster.duty_holder("channel/telegram").await;
     let status = cluster.nodes[first].stop().await;
     assert!(status.success(), "{}", cluster.nodes[first].output());
@@ -143,7 +151,7 @@ async fn a_listener_gets_the_session_that_another_node_has_and_stops_what_runs_t
     assert_eq!(state.bot_texts(CHAT)[1], "Stopping your request.");
     cluster.model.script(ScriptedResponse::text("second answer"));
     telegram.post_message(CHAT, ANN, "another question");
-    wait_for_answer(&telegram, "second answer").await;
+    wait_for_answer(&telegram, &cluster, "second answer").await;
     assert_eq!(cluster.owner(SESSION), cluster.homes[listener].node);
     cluster.model.assert_histories_valid();
 }
@@ -197,6 +205,6 @@ async fn retention_runs_on_one_node_and_moves_when_it_is_killed() {
     })
     .await;
     let taken_over_after = killed_at.elapsed();
-    assert!(taken_over_after < TAKEN_OVER_WITHIN, "{taken_over_after:?}");
+    assert!(taken_over_after < scaled_limit(TAKEN_OVER_WITHIN), "{taken_over_after:?}");
     assert_eq!(cluster.duty_logs("retention"), 2, "{}", cluster.nodes[next].output());
 }

@@ -54,7 +54,7 @@ async fn restart_repeatedly(home: DaemonHome, scripts: ResponsesByMarker, daemon
         tokio::time::sleep(Duration::from_millis(random.next_below(MAX_UPTIME_MS))).await;
         daemon.kill9().await;
         for marker in markers {
-            marker.wait_gone(GONE_LIMIT).await;
+            marker.wait_gone(scaled_limit(GONE_LIMIT)).await;
         }
     }
     let daemon = home.start(quell_exe()).await;

@@ -1,5 +1,7 @@
 //! Every way to stop over HTTP.
 
+use quell_process::{WardenExe, base_environment};
+
 use crate::prelude::*;
 
 #[rstest]
@@ -178,7 +180,13 @@ async fn a_stop_gets_in_when_all_streams_are_taken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_not_over_shows_what_it_holds_and_when_its_stop_came() {
-    let server = TestServer::start_with_processes().await;
+    let server = TestServer::start_with(|plan| {
+        plan.engine.warden_exe = WardenExe::Path(quell_exe().into());
+        plan.engine.environment = base_environment(std::env::vars_os());
+        // The gentle stop lasts until it is forced.
+        (plan.engine.stop_timeouts.term, plan.engine.stop_timeouts.grace) = (WAIT_TIMEOUT, WAIT_TIMEOUT * 2);
+    })
+    .await;
     let marker = ProcessMarker::new();
     server.model.script(shell_call(commands::ignores_signals(&marker)));
     let run = server.send_message("s", "do it").await;
@@ -194,12 +202,12 @@ async fn a_run_that_is_not_over_shows_what_it_holds_and_when_its_stop_came() {
     assert_eq!(held(&live, "model_request")["how"], "finished");
     assert!(held(&live, "process")["pid"].is_number() && held(&live, "process").get("releasedAt").is_none());
     assert!(live.get("requestedAt").is_none());
-    // The command ignores SIGTERM, so its stop takes half a second.
     let _ = server.http.post(&format!("{path}/stop"), &json!({})).await.expect_status(202);
     let ending = server.http.get(&path).await.expect_status(200);
     assert_fields(&ending, &json!({"state": "ending", "requestedAt": {"ms": 0.0}}));
     assert!(ending["deliveredAt"]["ms"].as_f64().unwrap() >= 0.0);
     assert!(held(&ending, "process")["openedAt"]["ms"].as_f64().unwrap() < 0.0);
+    server.http.post(&format!("{path}/stop?wait=1"), &json!({"force": true})).await.expect_status(200);
     let ended = server.wait_ended(&run).await;
     let only_while_live = (ended.get("held"), ended.get("requestedAt"));
     assert_eq!(only_while_live, (None, None), "an ended run shows these in its receipt only");

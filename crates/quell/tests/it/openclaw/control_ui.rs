@@ -112,6 +112,7 @@ async fn the_control_ui_chats_stops_and_answers_calls() {
     page.wait_shown("main wants to run shell").await;
     page.click_button("Allow once").await;
     page.wait_shown("it was allowed").await;
+    page.openclaw.wait_newest_run_ended().await;
 
     page.browser.open("about:blank").await;
     page.browser.open(&page.address).await;

@@ -83,6 +83,7 @@ async fn the_terminal_comes_back_after_a_killed_daemon() {
     let Some(mut openclaw) = OpenClawFixture::start("").await else { return };
     let mut terminal = openclaw.open_terminal().await;
     ask(&openclaw, &mut terminal, "before", "the first answer").await;
+    openclaw.wait_newest_run_ended().await;
     let (home, address) = (openclaw.daemon.home().clone(), openclaw.daemon.address().to_owned());
     openclaw.daemon.kill9().await;
     terminal.wait_text("gateway disconnected").await;

@@ -157,9 +157,13 @@ async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_agents_do() {
         println!("action {number}: {action:?} of {}", AGENTS[agent]);
         perform_action(&fixture, &marker, number, (AGENTS[agent], action), &mut activities[agent]).await;
         for (agent, (status, _)) in AGENTS.iter().zip(&activities) {
+            // A run is processing for a moment before it asks its model.
+            poll_until(&format!("{agent} is {status}"), async || {
+                let view = fixture.http.get(&format!("/api/agents/{}", percent_encode(agent))).await.expect_status(200);
+                (view["computeStatus"] == *status).then_some(())
+            })
+            .await;
             wait_row(&fixture, agent, status).await;
-            let view = fixture.http.get(&format!("/api/agents/{}", percent_encode(agent))).await.expect_status(200);
-            assert_eq!(view["computeStatus"], *status, "what {agent} does: {view:#}");
         }
     }
     assert_rule_held(&fixture).await;

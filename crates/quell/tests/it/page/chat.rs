@@ -75,7 +75,7 @@ async fn messages_wait_are_withdrawn_and_come_back_by_a_stop() {
     fixture.click("#send").await;
     fixture.wait_send_mode("send").await;
     fixture.wait_for("document.querySelector('#message').value.includes('second in the queue')").await;
-    assert_eq!(fixture.count_matches("#queue [data-run]").await, 0);
+    fixture.wait_for("document.querySelectorAll('#queue [data-run]').length === 0").await;
     let requests = fixture.model.request_count();
     assert_eq!(requests, 1, "nothing of the queue has reached the model");
 

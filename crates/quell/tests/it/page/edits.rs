@@ -14,6 +14,8 @@ async fn an_edit_is_a_diff_and_a_button_takes_it_back() {
     fixture.model.script(ScriptedResponse::text("Done."));
     fixture.send_message("write a file").await;
     fixture.wait_text("article.turn[data-role=assistant] .markdown", "Done.").await;
+    // An active run cannot be undone.
+    fixture.wait_send_mode("send").await;
     let file = fixture.daemon.home().work_dir().join("main/made.txt");
     assert!(file.exists());
     fixture.wait_text(".plan-item[data-status=completed]", "Write <b>it</b>").await;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::performance::percentiles;
+use super::performance::{machine_slowness, percentiles};
 use super::{PageConfig, PageFixture};
 use crate::prelude::*;
 
@@ -18,8 +18,7 @@ async fn five_thousand_messages_scroll_smoothly() {
     fixture.wait_text("article.turn[data-role=assistant]", &format!("Answer {}.", TURNS - 1)).await;
     let at_end = "(e => e.scrollHeight - e.scrollTop - e.clientHeight < 100)";
     fixture.wait_for(&format!("{at_end}({SCROLL_CONTAINER_SCRIPT}(document.querySelector('#turns')))")).await;
-    let baseline = || async { fixture.run_async_script(BASELINE_SCRIPT, &[]).await.as_f64().unwrap() };
-    let before = baseline().await;
+    let before = machine_slowness(&fixture).await;
     let (mut gaps, mut articles) = (Vec::<f64>::new(), Value::Null);
     while articles.is_null() {
         let part = fixture.run_async_script(&scroll_script(), &[]).await;
@@ -30,11 +29,11 @@ async fn five_thousand_messages_scroll_smoothly() {
     gaps.sort_by(f64::total_cmp);
     let [median, p95, longest] = percentiles(&json!(gaps));
     // On a machine that is slower than idle at the moment, frames may take longer by the same factor.
-    let slower = f64::max(1.0, before.max(baseline().await) / IDLE_BASELINE_MS);
+    let slower = before.max(machine_slowness(&fixture).await);
     let tasks = fixture.long_tasks().await;
     println!(
         "{articles} articles after {} frames: median {median:.1} ms, 95 % {p95:.1} ms, longest {longest:.1} ms, on a machine \
-         {slower:.1} times slower than idle (baseline {before:.1} ms); long tasks {tasks:?}",
+         {slower:.1} times slower than idle; long tasks {tasks:?}",
         gaps.len()
     );
     fixture.wait_text("article.turn[data-role=user]", "Question 0?").await;
@@ -45,19 +44,6 @@ async fn five_thousand_messages_scroll_smoothly() {
 /// Finds the nearest scrolling ancestor of an element.
 const SCROLL_CONTAINER_SCRIPT: &str = "(function up(e) { return !e ? document.scrollingElement
     : e.scrollHeight > e.clientHeight && /auto|scroll/.test(getComputedStyle(e).overflowY) ? e : up(e.parentElement); })";
-
-/// Measures the median time, in milliseconds, of a fixed piece of work in the page.
-const BASELINE_SCRIPT: &str = "const times = [];
-    for (let n = 0; n < 15; n++) {
-      const begun = performance.now();
-      let sum = 0;
-      for (let i = 0; i < 2e6; i++) sum += Math.sqrt(i);
-      times.push(performance.now() - begun + 0 * sum);
-    }
-    done(times.sort((a, b) => a - b)[7]);";
-
-/// At most this many milliseconds for [`BASELINE_SCRIPT`] on an idle machine.
-const IDLE_BASELINE_MS: f64 = 5.0;
 
 /// Scrolls up by one screen per frame, for a hundred frames or until the first message is shown. Returns the times
 /// between frames, and the number of articles once the first message is shown.

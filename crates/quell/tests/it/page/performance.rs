@@ -27,12 +27,32 @@ async fn the_page_is_light_and_loads_fast() {
     assert!(cold["bytes"].as_u64().unwrap() < 150_000, "too heavy: {cold}");
     let (bytes, unpacked) = (cold["bytes"].as_u64().unwrap(), cold["unpacked"].as_u64().unwrap());
     assert!(bytes * 2 < unpacked, "compressed to less than half: {cold}");
-    assert!(cold["loaded"].as_u64().unwrap() < 3000, "too slow: {cold}");
+    let slower = machine_slowness(&fixture).await;
+    assert!(cold["loaded"].as_f64().unwrap() < 3000.0 * slower, "too slow: {cold}");
     fixture.reload().await;
     fixture.wait_live().await;
     let warm = fixture.eval(TRANSFER_SCRIPT).await;
     println!("warm: {warm}");
     assert!(warm["bytes"].as_u64().unwrap() * 2 < cold["bytes"].as_u64().unwrap(), "files are cached: {warm}");
+}
+
+/// Measures the median time, in milliseconds, of a fixed piece of work in the page.
+const BASELINE_SCRIPT: &str = "const times = [];
+    for (let n = 0; n < 15; n++) {
+      const begun = performance.now();
+      let sum = 0;
+      for (let i = 0; i < 2e6; i++) sum += Math.sqrt(i);
+      times.push(performance.now() - begun + 0 * sum);
+    }
+    done(times.sort((a, b) => a - b)[7]);";
+
+/// At most this many milliseconds for [`BASELINE_SCRIPT`] on an idle machine.
+const IDLE_BASELINE_MS: f64 = 5.0;
+
+/// How many times slower than idle the browser is at the moment, at least 1.
+pub(super) async fn machine_slowness(fixture: &PageFixture) -> f64 {
+    let took = fixture.run_async_script(BASELINE_SCRIPT, &[]).await.as_f64().unwrap();
+    f64::max(1.0, took / IDLE_BASELINE_MS)
 }
 
 const ANSWER_LENGTH_SCRIPT: &str =
@@ -74,7 +94,8 @@ async fn five_hundred_tokens_per_second_do_not_freeze_the_tab() {
         "frames: median {median:.1} ms, 95 % {p95:.1} ms, longest {longest:.1} ms; {grown} characters in 2 s; long tasks {tasks:?}"
     );
     assert!(grown > 800, "the text keeps up: {grown} characters");
-    assert!(longest < 1000.0 && p95 < 200.0, "the tab freezes");
+    let slower = machine_slowness(&fixture).await;
+    assert!(longest < 1000.0 * slower && p95 < 200.0 * slower, "the tab freezes");
     // The page accepts input meanwhile.
     fixture.fill("#message", "still here").await;
     fixture.press_key(Key::Escape).await;
@@ -109,6 +130,8 @@ async fn a_key_press_stops_at_once_while_a_hundred_other_runs_stream() {
     fixture.press_key(Key::Escape).await;
     let times = fixture.wait_for("window.__times.stopped && window.__times.stopping && window.__times").await;
     println!("from the key press: {times}");
-    assert!(times["stopping"].as_f64().unwrap() < 500.0 && times["stopped"].as_f64().unwrap() < 2000.0, "{times}");
+    let slower = machine_slowness(&fixture).await;
+    let [stopping, stopped] = ["stopping", "stopped"].map(|step| times[step].as_f64().unwrap());
+    assert!(stopping < 500.0 * slower && stopped < 2000.0 * slower, "{times}");
     fixture.assert_no_page_errors(&["/api/sessions/mine"]).await;
 }

@@ -121,7 +121,7 @@ async fn a_second_press_forces_and_says_so() {
         fixture.wait_text("#settling", "(kill)").await;
         assert!(marker.marked_processes().is_empty(), "{:?}", marker.marked_processes());
     }
-    assert_eq!(fixture.count_matches("article.turn.stopped .receipt-line").await, 2);
+    fixture.wait_receipts(2).await;
     fixture.assert_no_page_errors(&[]).await;
 }
 

@@ -2,7 +2,10 @@
 
 mod mcp_servers;
 
+use quell_protocol::schedule::ScheduleRequest;
+
 use super::*;
+use crate::test_engine::alice;
 
 /// All cases: named places reached from outside, then every cancellation point from inside.
 pub(super) fn all_cases() -> Vec<SweepCase> {
@@ -124,13 +127,16 @@ fn tool_cases() -> Vec<SweepCase> {
             .shows(&["Not started"]),
         SweepCase::new("making a schedule")
             .prepare(|case_run| script_call(case_run, "cron_add", &json!({"text": "look again", "every": "1h"})))
-            .at(Point::Remember, 1)
+            .at(Point::Schedules, 1)
             .check_after(|case_run| check_schedule_paused(case_run).boxed())
             .shows(&["Stopped while it ran"]),
-        // The first one belongs to the notes.
         SweepCase::new("listing schedules")
             .prepare(|case_run| script_call(case_run, "cron_list", &json!({})))
-            .at(Point::Recall, 2)
+            .at(Point::Schedules, 1)
+            .shows(&["Stopped while it ran"]),
+        SweepCase::new("deleting a schedule")
+            .prepare(|case_run| script_schedule_removal(case_run).boxed())
+            .at(Point::Schedules, 1)
             .shows(&["Stopped while it ran"]),
         SweepCase::new("background process")
             .prepare(script_background)
@@ -204,6 +210,7 @@ fn point_cases() -> Vec<SweepCase> {
             Point::ProcessWait => case.prepare(script_process_wait),
             Point::WorkdirLock | Point::FileBackup => case.prepare(script_write),
             Point::Approval => case.agent("asking").prepare(script_setsid_child),
+            Point::Schedules => case.prepare(|run| script_call(run, "cron_list", &json!({}))),
             _ => case.prepare(script_everything),
         }
     };
@@ -353,6 +360,14 @@ async fn check_schedule_paused(case_run: &CaseRun<'_>) {
     let made = tokio::time::timeout(WAIT_TIMEOUT, stored).await.expect("the schedule is stored with its pause");
     assert!(made.paused.is_some(), "{made:#?}");
     assert!(engine.delete_schedule(&root(), &made.id).await.unwrap());
+}
+
+/// The run deletes a schedule of its own principal.
+async fn script_schedule_removal(case_run: &CaseRun<'_>) {
+    let engine = &case_run.sweep.test_engine.engine;
+    let request = ScheduleRequest { every: Some("1h".into()), text: "look again".into(), ..ScheduleRequest::default() };
+    let made = engine.create_schedule(&alice(), request).await.unwrap();
+    script_call(case_run, "cron_remove", &json!({"id": made.id})).await;
 }
 
 async fn wait_pending_approval(case_run: &CaseRun<'_>) {
