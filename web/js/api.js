@@ -1,6 +1,6 @@
 // HTTP requests to the daemon. Exports one function for each method, paths, and the error type.
 //
-//   await get(path, {signal}?), post(path, body?), put(path, body?), patch(path, body), del(path)
+//   await get(path, {signal}?), post(path, body?, {signal}?), put(path, body?), patch(path, body), del(path)
 //                               parsed JSON, or null for an empty answer
 //   await stop(path, body?, {signal}?)  a POST with high priority that outlives the page (keepalive)
 //   All throw Problem {code, detail, status}. `code` is "network" when there was no answer or the signal aborted,
@@ -61,8 +61,8 @@ export function get(path, options) {
   return sendRequest("GET", path, undefined, options);
 }
 
-export function post(path, body) {
-  return sendRequest("POST", path, body);
+export function post(path, body, options) {
+  return sendRequest("POST", path, body, options);
 }
 
 export function put(path, body) {

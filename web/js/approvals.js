@@ -2,7 +2,7 @@
 // mountApprovals, emptyApprovals, allowedAnswers and patternSubject. All text that a model wrote is shown escaped and in full.
 
 import * as api from "./api.js";
-import { h, icon, reconcileChildren, setText } from "./dom.js";
+import { h, icon, isComposing, reconcileChildren, setText } from "./dom.js";
 import { errorText } from "./error-texts.js";
 import { shortId } from "./ids.js";
 import { questionForm } from "./question-form.js";
@@ -66,13 +66,23 @@ function render(root, approvals, createEmpty) {
   }
 }
 
-const KEY_BUTTONS = { y: ".allow", s: ".allow-session", n: ".deny" };
+const KEY_BUTTONS = { y: ".allow, .answer", s: ".allow-session", n: ".deny, .decline" };
 
-/** Answers the focused card by a letter: y once, s for the session, n not. Letters in a field are text. */
+/**
+ * Answers the focused card by a letter: y once, s for the session, n not. Letters in a field are text; Enter in a field
+ * of a question sends the answer.
+ */
 function answerByKey(event) {
   const card = event.currentTarget;
   const isPlain = !event.repeat && !event.ctrlKey && !event.altKey && !event.metaKey;
-  if (!isPlain || event.target.closest("input, textarea, select") || card.classList.contains("click-guard")) {
+  if (!isPlain || card.classList.contains("click-guard")) {
+    return;
+  }
+  if (event.target.closest("input, textarea, select")) {
+    if (event.key === "Enter" && !isComposing(event) && event.target.closest(".approval-fields")) {
+      event.preventDefault();
+      card.querySelector(".answer")?.click();
+    }
     return;
   }
   const button = card.querySelector(KEY_BUTTONS[event.key.toLowerCase()] ?? "none");
@@ -108,7 +118,7 @@ function createCard(row) {
       class: row.escalation ? "approval outside" : "approval",
       data: { approval: row.id, expires: row.expiresAt },
       "aria-labelledby": title.id,
-      "aria-keyshortcuts": "Y S N",
+      "aria-keyshortcuts": row.question ? "Y N" : "Y S N",
       tabindex: "0",
       on: { keydown: answerByKey },
     },

@@ -73,6 +73,7 @@ export class Composer {
       listen(this.button, "click", (event) => this.onPress(event)),
       listen(this.busyButton, "click", () => this.send()),
       listen(byId("composer"), "submit", (event) => event.preventDefault()),
+      listen(byId("mcp-insert"), "click", () => this.openMcpPicker()),
       listen(this.policy, "change", () => saveSetting(POLICY_KEY, this.policy.value)),
       store.subscribe("runs", () => this.update()),
     ];
@@ -211,6 +212,20 @@ export class Composer {
     composer.message.value = combined;
     composer.resize();
     composer.update();
+  }
+
+  /** Offers prompts and resources of MCP servers, whose text comes into the field. */
+  async openMcpPicker() {
+    const module = await import("./mcp-picker.js").catch(() => null);
+    if (!module || openComposer !== this || document.querySelector("dialog[open]")) {
+      return;
+    }
+    const session = store.get("sessions").items.find((row) => row.key === this.key);
+    module.openMcpPicker({
+      agent: session?.agent,
+      insert: (text) => this.insertText(text),
+      onClosed: () => this.message.focus(),
+    });
   }
 
   /** The open composer of the same author and session: this one, or a later one. */

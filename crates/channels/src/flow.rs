@@ -20,6 +20,7 @@ mod finished_reply;
 mod guarded_network;
 mod inbound;
 mod listeners;
+mod mcp_commands;
 mod notice_sender;
 mod notices;
 mod operations;

@@ -15,6 +15,7 @@ mod event_bridge;
 mod history;
 mod hold;
 mod journal_writer;
+mod mcp_browse;
 mod membership;
 mod notes;
 mod peer_agents;
@@ -80,6 +81,7 @@ use deferred_sealing::UnsealedRuns;
 pub use duties::DutyPermit;
 pub use history::{HistoryPage, NumberedTurn};
 use journal_writer::run_journal_writer;
+pub use mcp_browse::McpRequestError;
 use membership::Node;
 pub use notes::NoteFilter;
 pub use peer_agents::AgentActivity;
@@ -118,6 +120,8 @@ struct EngineInner {
     services: Arc<Services>,
     runs: RunTable,
     sessions: Sessions,
+    /// Part of the names of what MCP servers do for people. Nobody outside can guess it.
+    people_key: uuid::Uuid,
     config: EngineConfig,
     audit_queue: AuditQueue,
     access_audit: AccessAudit,
@@ -201,6 +205,7 @@ impl Engine {
             services,
             runs,
             sessions,
+            people_key: uuid::Uuid::now_v7(),
             config,
             audit_queue,
             access_audit,
@@ -237,6 +242,7 @@ impl Engine {
     pub fn stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest) -> StopResult {
         let mut stop_result = self.0.runs.stop(scope, &caller.who(), request);
         self.stop_pending_sessions(scope, &caller.who());
+        self.stop_mcp_requests(scope, &caller.who());
         self.stop_schedules(scope, &caller.who(), request, ScheduleStopOrigin::ThisNode, &mut stop_result);
         stop_result.peers = self.ask_peers_to_stop(scope, caller.who(), request);
         self.log_stop(caller, scope, request, &stop_result);

@@ -1,129 +1,321 @@
-//! Show the resources and prompts of a configured server to a person: start the server, ask it, end it.
+//! Show the resources and prompts of servers to a person: list them, and read one as the text of a message.
+//!
+//! It starts a server as a call does, and ends it if its answer is not waited for. No run is part of it.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use quell_protocol::display_text::one_line;
+use quell_protocol::mcp::{
+    McpContentRequest, McpList, McpListKind, McpListedItem, McpPromptArgument, McpUnavailableServer,
+};
+use quell_protocol::{BadId, RunId, SessionKey};
 use rmcp::ServiceError;
-use rmcp::model::{GetPromptRequestParams, JsonObject, Prompt, ReadResourceRequestParams, Resource, Role};
-use tokio::time::timeout;
+use rmcp::model::{
+    GetPromptRequestParams, PaginatedRequestParams, Prompt, PromptMessage, ReadResourceRequestParams, Resource, Role,
+};
+use serde_json::Value;
+use tokio::time::{Instant, timeout};
 
-use super::Mcp;
-use super::instance::McpConnection;
-use super::probe::{McpServerHealth, with_server};
-use super::result::{block_text, resource_text};
+use super::client::{McpClient, McpClientOptions};
+use super::instance::{InstanceEnd, InstanceLease, InstanceState, McpConnection};
+use super::result::{block_text, resource_text, truncate_with_note};
+use super::server::McpServer;
+use super::{Mcp, ServerPool};
 
 /// How long a server may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The maximum number of resources or prompts of one server.
+const MAX_ITEMS: usize = 1000;
+/// An item with a longer URI or name is left out.
+const MAX_ID_CHARS: usize = 2000;
+/// The maximum number of characters of a description; a longer one is cut.
+const MAX_DESCRIPTION_CHARS: usize = 1000;
+/// The maximum number of arguments of a prompt that are listed.
+const MAX_ARGUMENTS: usize = 100;
+/// The maximum size of a content; a longer one is cut with a note.
+const MAX_CONTENT_BYTES: usize = 256 * 1024;
+/// How long the servers of a command may take to end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a person wants to see.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum McpBrowseRequest {
-    /// The list of resources.
-    Resources,
-    /// The content of the resource with this URI.
-    Resource(String),
-    /// The list of prompts.
-    Prompts,
-    /// A prompt with its arguments filled in.
-    Prompt { name: String, arguments: JsonObject },
-}
-
-/// A resource or a prompt in a list.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct McpListedItem {
-    /// The URI of a resource, or the name of a prompt.
-    pub id: String,
-    /// What the server says about it.
-    pub description: String,
-    /// The names of the arguments of a prompt; optional ones end with `?`.
-    pub arguments: Vec<String>,
+    List(McpListKind),
+    Content(McpContentRequest),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum McpBrowseAnswer {
     Items(Vec<McpListedItem>),
-    /// A content, as text.
     Text(String),
 }
 
-/// Starts a configured server in `workdir`, asks it, and ends it.
+/// Why a person does not get what they asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum McpBrowseError {
+    #[error("there is no MCP server {name:?} here; there are: {}", list_names(.known))]
+    UnknownServer { name: String, known: Vec<String> },
+    #[error("the MCP server {server} is not available: {problem}")]
+    Unavailable { server: String, problem: String },
+    #[error("the MCP server {server} refused it: {problem}")]
+    Refused { server: String, problem: String },
+    #[error("it was stopped, as everything was; ask again")]
+    Stopped,
+}
+
+fn list_names(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Starts a configured server in `workdir`, asks it, and ends all servers of `mcp`.
 ///
 /// # Errors
-/// Why the server could not be asked, or what it refused.
+/// [`McpBrowseError`]: why the server could not be asked, or what it refused.
 ///
 /// # Cancel safety
-/// As [`super::probe()`].
+/// If it is dropped, the server runs until the end of this process; its warden ends it then.
 pub async fn browse(
     mcp: &Mcp,
     server: &str,
     workdir: &Path,
     request: McpBrowseRequest,
-) -> Result<McpBrowseAnswer, McpServerHealth> {
-    let ask = async |connection: &McpConnection| {
-        // waits: for a person's command, within `ANSWER_TIMEOUT`; no run waits here.
-        match timeout(ANSWER_TIMEOUT, ask(connection, request)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(refusal(&error)),
-            Err(_) => Err(format!("it did not answer within {} s", ANSWER_TIMEOUT.as_secs())),
-        }
-    };
+) -> Result<McpBrowseAnswer, McpBrowseError> {
+    let options = person_options(workdir)
+        .map_err(|bad| McpBrowseError::Unavailable { server: server.to_owned(), problem: bad.to_string() })?;
     // waits: for a person's command; no run waits here.
-    let asked = with_server(mcp, server, workdir, ask).await?;
-    asked.map_err(McpServerHealth::unavailable)
+    let answer = mcp.client_for_run(options).browse(server, request).await;
+    mcp.close();
+    let force_at = Instant::now() + CLOSE_TIMEOUT;
+    // waits: at most twice `CLOSE_TIMEOUT`.
+    mcp.wait_closed(force_at, force_at + CLOSE_TIMEOUT).await;
+    answer
 }
 
-async fn ask(connection: &McpConnection, request: McpBrowseRequest) -> Result<McpBrowseAnswer, ServiceError> {
-    let peer = &connection.peer;
-    Ok(match request {
-        McpBrowseRequest::Resources => {
-            // waits: within `ANSWER_TIMEOUT`, in `browse`.
-            McpBrowseAnswer::Items(peer.list_all_resources().await?.into_iter().map(resource_item).collect())
-        }
-        McpBrowseRequest::Prompts => {
-            // waits: within `ANSWER_TIMEOUT`, in `browse`.
-            McpBrowseAnswer::Items(peer.list_all_prompts().await?.into_iter().map(prompt_item).collect())
-        }
-        McpBrowseRequest::Resource(uri) => {
-            // waits: within `ANSWER_TIMEOUT`, in `browse`.
-            let read = peer.read_resource(ReadResourceRequestParams::new(uri)).await?;
-            McpBrowseAnswer::Text(read.contents.iter().map(resource_text).collect::<Vec<_>>().join("\n"))
-        }
-        McpBrowseRequest::Prompt { name, arguments } => {
-            let request = GetPromptRequestParams::new(name).with_arguments(arguments);
-            // waits: within `ANSWER_TIMEOUT`, in `browse`.
-            let messages = peer.get_prompt(request).await?.messages;
-            let lines = messages.iter().map(|message| {
-                let role = if message.role == Role::User { "user" } else { "assistant" };
-                format!("{role}: {}", block_text(&message.content))
-            });
-            McpBrowseAnswer::Text(lines.collect::<Vec<_>>().join("\n\n"))
-        }
+/// The options of a command that a person gives on the machine of the daemon.
+pub(super) fn person_options(workdir: &Path) -> Result<McpClientOptions, BadId> {
+    Ok(McpClientOptions {
+        run: RunId::parse("command")?,
+        session: SessionKey::parse("command")?,
+        workdir: workdir.to_path_buf(),
+        sandbox: None,
+        network: None,
+        allowed_servers: None,
+        endpoint: None,
+        allowed_tools: vec!["*".to_owned()],
     })
 }
 
-fn resource_item(resource: Resource) -> McpListedItem {
-    let Resource { uri, name, title, description, .. } = resource;
-    McpListedItem { id: uri, description: description.or(title).unwrap_or(name), arguments: Vec::new() }
-}
+impl McpClient {
+    /// The names of the servers that the agent may use.
+    pub fn server_names(&self) -> impl Iterator<Item = &str> {
+        self.servers.iter().map(|server| server.name.as_str())
+    }
 
-fn prompt_item(prompt: Prompt) -> McpListedItem {
-    let arguments = prompt.arguments.unwrap_or_default().into_iter();
-    let arguments = arguments
-        .map(|argument| format!("{}{}", argument.name, if argument.required == Some(true) { "" } else { "?" }));
-    McpListedItem {
-        id: prompt.name,
-        description: prompt.description.or(prompt.title).unwrap_or_default(),
-        arguments: arguments.collect(),
+    /// The resources or prompts of all servers that the agent may use. The servers are asked at once.
+    ///
+    /// # Errors
+    /// [`McpBrowseError::Stopped`]. A server that cannot be asked is named in the list.
+    ///
+    /// # Cancel safety
+    /// As [`McpClient::browse`].
+    pub async fn list_for_person(&self, kind: McpListKind) -> Result<McpList, McpBrowseError> {
+        let servers: Vec<&str> = self.server_names().collect();
+        // waits: for a person's request, which a stop of everything ends in `browse`.
+        let answers = join_all(servers.iter().map(|server| self.browse(server, McpBrowseRequest::List(kind)))).await;
+        let mut list = McpList::default();
+        for (server, answer) in servers.into_iter().zip(answers) {
+            match answer {
+                Ok(McpBrowseAnswer::Items(items)) => list.items.extend(items),
+                Ok(McpBrowseAnswer::Text(_)) => {}
+                Err(McpBrowseError::Stopped) => return Err(McpBrowseError::Stopped),
+                Err(McpBrowseError::Unavailable { problem, .. } | McpBrowseError::Refused { problem, .. }) => {
+                    list.unavailable.push(McpUnavailableServer { server: server.to_owned(), problem });
+                }
+                Err(error @ McpBrowseError::UnknownServer { .. }) => return Err(error),
+            }
+        }
+        Ok(list)
+    }
+
+    /// Starts a server if it does not run, and asks it.
+    ///
+    /// # Errors
+    /// [`McpBrowseError`]: why the server could not be asked, or what it refused.
+    ///
+    /// # Cancel safety
+    /// Safe: a server whose answer is not waited for is ended, unless others use it.
+    pub async fn browse(&self, server: &str, request: McpBrowseRequest) -> Result<McpBrowseAnswer, McpBrowseError> {
+        let Some(server) = self.servers.iter().find(|known| known.name == server) else {
+            let known = self.server_names().map(str::to_owned).collect();
+            return Err(McpBrowseError::UnknownServer { name: server.to_owned(), known });
+        };
+        let unavailable = |problem: String| McpBrowseError::Unavailable { server: server.name.clone(), problem };
+        let mut stops = self.pool.browse_stops.subscribe();
+        let lease = self.pool.acquire(server, &self.options).map_err(unavailable)?;
+        let mut lease = BrowseLease { pool: &self.pool, lease, is_answered: false };
+        let instance = Arc::clone(lease.lease.instance());
+        // waits: for a person's request; a stop of everything and the end of the daemon end it. No run waits here.
+        let answer = tokio::select! {
+            biased;
+            _ = stops.changed() => Err(McpBrowseError::Stopped),
+            answer = timeout(ANSWER_TIMEOUT, start_and_ask(&lease.lease, server, request)) => answer.unwrap_or_else(|_| {
+                Err(unavailable(format!("it did not answer within {} s", ANSWER_TIMEOUT.as_secs())))
+            }),
+            () = instance.wait_closing() => Err(unavailable("it is being closed; try again".to_owned())),
+        };
+        lease.is_answered = matches!(answer, Ok(_) | Err(McpBrowseError::Refused { .. }));
+        answer
     }
 }
 
-/// A clause that begins with "it".
-fn refusal(error: &ServiceError) -> String {
-    match error {
-        ServiceError::McpError(refusal) => {
-            format!("it refused: {}", quell_protocol::display_text::one_line(&refusal.message, 300))
+/// The lease of a person's request. A server at work for nobody is ended with it.
+struct BrowseLease<'p> {
+    pool: &'p ServerPool,
+    lease: InstanceLease,
+    is_answered: bool,
+}
+
+impl Drop for BrowseLease<'_> {
+    fn drop(&mut self) {
+        let instance = self.lease.instance();
+        // A server that is starting ends by itself when nobody waits for it.
+        if !self.is_answered && matches!(instance.state(), InstanceState::Ready(_)) {
+            self.pool.end_if_used_once(instance, "a person did not wait for its answer");
         }
-        ServiceError::TransportClosed => "its connection ended".to_owned(),
-        _ => "it gave no valid answer".to_owned(),
+    }
+}
+
+async fn start_and_ask(
+    lease: &InstanceLease,
+    server: &McpServer,
+    request: McpBrowseRequest,
+) -> Result<McpBrowseAnswer, McpBrowseError> {
+    let name = || server.name.clone();
+    // waits: in the `select!` of `browse`.
+    let connection = lease.instance().wait_started().await;
+    let connection =
+        connection.map_err(|end| McpBrowseError::Unavailable { server: name(), problem: start_problem(&end) })?;
+    // waits: in the `select!` of `browse`.
+    ask(&connection, server, request).await.map_err(|error| match error {
+        ServiceError::McpError(refusal) => {
+            McpBrowseError::Refused { server: name(), problem: one_line(&refusal.message, MAX_DESCRIPTION_CHARS) }
+        }
+        ServiceError::TransportClosed => {
+            McpBrowseError::Unavailable { server: name(), problem: "its connection ended".to_owned() }
+        }
+        _ => McpBrowseError::Unavailable { server: name(), problem: "it gave no valid answer".to_owned() },
+    })
+}
+
+fn start_problem(end: &InstanceEnd) -> String {
+    end.remedy.as_ref().map_or_else(|| end.cause.clone(), |remedy| format!("{}; {remedy}", end.cause))
+}
+
+async fn ask(
+    connection: &McpConnection,
+    server: &McpServer,
+    request: McpBrowseRequest,
+) -> Result<McpBrowseAnswer, ServiceError> {
+    let peer = &connection.peer;
+    let text = match request {
+        // waits: in the `select!` of `browse`, as all waits of this function.
+        McpBrowseRequest::List(kind) => return list_items(connection, server, kind).await.map(McpBrowseAnswer::Items),
+        McpBrowseRequest::Content(McpContentRequest::Resource(uri)) => {
+            // waits: as above, in `browse`.
+            let read = peer.read_resource(ReadResourceRequestParams::new(uri)).await?;
+            read.contents.iter().map(resource_text).collect::<Vec<_>>().join("\n")
+        }
+        McpBrowseRequest::Content(McpContentRequest::Prompt { name, arguments }) => {
+            let arguments = arguments.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+            let request = GetPromptRequestParams::new(name).with_arguments(arguments);
+            // waits: as above, in `browse`.
+            prompt_text(&peer.get_prompt(request).await?.messages)
+        }
+    };
+    Ok(McpBrowseAnswer::Text(truncate_with_note(text, MAX_CONTENT_BYTES)))
+}
+
+async fn list_items(
+    connection: &McpConnection,
+    server: &McpServer,
+    kind: McpListKind,
+) -> Result<Vec<McpListedItem>, ServiceError> {
+    let peer = &connection.peer;
+    let is_offered = peer.peer_info().is_none_or(|info| match kind {
+        McpListKind::Resources => info.capabilities.resources.is_some(),
+        McpListKind::Prompts => info.capabilities.prompts.is_some(),
+    });
+    let (mut items, mut cursor) = (Vec::new(), None);
+    while is_offered && items.len() < MAX_ITEMS {
+        let page = Some(PaginatedRequestParams::default().with_cursor(cursor));
+        cursor = match kind {
+            McpListKind::Resources => {
+                // waits: in the `select!` of `browse`.
+                let page = peer.list_resources(page).await?;
+                items.extend(page.resources.into_iter().map(|resource| resource_item(server, resource)));
+                page.next_cursor
+            }
+            McpListKind::Prompts => {
+                // waits: in the `select!` of `browse`.
+                let page = peer.list_prompts(page).await?;
+                items.extend(page.prompts.into_iter().map(|prompt| prompt_item(server, prompt)));
+                page.next_cursor
+            }
+        };
+        if cursor.is_none() {
+            break;
+        }
+    }
+    items.retain(|item| item.id.chars().nth(MAX_ID_CHARS).is_none());
+    items.truncate(MAX_ITEMS);
+    Ok(items)
+}
+
+fn resource_item(server: &McpServer, resource: Resource) -> McpListedItem {
+    let Resource { uri, name, title, description, .. } = resource;
+    let description = one_line(&description.or(title).unwrap_or(name), MAX_DESCRIPTION_CHARS);
+    McpListedItem { server: server.name.clone(), id: uri, description, arguments: Vec::new() }
+}
+
+fn prompt_item(server: &McpServer, prompt: Prompt) -> McpListedItem {
+    let arguments =
+        prompt.arguments.unwrap_or_default().into_iter().take(MAX_ARGUMENTS).map(|argument| McpPromptArgument {
+            name: one_line(&argument.name, MAX_DESCRIPTION_CHARS),
+            required: argument.required == Some(true),
+        });
+    let description = one_line(&prompt.description.or(prompt.title).unwrap_or_default(), MAX_DESCRIPTION_CHARS);
+    McpListedItem { server: server.name.clone(), id: prompt.name, description, arguments: arguments.collect() }
+}
+
+/// The messages of a prompt as one message of the user; roles are named only where one is not the user's.
+fn prompt_text(messages: &[PromptMessage]) -> String {
+    let is_mixed = messages.iter().any(|message| message.role != Role::User);
+    let texts = messages.iter().map(|message| {
+        let text = block_text(&message.content);
+        match (is_mixed, &message.role) {
+            (false, _) => text,
+            (true, Role::User) => format!("user: {text}"),
+            (true, _) => format!("assistant: {text}"),
+        }
+    });
+    texts.collect::<Vec<_>>().join("\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_prompt_is_one_text_and_names_roles_only_if_there_are_two() {
+        let message = |role: &str, text: &str| json!({"role": role, "content": {"type": "text", "text": text}});
+        let text = |messages: Value| prompt_text(&serde_json::from_value::<Vec<PromptMessage>>(messages).unwrap());
+        assert_eq!(text(json!([message("user", "Look."), message("user", "Say.")])), "Look.\n\nSay.");
+        let mixed = json!([message("user", "Hello."), message("assistant", "Yes?")]);
+        assert_eq!(text(mixed), "user: Hello.\n\nassistant: Yes?");
     }
 }

@@ -48,9 +48,9 @@ pub struct McpClientOptions {
 
 #[derive(Debug)]
 pub struct McpClient {
-    pool: Arc<ServerPool>,
-    options: McpClientOptions,
-    servers: Vec<Arc<McpServer>>,
+    pub(super) pool: Arc<ServerPool>,
+    pub(super) options: McpClientOptions,
+    pub(super) servers: Vec<Arc<McpServer>>,
     /// Servers whose start failed during this run. The run does not wait for them again at its next step.
     failed_servers: Mutex<BTreeSet<String>>,
 }

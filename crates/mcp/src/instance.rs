@@ -219,6 +219,14 @@ impl ServerInstance {
         }
     }
 
+    /// Waits until it takes no new users.
+    pub(super) async fn wait_closing(&self) {
+        let mut shutdown_changes = self.watch_shutdown();
+        // The sender lives in `self`, so waiting cannot fail.
+        // waits: as one arm of several, in `browse`.
+        let _ = shutdown_changes.wait_for(|order| *order != InstanceShutdown::KeepRunning).await;
+    }
+
     /// True while a new lease may be given out.
     pub(super) fn accepts_leases(&self) -> bool {
         *self.shutdown.borrow() == InstanceShutdown::KeepRunning

@@ -43,7 +43,7 @@ use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-pub use browse::{McpBrowseAnswer, McpBrowseRequest, McpListedItem, browse};
+pub use browse::{McpBrowseAnswer, McpBrowseError, McpBrowseRequest, browse};
 pub use client::{McpCallContext, McpClient, McpClientOptions, ServerTool};
 pub use config::{McpConfig, McpConfigError};
 use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, McpConnection, ServerInstance};
@@ -89,6 +89,8 @@ struct ServerPool {
     late_calls: Arc<LateCallListener>,
     /// The number of instances that have not ended.
     live_instances: watch::Sender<usize>,
+    /// The number of stops of everything, which end the requests of people.
+    browse_stops: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -162,6 +164,7 @@ impl Mcp {
             state: Mutex::default(),
             late_calls: Arc::default(),
             live_instances: watch::Sender::new(0),
+            browse_stops: watch::Sender::new(0),
         })))
     }
 
@@ -200,6 +203,11 @@ impl Mcp {
             instance.request_shutdown(InstanceShutdown::Drain);
         }
         ClosingServers(instances)
+    }
+
+    /// Ends the requests for resources and prompts that people wait for, without waiting.
+    pub fn stop_browsing(&self) {
+        self.0.browse_stops.send_modify(|count| *count += 1);
     }
 
     /// Starts no more servers, and tells each to close after its last call, without waiting.
@@ -291,6 +299,14 @@ impl ServerPool {
             instance.request_shutdown(InstanceShutdown::Drain);
         }
         unused
+    }
+
+    /// Ends an instance, for this cause, if it has one lease.
+    fn end_if_used_once(&self, instance: &ServerInstance, cause: &str) {
+        let _state_guard = self.lock_state();
+        if instance.leases() == 1 {
+            instance.request_shutdown(InstanceShutdown::EndNow(cause.into()));
+        }
     }
 
     /// Gives out no new leases on an instance. Returns whether it still has some.

@@ -101,7 +101,7 @@ fn decoded_size(base64: &str) -> String {
 }
 
 /// `text` in at most `limit` bytes, with a note of its full length if it is cut.
-fn truncate_with_note(mut text: String, limit: usize) -> String {
+pub(super) fn truncate_with_note(mut text: String, limit: usize) -> String {
     if text.len() <= limit {
         return text;
     }

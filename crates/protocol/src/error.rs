@@ -93,6 +93,7 @@ codes! {
     TooManyAttempts "too_many_attempts" 429 "Too many requests with a bad token";
     SocietyNotInitialized "society_not_initialized" 500 "The engine is not ready";
     Internal "internal" 500 "Internal error";
+    McpUnavailable "mcp_unavailable" 502 "The MCP server cannot be used";
     Held "held" 503 "New runs are on hold";
     ShuttingDown "shutting_down" 503 "The daemon is shutting down";
     StoreUnavailable "store_unavailable" 503 "The database cannot be written";

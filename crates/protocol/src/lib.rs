@@ -18,6 +18,7 @@ pub mod event;
 pub mod hook;
 pub mod ids;
 pub mod json_object;
+pub mod mcp;
 pub mod memory;
 pub mod question;
 pub mod receipt;

@@ -6,12 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use quell_client::text_format::escape_invisible;
-use quell_mcp::{
-    Mcp, McpBrowseAnswer, McpBrowseRequest, McpConfig, McpServerHealth, McpSettings, browse, sign_out, start_sign_in,
-};
+use quell_mcp::{Mcp, McpBrowseAnswer, McpBrowseRequest, McpConfig, McpSettings, browse, sign_out, start_sign_in};
 use quell_process::{WardenExe, Wardens};
+use quell_protocol::mcp::{McpContentRequest, McpListKind};
 use quell_scope::clock::Clock;
-use serde_json::Value;
 
 use crate::config::{self, LoadedConfig};
 use crate::runtime::block_on;
@@ -52,7 +50,7 @@ pub(crate) enum McpCommand {
         prompt: Option<String>,
         /// Its arguments.
         #[arg(value_name = "NAME=VALUE", value_parser = parse_argument)]
-        arguments: Vec<(String, Value)>,
+        arguments: Vec<(String, String)>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -74,22 +72,25 @@ pub(crate) fn run(command: &McpCommand) -> anyhow::Result<ExitCode> {
         McpCommand::Login(args) => login(args),
         McpCommand::Logout(args) => logout(args),
         McpCommand::Resources { server, uri, json } => {
-            let request = uri.clone().map_or(McpBrowseRequest::Resources, McpBrowseRequest::Resource);
-            show(server, request, *json)
+            let content = uri.clone().map(McpContentRequest::Resource);
+            show(server, browse_request(McpListKind::Resources, content), *json)
         }
         McpCommand::Prompts { server, prompt, arguments, json } => {
-            let request = prompt.clone().map_or(McpBrowseRequest::Prompts, |name| McpBrowseRequest::Prompt {
-                name,
-                arguments: arguments.iter().cloned().collect(),
-            });
-            show(server, request, *json)
+            let content = prompt
+                .clone()
+                .map(|name| McpContentRequest::Prompt { name, arguments: arguments.iter().cloned().collect() });
+            show(server, browse_request(McpListKind::Prompts, content), *json)
         }
     }
 }
 
-fn parse_argument(text: &str) -> Result<(String, Value), String> {
+fn browse_request(kind: McpListKind, content: Option<McpContentRequest>) -> McpBrowseRequest {
+    content.map_or(McpBrowseRequest::List(kind), McpBrowseRequest::Content)
+}
+
+fn parse_argument(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
-    Ok((name.to_owned(), Value::String(value.to_owned())))
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Starts the server as the user of this command, asks it and ends it.
@@ -108,8 +109,7 @@ fn show(args: &McpServerArgs, request: McpBrowseRequest, as_json: bool) -> anyho
             times,
             clock: Clock::start(),
         };
-        let answer = browse(&Mcp::new(settings)?, &args.name, &std::env::current_dir()?, request).await;
-        answer.map_err(|health| anyhow!("the MCP server {}: {}", args.name, health_text(health)))
+        Ok::<_, anyhow::Error>(browse(&Mcp::new(settings)?, &args.name, &std::env::current_dir()?, request).await?)
     })?;
     let mut out = std::io::stdout();
     match answer {
@@ -118,21 +118,13 @@ fn show(args: &McpServerArgs, request: McpBrowseRequest, as_json: bool) -> anyho
         McpBrowseAnswer::Items(items) if items.is_empty() => writeln!(std::io::stderr(), "there are none")?,
         McpBrowseAnswer::Items(items) => {
             for item in items {
-                let arguments = item.arguments.iter().map(|name| format!(" {name}=")).collect::<String>();
-                let line = format!("{}{arguments}  {}", item.id, item.description);
+                let line = format!("{}  {}", item.command_form(), item.description);
                 writeln!(out, "{}", escape_invisible(&line).replace('\n', " "))?;
             }
         }
         McpBrowseAnswer::Text(text) => writeln!(out, "{}", escape_invisible(&text))?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn health_text(health: McpServerHealth) -> String {
-    match health {
-        McpServerHealth::Works(_) => "it works".to_owned(),
-        McpServerHealth::Broken { why, remedy, .. } => remedy.map_or(why.clone(), |remedy| format!("{why}; {remedy}")),
-    }
 }
 
 fn login(args: &McpServerArgs) -> anyhow::Result<ExitCode> {

@@ -12,6 +12,7 @@ mod cluster;
 mod extractors;
 mod forward;
 mod host_check;
+mod mcp;
 mod memory;
 mod openapi;
 mod ops;
@@ -86,6 +87,10 @@ pub(crate) fn api_routes() -> Router<ServerState> {
         .route("/api/approval-rules/{id}", delete(approvals::forget_rule))
         .route("/api/schedules", get(schedules::list).post(schedules::create))
         .route("/api/schedules/{id}", get(schedules::show).patch(schedules::patch).delete(schedules::delete))
+        .route("/api/mcp/prompts", get(mcp::list_prompts))
+        .route("/api/mcp/resources", get(mcp::list_resources))
+        .route("/api/mcp/{server}/prompt", post(mcp::prompt))
+        .route("/api/mcp/{server}/resource", post(mcp::resource))
         .route("/api/stop", post(stop::stop_everything))
         .route("/api/hold", get(stop::show_hold).put(stop::set_hold).delete(stop::lift_hold))
         .route("/api/cluster", get(cluster::show))

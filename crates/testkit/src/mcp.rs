@@ -21,7 +21,8 @@ pub use http_server::{FakeMcpServer, McpFault};
 /// name, and answers with what the client says. `grow` adds a tool and announces it; with the argument
 /// `slowly` the changed list is never sent. `late`, `sorry` and `drip` work beside the server, which
 /// keeps reading, and do not answer a cancel. When the file named by their argument `text` exists, they answer with a
-/// result, with an error, and with endless progress.
+/// result, with an error, and with endless progress. Its prompt `greet` greets its argument `who`, and `hang` gets no
+/// answer; its resource is `note://today`.
 pub const SERVER_SCRIPT: &str = include_str!("mcp/server.sh");
 
 /// A line that the server received.

@@ -11,6 +11,7 @@ use quell_client::daemon_client::{
 };
 use quell_protocol::RunId;
 use quell_protocol::api::{StopRunRequest, StopSessionRequest};
+use quell_protocol::mcp::McpContentCommand;
 use quell_protocol::web_ui::SessionPatch;
 
 use crate::effects::{ChatEffect, ChatInput, ChatRunUpdate, DaemonFailure, DaemonQuery, DaemonResponse, HistorySlice};
@@ -187,6 +188,15 @@ async fn run_query(client: DaemonClient, query: DaemonQuery) -> DaemonResponse {
             };
             let result = client.get_history_page(&session, turns, cursor).await.map_err(failed);
             DaemonResponse::History { session, page, result }
+        }
+        DaemonQuery::McpList { kind, agent } => {
+            let result = client.list_mcp(kind, agent.as_ref()).await.map_err(failed);
+            DaemonResponse::McpList { kind, result }
+        }
+        DaemonQuery::McpContent { command, agent } => {
+            let McpContentCommand { server, request, text } = *command;
+            let result = client.read_mcp(&server, request, agent).await.map_err(failed);
+            DaemonResponse::McpContent { text, result }
         }
     }
 }

@@ -6,8 +6,9 @@ use crossterm::event::KeyEvent;
 use quell_client::daemon_client::{ClientError, SendReply, StopReply};
 use quell_protocol::api::{AgentRow, HistoryMessage, Hold, Page, RunView, SendRequest, SessionRow, StopAnswer};
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
+use quell_protocol::mcp::{McpContent, McpContentCommand, McpList, McpListKind};
 use quell_protocol::session::SessionView;
-use quell_protocol::{RunEvent, RunId, SessionKey};
+use quell_protocol::{AgentId, RunEvent, RunId, SessionKey};
 
 use crate::unix_millis::UnixMillis;
 
@@ -51,7 +52,9 @@ impl From<ClientError> for DaemonFailure {
     fn from(error: ClientError) -> Self {
         let kind = match &error {
             // These refusals last until somebody changes something, so a retry would not help; the daemon is reachable.
-            ClientError::Refused(problem) if matches!(problem.code.as_str(), "held" | "queue_full" | "spend_limit") => {
+            ClientError::Refused(problem)
+                if matches!(problem.code.as_str(), "held" | "queue_full" | "spend_limit" | "mcp_unavailable") =>
+            {
                 DaemonFailureKind::Refused
             }
             error if error.is_transient() => DaemonFailureKind::Unreachable,
@@ -86,6 +89,8 @@ pub(crate) enum DaemonResponse {
     Sessions(DaemonResult<Vec<SessionRow>>),
     History { session: SessionKey, page: HistorySlice, result: DaemonResult<Page<HistoryMessage>> },
     ModelSet { model: String, result: DaemonResult<SessionView> },
+    McpList { kind: McpListKind, result: DaemonResult<McpList> },
+    McpContent { text: String, result: DaemonResult<McpContent> },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,6 +151,8 @@ pub(crate) enum DaemonQuery {
     Agents,
     Sessions,
     History { session: SessionKey, page: HistorySlice },
+    McpList { kind: McpListKind, agent: Option<AgentId> },
+    McpContent { command: Box<McpContentCommand>, agent: Option<AgentId> },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use quell_client::text_format::one_line;
 use quell_protocol::api::{AgentRow, RunView, SessionRow};
+use quell_protocol::mcp::{McpListKind, McpListedItem};
 
 use crate::effects::{ChatEffect, DaemonQuery};
 use crate::state::{ChatState, Menu, Picker, PickerItem, PickerList, PickerSelection};
@@ -27,6 +28,7 @@ impl ChatState {
             PickerList::Sessions(_) => DaemonQuery::Sessions,
             PickerList::Runs(_) => DaemonQuery::ActiveRuns,
             PickerList::Agents | PickerList::Models => DaemonQuery::Agents,
+            PickerList::Mcp(kind, _) => DaemonQuery::McpList { kind, agent: self.effective_agent().cloned() },
         };
         self.menu = Some(Menu::Picker(Picker::new(list)));
         self.query(question);
@@ -39,6 +41,7 @@ impl ChatState {
             PickerList::Runs(rows) => self.run_rows(rows.as_ref()?),
             PickerList::Agents => self.agent_rows(),
             PickerList::Models => self.model_rows(),
+            PickerList::Mcp(kind, rows) => mcp_rows(*kind, rows.as_ref()?),
         };
         let wanted = picker.filter.to_lowercase();
         let fits = |row: &PickerRow| format!("{} {}", row.name, row.about).to_lowercase().contains(&wanted);
@@ -164,6 +167,7 @@ impl ChatState {
         match pick {
             PickerItem::Session(key) | PickerItem::Run(_, key) => self.switch_session(key),
             PickerItem::Model(model) => self.set_model(model),
+            PickerItem::Mcp(kind, item) => self.choose_mcp_item(kind, &item),
             PickerItem::Agent(agent) => {
                 let name = agent.as_str().to_owned();
                 self.agent = Some(agent);
@@ -189,6 +193,16 @@ impl ChatState {
             self.stop.iter_mut().filter(|stop| stop.stopping_runs.len() == 1).for_each(|stop| stop.force |= force);
         }
     }
+}
+
+fn mcp_rows(kind: McpListKind, items: &[McpListedItem]) -> Vec<PickerRow> {
+    let row = |item: &McpListedItem| PickerRow {
+        item: PickerItem::Mcp(kind, Box::new(item.clone())),
+        name: one_line(&item.command_form(), MAX_NAME_CHARS),
+        about: format!("{} · {}", one_line(&item.server, MAX_NAME_CHARS), one_line(&item.description, MAX_NAME_CHARS)),
+        live: false,
+    };
+    items.iter().map(row).collect()
 }
 
 impl Picker {

@@ -4,6 +4,7 @@ use quell_client::daemon_client::SendReply;
 use quell_client::receipt_line;
 use quell_protocol::api::{AgentRow, HistoryMessage, Hold, Page, RunView, StopAnswer};
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
+use quell_protocol::mcp::{McpList, McpListKind};
 use quell_protocol::session::SessionView;
 use quell_protocol::{AgentId, RunId, SessionKey};
 
@@ -71,6 +72,13 @@ impl ChatState {
             DaemonResponse::History { session, page: which, result } => {
                 self.handle_result(result, |chat, result| chat.update_history(&session, &which, result))
             }
+            DaemonResponse::McpList { kind, result } => {
+                self.handle_result(result, |chat, result| chat.update_mcp_list(kind, result))
+            }
+            DaemonResponse::McpContent { text, result } => self.handle_result(result, |chat, result| match result {
+                Ok(content) => chat.insert_mcp_content(&content.text, &text),
+                Err(failure) => chat.show_failure(failure),
+            }),
             DaemonResponse::ModelSet { model, result } => {
                 self.handle_result(result, |chat, result| chat.handle_model_set(&model, result))
             }
@@ -84,6 +92,32 @@ impl ChatState {
             Ok(_) | Err(_) => self.mark_connected(),
         }
         handle(self, result);
+    }
+
+    fn update_mcp_list(&mut self, kind: McpListKind, result: DaemonResult<McpList>) {
+        let list = match result {
+            Ok(list) => list,
+            Err(failure) => {
+                if matches!(&self.menu, Some(Menu::Picker(Picker { list: PickerList::Mcp(..), .. }))) {
+                    self.menu = None;
+                }
+                return self.show_failure(failure);
+            }
+        };
+        if let Some(Menu::Picker(Picker { list: PickerList::Mcp(shown, rows), .. })) = &mut self.menu
+            && *shown == kind
+        {
+            *rows = Some(list.items);
+        }
+        if let Some(broken) = list.unavailable.first() {
+            self.show_notice(NoticeLevel::Failure, format!("{}: {}", broken.server, broken.problem));
+        }
+    }
+
+    /// Puts what a server gave into the input, before the text of the user.
+    fn insert_mcp_content(&mut self, content: &str, text: &str) {
+        let parts: Vec<&str> = [content, text].into_iter().filter(|part| !part.trim().is_empty()).collect();
+        self.composer.insert_text(&parts.join("\n\n"));
     }
 
     fn show_failure(&mut self, failure: DaemonFailure) {

@@ -8,6 +8,10 @@ pub(crate) enum SlashCommand {
     Agents,
     Sessions,
     Runs,
+    Prompts,
+    Prompt,
+    Resources,
+    Resource,
     Approve,
     Deny,
     Hold,
@@ -34,13 +38,17 @@ const fn slash_command_spec(
 }
 
 /// In the order of the help.
-pub(crate) const COMMANDS: [SlashCommandSpec; 12] = [
+pub(crate) const COMMANDS: [SlashCommandSpec; 16] = [
     slash_command_spec(SlashCommand::Stop, "/stop", "", "term.command.stop"),
     slash_command_spec(SlashCommand::New, "/new", "", "term.command.new"),
     slash_command_spec(SlashCommand::Model, "/model", "NAME", "term.command.model"),
     slash_command_spec(SlashCommand::Agents, "/agents", "", "term.command.agents"),
     slash_command_spec(SlashCommand::Sessions, "/sessions", "", "term.command.sessions"),
     slash_command_spec(SlashCommand::Runs, "/runs", "", "term.command.runs"),
+    slash_command_spec(SlashCommand::Prompts, "/prompts", "", "term.command.prompts"),
+    slash_command_spec(SlashCommand::Prompt, "/prompt", "SERVER NAME", "term.command.prompt"),
+    slash_command_spec(SlashCommand::Resources, "/resources", "", "term.command.resources"),
+    slash_command_spec(SlashCommand::Resource, "/resource", "SERVER URI", "term.command.resource"),
     slash_command_spec(SlashCommand::Approve, "/approve", "SCOPE", "term.command.approve"),
     slash_command_spec(SlashCommand::Deny, "/deny", "REASON", "term.command.deny"),
     slash_command_spec(SlashCommand::Hold, "/hold", "on|off", "term.command.hold"),
@@ -98,6 +106,8 @@ mod tests {
     #[case("/model openai/gpt-5", InputLine::Command(SlashCommand::Model, "openai/gpt-5"))]
     #[case("/approve", InputLine::Command(SlashCommand::Approve, ""))]
     #[case("/approve pattern git *", InputLine::Command(SlashCommand::Approve, "pattern git *"))]
+    #[case("/prompts", InputLine::Command(SlashCommand::Prompts, ""))]
+    #[case("/prompt notes review topic=a", InputLine::Command(SlashCommand::Prompt, "notes review topic=a"))]
     #[case("/deny not on Friday", InputLine::Command(SlashCommand::Deny, "not on Friday"))]
     #[case("/stpo", InputLine::Unknown("/stpo"))]
     #[case("/etc/hosts is wrong", InputLine::Text)]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_protocol::api::{AgentRow, Hold, OnBusy, RunView, SessionRow};
 use quell_protocol::approval::ApprovalRow;
+use quell_protocol::mcp::{McpListKind, McpListedItem};
 use quell_protocol::{AgentId, Resource, RunId, SessionKey};
 
 use crate::composer::Composer;
@@ -205,6 +206,8 @@ pub(crate) enum PickerItem {
     Run(RunId, SessionKey),
     Agent(AgentId),
     Model(String),
+    /// A resource, or a prompt of an MCP server.
+    Mcp(McpListKind, Box<McpListedItem>),
 }
 
 /// None while the list is loading.
@@ -214,6 +217,7 @@ pub(crate) enum PickerList {
     Runs(Option<Vec<RunView>>),
     Agents,
     Models,
+    Mcp(McpListKind, Option<Vec<McpListedItem>>),
 }
 
 /// Completion of slash commands; most of it follows from the input.

@@ -1,6 +1,7 @@
 //! The state machine driven by keys and responses: what may happen in each state, and what must never happen.
 
 mod approvals;
+mod mcp;
 mod properties;
 mod run_ends;
 mod session_switch;

@@ -2,6 +2,7 @@
 
 use quell_protocol::api::{OnBusy, SendRequest};
 use quell_protocol::approval::ApprovalAnswer;
+use quell_protocol::mcp::{McpContentCommand, McpContentRequest, McpListKind, McpListedItem};
 use quell_protocol::{RunId, SessionKey};
 
 use crate::effects::{ChatEffect, DaemonQuery, Scroll};
@@ -76,6 +77,10 @@ impl ChatState {
             SlashCommand::Agents => self.open_picker(PickerList::Agents),
             SlashCommand::Sessions => self.open_picker(PickerList::Sessions(None)),
             SlashCommand::Runs => self.open_picker(PickerList::Runs(None)),
+            SlashCommand::Prompts => self.open_picker(PickerList::Mcp(McpListKind::Prompts, None)),
+            SlashCommand::Resources => self.open_picker(PickerList::Mcp(McpListKind::Resources, None)),
+            SlashCommand::Prompt => self.read_mcp(McpContentCommand::parse_prompt(argument), "/prompt"),
+            SlashCommand::Resource => self.read_mcp(McpContentCommand::parse_resource(argument), "/resource"),
             SlashCommand::Approve => match ApprovalAnswer::parse_allowance(argument) {
                 Some(answer) => self.answer_shown_approval(answer),
                 None => self.show_notice(NoticeLevel::Failure, self.texts.get("term.notice.approve_usage")),
@@ -89,6 +94,35 @@ impl ChatState {
             SlashCommand::Help => self.menu = Some(Menu::Help),
             SlashCommand::Quit => self.quit_or_confirm(),
         }
+    }
+
+    /// Asks for a text that is put into the input, so that it can be read before it is sent.
+    fn read_mcp(&mut self, command: Option<McpContentCommand>, name: &str) {
+        let Some(command) = command else {
+            let text = self.texts.format("term.command.misused", &[("command", name)]);
+            return self.show_notice(NoticeLevel::Failure, text);
+        };
+        let agent = self.effective_agent().cloned();
+        self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.mcp_asked"));
+        self.query(DaemonQuery::McpContent { command: Box::new(command), agent });
+    }
+
+    /// Reads an item of a list. For a prompt with required arguments, the input is filled with its command.
+    pub(crate) fn choose_mcp_item(&mut self, kind: McpListKind, item: &McpListedItem) {
+        let required: Vec<&str> =
+            item.arguments.iter().filter(|argument| argument.required).map(|argument| argument.name.as_str()).collect();
+        if !required.is_empty() {
+            let arguments = required.iter().map(|name| format!(" {name}=")).collect::<String>();
+            return self.composer.set_text(format!("/prompt {} {}{arguments}", item.server, item.id));
+        }
+        let request = match kind {
+            McpListKind::Resources => McpContentRequest::Resource(item.id.clone()),
+            McpListKind::Prompts => {
+                McpContentRequest::Prompt { name: item.id.clone(), arguments: std::collections::BTreeMap::new() }
+            }
+        };
+        let command = McpContentCommand { server: item.server.clone(), request, text: String::new() };
+        self.read_mcp(Some(command), "");
     }
 
     pub(crate) fn set_model(&mut self, model: String) {

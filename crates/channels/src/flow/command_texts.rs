@@ -120,3 +120,27 @@ pub(super) const SCHEDULE_OVER: ChatText = ChatText::new(
     "{id} 예약은 끝났습니다. 새로 만드세요.",
     "定时任务 {id} 已结束；请新建一个。",
 );
+
+pub(super) const NO_PROMPTS: ChatText = ChatText::new(
+    "The MCP servers here offer no prompts.",
+    "여기의 MCP 서버가 제공하는 프롬프트가 없습니다.",
+    "这里的 MCP 服务器没有提供提示词。",
+);
+pub(super) const NO_RESOURCES: ChatText = ChatText::new(
+    "The MCP servers here offer no resources.",
+    "여기의 MCP 서버가 제공하는 리소스가 없습니다.",
+    "这里的 MCP 服务器没有提供资源。",
+);
+pub(super) const MCP_MORE_ITEMS: ChatText = ChatText::new("… and {n} more", "… 외 {n}개", "……还有 {n} 项");
+pub(super) const MCP_SERVER_UNAVAILABLE: ChatText = ChatText::new(
+    "{server} cannot be asked: {problem}",
+    "{server}에 물어볼 수 없습니다: {problem}",
+    "无法询问 {server}：{problem}",
+);
+pub(super) const MCP_FAILED: ChatText =
+    ChatText::new("That is not possible: {problem}.", "요청을 처리할 수 없습니다: {problem}.", "无法完成：{problem}。");
+pub(super) const MCP_CONTENT_EMPTY: ChatText = ChatText::new(
+    "The MCP server gave no text, so nothing was sent.",
+    "MCP 서버가 텍스트를 주지 않아 아무것도 보내지 않았습니다.",
+    "MCP 服务器没有返回文本，因此没有发送任何内容。",
+);

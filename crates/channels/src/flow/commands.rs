@@ -1,5 +1,5 @@
 //! Execute chat commands that need no model (`/new`, `/model`, `/models`, `/status`, `/approve`, `/deny`, `/schedules`,
-//! `/help`).
+//! `/prompts`, `/resources`, `/help`).
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use super::notices::NoticePriority;
 use super::schedule_commands::SenderSchedules;
 use super::send_retry::{SendPersistence, send_text};
-use super::{Channels, ChatOrigin, approval_messages, channel_caller, command_texts, texts};
+use super::{Channels, ChatOrigin, approval_messages, channel_caller, command_texts, mcp_commands, texts};
 
 /// How long to wait for a stopped command: the engine rolls back what it had begun, and a hook process may have to be
 /// killed.
@@ -104,12 +104,13 @@ impl CommandRun<'_> {
             tracing::info!(command = %self.queued.run_id, "a command was stopped");
         }
         drop(shutdown_guard);
-        self.send_outcome(text).await;
+        send_outcome(self.channels, self.queued, text).await;
     }
 
     async fn run_command(self, command: ChannelCommand) -> Result<String, CommandStopped> {
         match command {
-            ChannelCommand::Help | ChannelCommand::Stop(_) => Ok(self.text(HELP_TEXT)),
+            // Those that become messages are sent as such.
+            ChannelCommand::Help | ChannelCommand::Stop(_) | ChannelCommand::McpMessage(_) => Ok(self.text(HELP_TEXT)),
             ChannelCommand::Providers => Ok(self.providers_text()),
             ChannelCommand::UseProvider(provider) => self.use_provider(&provider).await,
             ChannelCommand::Model => Ok(match self.read_until_stopped(self.current_model()).await? {
@@ -119,6 +120,10 @@ impl CommandRun<'_> {
             ChannelCommand::UseModel(name) => self.use_model(&name).await,
             ChannelCommand::New => self.start_new_conversation().await,
             ChannelCommand::Status => self.status_text().await,
+            ChannelCommand::McpList(list) => {
+                let listing = mcp_commands::list_text(self.channels, self.queued, list, self.language());
+                self.read_until_stopped(listing).await
+            }
             ChannelCommand::Schedules => self.read_until_stopped(self.schedules().list()).await,
             ChannelCommand::EditSchedule { edit, id } => self.edit_schedule(edit, &id).await,
             ChannelCommand::AnswerApproval { id, answer } => Ok(self.answer_approval(&id, answer)),
@@ -198,19 +203,6 @@ impl CommandRun<'_> {
         };
         if let Err(error) = kept {
             tracing::warn!(command = %self.queued.run_id, %error, "a command may be executed again after a restart");
-        }
-    }
-
-    async fn send_outcome(self, text: String) {
-        let ChatOrigin { channel, address, .. } = &self.queued.extra;
-        if !self.channels.scope().is_cancelled() {
-            return channel.notices.push(NoticePriority::Text, address, text);
-        }
-        // The channel is shut down and its notice queue has ended: send directly.
-        let key = format!("{}-end", self.queued.run_id);
-        if let Err(error) = send_text(channel, address, &text, &key, SendPersistence::FewTries).await {
-            channel.count_undelivered();
-            tracing::warn!(command = %self.queued.run_id, %error, "the result of a command was not delivered");
         }
     }
 
@@ -337,5 +329,19 @@ impl CommandRun<'_> {
             sender,
             self.queued.extra.channel.access_level(sender).unwrap_or(AccessLevel::Read),
         )
+    }
+}
+
+/// Sends the result of a command to its chat.
+pub(super) async fn send_outcome(channels: &Channels, queued: &InboxMessage<ChatOrigin>, text: String) {
+    let ChatOrigin { channel, address, .. } = &queued.extra;
+    if !channels.scope().is_cancelled() {
+        return channel.notices.push(NoticePriority::Text, address, text);
+    }
+    // The channel is shut down and its notice queue has ended: send directly.
+    let key = format!("{}-end", queued.run_id);
+    if let Err(error) = send_text(channel, address, &text, &key, SendPersistence::FewTries).await {
+        channel.count_undelivered();
+        tracing::warn!(command = %queued.run_id, %error, "the result of a command was not delivered");
     }
 }

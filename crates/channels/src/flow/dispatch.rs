@@ -22,7 +22,7 @@ use super::notices::NoticePriority;
 use super::progress::show_progress;
 use super::reply_delivery::ChatReply;
 use super::session_waits::SessionWaitOutcome;
-use super::{Channels, ChatOrigin, channel_caller, commands, stale_replies, texts};
+use super::{Channels, ChatOrigin, channel_caller, commands, mcp_commands, stale_replies, texts};
 use crate::config::ChannelKind;
 
 /// Text of a run whose message has files and no words.
@@ -71,11 +71,20 @@ pub(super) async fn run_dispatch_loop(channels: Channels) {
 }
 
 async fn process_batch(channels: Channels, batch: Vec<InboxMessage<ChatOrigin>>) {
-    let Some(queued) = merge_messages(batch) else { return };
+    let Some(mut queued) = merge_messages(batch) else { return };
     let conversation = queued.conversation.clone();
     let work = async {
         (channels.0.reload_config)();
         match ChannelCommand::parse(&queued.message.content) {
+            Some(ChannelCommand::McpMessage(command)) => {
+                // A message that the network delivers again has its run already.
+                if matches!(channels.engine().find_run(&queued.run_id).await, Ok(Some(_))) {
+                    return handle_duplicate(&channels, &queued.extra, &queued.run_id).await;
+                }
+                if mcp_commands::prepare_message(&channels, &mut queued, command).await {
+                    submit_run(&channels, queued).await;
+                }
+            }
             Some(command) => commands::execute_command(&channels, &queued, command).await,
             None => submit_run(&channels, queued).await,
         }

@@ -13,6 +13,7 @@ use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelRow, ChannelSend, ChannelTest};
 use quell_protocol::cluster::{ClusterView, DrainRequest, DrainView};
+use quell_protocol::mcp::{McpContent, McpContentRequest, McpList, McpListKind, McpPromptRequest, McpResourceRequest};
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::schedule::{SchedulePatch, ScheduleRequest, ScheduleView};
 use quell_protocol::session::SessionView;
@@ -262,6 +263,42 @@ impl DaemonClient {
 }
 
 impl DaemonClient {
+    /// Lists what the MCP servers of an agent offer to people. The daemon bounds the wait: it may start the servers.
+    ///
+    /// # Cancel safety
+    /// Safe: servers whose answers are not waited for are ended.
+    pub async fn list_mcp(&self, kind: McpListKind, agent: Option<&AgentId>) -> Result<McpList, ClientError> {
+        let path = match kind {
+            McpListKind::Resources => ["api", "mcp", "resources"],
+            McpListKind::Prompts => ["api", "mcp", "prompts"],
+        };
+        let query: Vec<(&str, &str)> = agent.iter().map(|agent| ("agent", agent.as_str())).collect();
+        self.fetch_json(self.build_request(Method::GET, &path, &query)?, ClientRequestTimeout::Unlimited).await
+    }
+
+    /// Gets a resource or a filled prompt as text. The daemon bounds the wait.
+    ///
+    /// # Cancel safety
+    /// Safe: a server whose answer is not waited for is ended.
+    pub async fn read_mcp(
+        &self,
+        server: &str,
+        request: McpContentRequest,
+        agent: Option<AgentId>,
+    ) -> Result<McpContent, ClientError> {
+        let unlimited = ClientRequestTimeout::Unlimited;
+        match request {
+            McpContentRequest::Resource(uri) => {
+                let body = McpResourceRequest { uri, agent };
+                self.post_json_with(&["api", "mcp", server, "resource"], &[], &body, 1, unlimited).await
+            }
+            McpContentRequest::Prompt { name, arguments } => {
+                let body = McpPromptRequest { name, arguments, agent };
+                self.post_json_with(&["api", "mcp", server, "prompt"], &[], &body, 1, unlimited).await
+            }
+        }
+    }
+
     pub(crate) async fn list_schedules(&self) -> ListResult<ScheduleView> {
         self.list_items(&["api", "schedules"], &[]).await
     }

@@ -178,6 +178,7 @@ impl Engine {
             }
             let mut stop_result = self.inner().runs.stop(&stop.scope, &stop.requester, &stop.request);
             self.stop_pending_sessions(&stop.scope, &stop.requester);
+            self.stop_mcp_requests(&stop.scope, &stop.requester);
             self.stop_schedules(&stop.scope, &stop.requester, &stop.request, ScheduleStopOrigin::OtherNode, &mut stop_result);
             tracing::info!(
                 principal = %stop.requester.principal, surface = ?stop.request.surface, scope = ?stop.scope, stop_level = ?stop.request.level,

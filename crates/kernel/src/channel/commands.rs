@@ -5,6 +5,7 @@
 
 use quell_protocol::api::RunView;
 use quell_protocol::approval::ApprovalAnswer;
+use quell_protocol::mcp::{McpContentCommand, McpListKind};
 
 use super::chat_language::ChatLanguage;
 use super::chat_text::ChatText;
@@ -24,6 +25,10 @@ pub const HELP_TEXT: ChatText = ChatText::new(
 /approve ID session - allow such calls in this conversation, too
 /approve ID pattern PATTERN - allow calls whose command or path matches, too
 /deny ID REASON - deny a call that waits; the reason is for the model
+/prompts - the prompts of the MCP servers
+/prompt SERVER NAME ARGUMENT=VALUE - send a prompt as your message
+/resources - the resources of the MCP servers
+/resource SERVER URI TEXT - send a resource with your message
 /schedules - your schedules
 /schedules pause ID, resume ID, remove ID - change one of them
 /help - this list",
@@ -41,6 +46,10 @@ pub const HELP_TEXT: ChatText = ChatText::new(
 /approve ID session - 이 대화에서 같은 호출도 함께 허용
 /approve ID pattern PATTERN - 명령이나 경로가 일치하는 호출도 함께 허용
 /deny ID REASON - 대기 중인 호출 거부, 이유는 모델에 전달
+/prompts - MCP 서버의 프롬프트 목록
+/prompt SERVER NAME ARGUMENT=VALUE - 프롬프트를 내 메시지로 보내기
+/resources - MCP 서버의 리소스 목록
+/resource SERVER URI TEXT - 메시지에 리소스를 붙여 보내기
 /schedules - 내 예약 목록
 /schedules pause ID, resume ID, remove ID - 예약 일시 중지, 재개, 삭제
 /help - 이 목록",
@@ -58,6 +67,10 @@ pub const HELP_TEXT: ChatText = ChatText::new(
 /approve ID session - 同时允许此对话中的同类调用
 /approve ID pattern PATTERN - 同时允许命令或路径匹配的调用
 /deny ID REASON - 拒绝等待中的调用，理由会告诉模型
+/prompts - MCP 服务器的提示词列表
+/prompt SERVER NAME ARGUMENT=VALUE - 把提示词作为您的消息发送
+/resources - MCP 服务器的资源列表
+/resource SERVER URI TEXT - 把资源附在您的消息中发送
 /schedules - 您的定时任务
 /schedules pause ID, resume ID, remove ID - 暂停、恢复、删除定时任务
 /help - 此列表",
@@ -119,6 +132,10 @@ pub enum ChannelCommand {
     AnswerApproval { id: String, answer: ApprovalAnswer },
     /// `/status`: show the runs of this conversation.
     Status,
+    /// `/prompts`, `/resources`: list what the MCP servers offer to people.
+    McpList(McpListKind),
+    /// `/prompt SERVER NAME ARGUMENT=VALUE`, `/resource SERVER URI TEXT`: send what a server gives as the message.
+    McpMessage(McpContentCommand),
     /// `/schedules`: list the sender's schedules.
     Schedules,
     /// `/schedules pause ID`, `/schedules resume ID`, `/schedules remove ID`: change a schedule of the sender.
@@ -177,7 +194,13 @@ impl ChannelCommand {
         if name.eq_ignore_ascii_case("approve") {
             return Some(Self::parse_answer(text, ApprovalAnswer::parse_allowance));
         }
-        // No command takes three arguments.
+        if name.eq_ignore_ascii_case("prompt") {
+            return Some(McpContentCommand::parse_prompt(argument_text(text)).map_or(Self::Help, Self::McpMessage));
+        }
+        if name.eq_ignore_ascii_case("resource") {
+            return Some(McpContentCommand::parse_resource(argument_text(text)).map_or(Self::Help, Self::McpMessage));
+        }
+        // No other command takes three arguments.
         let arguments: Vec<&str> = words.take(3).collect();
         Some(match (name.to_ascii_lowercase().as_str(), arguments.as_slice()) {
             ("models", []) => Self::Providers,
@@ -188,11 +211,15 @@ impl ChannelCommand {
             ("stop", [word]) if word.eq_ignore_ascii_case("all") => Self::Stop(StopReach::All),
             ("new", []) => Self::New,
             ("status", []) => Self::Status,
+            ("prompts", []) => Self::McpList(McpListKind::Prompts),
+            ("resources", []) => Self::McpList(McpListKind::Resources),
             ("schedules", []) => Self::Schedules,
             ("schedules", [word, id]) if is_valid_name(id) => {
                 ScheduleEdit::parse(word).map_or(Self::Help, |edit| Self::EditSchedule { edit, id: (*id).to_owned() })
             }
-            ("models" | "model" | "stop" | "new" | "status" | "schedules" | "help", _) => Self::Help,
+            ("models" | "model" | "stop" | "new" | "status" | "schedules" | "help" | "prompts" | "resources", _) => {
+                Self::Help
+            }
             _ => return None,
         })
     }
@@ -201,13 +228,18 @@ impl ChannelCommand {
 impl ChannelCommand {
     /// Parses the arguments of `/approve` and `/deny`: an id, and words that `parse` reads.
     fn parse_answer(text: &str, parse: impl FnOnce(&str) -> Option<ApprovalAnswer>) -> Self {
-        let arguments = text.trim_start().split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim());
+        let arguments = argument_text(text);
         let (id, words) = arguments.split_once(char::is_whitespace).unwrap_or((arguments, ""));
         match parse(words) {
             Some(answer) if !id.is_empty() && is_valid_name(id) => Self::AnswerApproval { id: id.to_owned(), answer },
             _ => Self::Help,
         }
     }
+}
+
+/// The text behind the name of a command.
+fn argument_text(text: &str) -> &str {
+    text.trim_start().split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim())
 }
 
 /// Rejects words that look like flags: no command takes a flag.
@@ -224,6 +256,7 @@ fn is_account_name(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use quell_protocol::approval::Decision;
+    use quell_protocol::mcp::McpContentRequest;
     use rstest::rstest;
 
     use super::*;
@@ -238,6 +271,19 @@ mod tests {
 
     fn schedule_edit(edit: ScheduleEdit) -> Option<ChannelCommand> {
         Some(ChannelCommand::EditSchedule { edit, id: "7f3a".to_owned() })
+    }
+
+    fn prompt(name: &str, arguments: &[(&str, &str)]) -> Option<ChannelCommand> {
+        let arguments = arguments.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let request = McpContentRequest::Prompt { name: name.to_owned(), arguments };
+        let (server, text) = ("notes".to_owned(), String::new());
+        Some(ChannelCommand::McpMessage(McpContentCommand { server, request, text }))
+    }
+
+    fn resource(text: &str) -> Option<ChannelCommand> {
+        let request = McpContentRequest::Resource("notes://today".to_owned());
+        let (server, text) = ("notes".to_owned(), text.to_owned());
+        Some(ChannelCommand::McpMessage(McpContentCommand { server, request, text }))
     }
 
     fn model(name: &str) -> Option<ChannelCommand> {
@@ -265,6 +311,12 @@ mod tests {
     #[case("/schedules", Some(ChannelCommand::Schedules))]
     #[case("/schedules pause 7f3a", schedule_edit(ScheduleEdit::Pause))]
     #[case("/Schedules Remove 7f3a", schedule_edit(ScheduleEdit::Remove))]
+    #[case("/prompts", Some(ChannelCommand::McpList(McpListKind::Prompts)))]
+    #[case("/Resources", Some(ChannelCommand::McpList(McpListKind::Resources)))]
+    #[case("/prompt notes review topic=the  parser depth=2", prompt("review", &[("topic", "the parser"), ("depth", "2")]))]
+    #[case("/prompt@quell_bot notes daily", prompt("daily", &[]))]
+    #[case("/resource notes notes://today  What is\nurgent? ", resource("What is\nurgent?"))]
+    #[case("/resource notes notes://today", resource(""))]
     #[case("/help", Some(ChannelCommand::Help))]
     #[case("/help me", Some(ChannelCommand::Help))]
     #[case::as_telephones_write_it("/Status", Some(ChannelCommand::Status))]
@@ -293,6 +345,11 @@ mod tests {
     #[case::removes_two("/schedules remove 7f3a 7f3b")]
     #[case::unknown_edit("/schedules delete 7f3a")]
     #[case::status("/status of run 7")]
+    #[case::prompt_of_no_server("/prompt review")]
+    #[case::prompt_without_a_name_of_the_argument("/prompt notes review parsers")]
+    #[case::prompt_with_a_flag("/prompt --list notes")]
+    #[case::resource_without_address("/resource notes")]
+    #[case::prompts_of_one("/prompts notes")]
     #[case::control_character("/model a\u{7}b")]
     fn a_command_that_is_written_wrong_shows_help_and_does_nothing(#[case] text: &str) {
         assert_eq!(ChannelCommand::parse(text), Some(ChannelCommand::Help));

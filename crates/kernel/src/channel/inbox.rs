@@ -118,6 +118,8 @@ struct InFlight<X> {
     channel: String,
     scope: InterruptionScope,
     work: InFlightWork<X>,
+    /// A stop has covered it.
+    is_stopped: bool,
     last_seq: u64,
 }
 
@@ -206,6 +208,19 @@ impl<X: Clone> Inbox<X> {
         self.in_flight.remove(conversation);
     }
 
+    /// Turns a command in flight into the run that it makes: later stops list it as one. False if a stop has covered it
+    /// before; then no run may be made.
+    #[must_use]
+    pub fn continue_as_run(&mut self, conversation: &SessionKey, run: &RunId) -> bool {
+        match self.in_flight.get_mut(conversation) {
+            Some(entry) if !entry.is_stopped => {
+                entry.work = InFlightWork::Run(run.clone());
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
     /// Withdraws every message whose scope `covered` accepts, in one step.
     pub fn stop(&mut self, covered: impl Fn(&InterruptionScope) -> bool) -> InboxWithdrawal<X> {
         let is_covered = |it: &mut WaitingMessage<X>| covered(&it.item.message.interruption_scope());
@@ -213,7 +228,8 @@ impl<X: Clone> Inbox<X> {
         self.sender_rotation.retain(|sender| self.waiting.iter().any(|it| it.has_turn_of(sender)));
         self.buckets.retain(|key, _| self.waiting.iter().any(|it| it.is_in_bucket(key)));
         let (mut in_flight, mut commands) = (Vec::new(), Vec::new());
-        for entry in self.in_flight.values().filter(|it| covered(&it.scope)) {
+        for entry in self.in_flight.values_mut().filter(|it| covered(&it.scope)) {
+            entry.is_stopped = true;
             match &entry.work {
                 InFlightWork::Run(run) => in_flight.push((run.clone(), entry.scope.sender.clone())),
                 InFlightWork::Command(extra) => commands.push(extra.clone()),
@@ -324,7 +340,8 @@ impl<X: Clone> Inbox<X> {
                 Some(_) => InFlightWork::Command(first.extra.clone()),
                 None => InFlightWork::Run(first.run_id.clone()),
             };
-            self.in_flight.insert(first.conversation.clone(), InFlight { channel, scope, work, last_seq });
+            self.in_flight
+                .insert(first.conversation.clone(), InFlight { channel, scope, work, is_stopped: false, last_seq });
         }
         messages.into_iter().map(|it| it.item).collect()
     }

@@ -1,5 +1,6 @@
 //! MCP servers: a misbehaving one of our own, the official ones, and one written with FastMCP.
 
+mod browse;
 mod failures;
 mod http;
 mod late_answers;

@@ -10,6 +10,7 @@ mod edits;
 mod hostile;
 mod keyboard;
 mod long_session;
+mod mcp;
 mod overview;
 mod performance;
 mod phone;

@@ -14,6 +14,7 @@ use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
 use quell_protocol::cluster::{ClusterView, DrainRequest, DrainView, NodeView};
+use quell_protocol::mcp::{McpContent, McpList, McpPromptRequest, McpResourceRequest};
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::schedule::{SchedulePatch, ScheduleRequest, ScheduleView};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
@@ -49,6 +50,10 @@ use super::ApiCall;
     HistoryMessage,
     Hold,
     CallerView,
+    McpContent,
+    McpList,
+    McpPromptRequest,
+    McpResourceRequest,
     ModelRow,
     NewAgent,
     NewToken,

@@ -69,13 +69,23 @@ while IFS= read -r line; do
     case $line in
     *'"method":"initialize"'*)
         [ -z "$MCP_HUGE" ] || huge "$id"
-        [ -n "$MCP_MUTE$MCP_HUGE" ] || answer "$id" '{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"test","version":"1"}}'
+        [ -n "$MCP_MUTE$MCP_HUGE" ] || answer "$id" '{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{}},"serverInfo":{"name":"test","version":"1"}}'
         ;;
     *'"method":"ping"'*)
         if [ -n "$MCP_NO_PING" ]; then say '{"jsonrpc":"2.0","id":'"$id"',"error":{"code":-32601,"message":"no such method"}}'; else answer "$id" '{}'; fi
         ;;
     *'"method":"tools/list"'*) [ -n "$slow_list" ] || answer "$id" "$(tools)" ;;
     *'"method":"tools/call"'*) call ;;
+    *'"method":"prompts/list"'*)
+        answer "$id" '{"prompts":[{"name":"greet","description":"Greets.","arguments":[{"name":"who","required":true},{"name":"when"}]},{"name":"hang"}]}'
+        ;;
+    *'"method":"prompts/get"'*)
+        case $line in *'"name":"hang"'*) ;; *)
+            answer "$id" '{"messages":[{"role":"user","content":{"type":"text","text":"Greet '"$(field who)"'."}}]}' ;;
+        esac
+        ;;
+    *'"method":"resources/list"'*) answer "$id" '{"resources":[{"uri":"note://today","name":"today","description":"The note of today."}]}' ;;
+    *'"method":"resources/read"'*) answer "$id" '{"contents":[{"uri":"note://today","mimeType":"text/plain","text":"Buy milk."}]}' ;;
     *'"method":"notifications/cancelled"'*)
         if [ "$how" = finish ]; then text "$waiting" 'finished all the same'; fi
         if [ "$how" = decline ]; then say '{"jsonrpc":"2.0","id":'"$waiting"',"error":{"code":0,"message":"cancelled"}}'; fi

@@ -1,6 +1,7 @@
 //! Rows of menus, completions, approvals and queued messages, shown between the transcript and the input.
 
 use quell_client::text_format::{escalation_lines, time_left, tool_call_lines};
+use quell_protocol::mcp::McpListKind;
 use ratatui::text::{Line, Span};
 
 use super::single_line;
@@ -143,6 +144,8 @@ fn picker_panel(chat: &ChatState, picker: &Picker, max_width: usize) -> OpenPane
         PickerList::Runs(_) => "term.pick.runs",
         PickerList::Agents => "term.pick.agents",
         PickerList::Models => "term.pick.models",
+        PickerList::Mcp(McpListKind::Prompts, _) => "term.pick.prompts",
+        PickerList::Mcp(McpListKind::Resources, _) => "term.pick.resources",
     });
     let filter = if picker.filter.is_empty() { String::new() } else { format!("  / {}", picker.filter) };
     let mut rows = vec![Line::from(vec![
@@ -162,6 +165,7 @@ fn picker_panel(chat: &ChatState, picker: &Picker, max_width: usize) -> OpenPane
             PickerList::Runs(_) => "term.pick.no_runs",
             PickerList::Sessions(_) => "term.pick.no_sessions",
             PickerList::Agents | PickerList::Models => "term.pick.no_agents",
+            PickerList::Mcp(..) => "term.pick.no_mcp",
         };
         rows.push(Line::styled(
             format!("  {}", single_line(chat.texts.get(key), max_width.saturating_sub(2))),

@@ -250,6 +250,29 @@ fn a_command_in_flight_is_told_of_a_stop_and_none_of_what_it_takes_back() {
     assert_eq!(inbox.stop(|other| *other == scope), nothing);
 }
 
+#[test]
+fn a_command_becomes_a_run_unless_a_stop_came_first() {
+    let mut inbox = inbox(10, 10);
+    let command = inbox_message("ann", 1);
+    let (key, run, scope) =
+        (command.conversation.clone(), command.run_id.clone(), command.message.interruption_scope());
+    let take = |inbox: &mut Inbox<()>, id: usize| {
+        let mut command = inbox_message("ann", id);
+        command.message.content = "/prompt notes daily".to_owned();
+        assert_eq!(inbox.push(command), InboxPushOutcome::Queued);
+        assert_eq!(batch_message_ids(inbox.poll(at(0))).len(), 1);
+    };
+    assert!(!inbox.continue_as_run(&key, &run), "nothing is in flight");
+    take(&mut inbox, 1);
+    assert!(inbox.continue_as_run(&key, &run));
+    let withdrawal = inbox.stop(|other| *other == scope);
+    assert_eq!((withdrawal.in_flight, withdrawal.commands), (vec![(run.clone(), "ann".to_owned())], Vec::new()));
+    inbox.finish(&key);
+    take(&mut inbox, 2);
+    assert_eq!(inbox.stop(|other| *other == scope).commands, [()]);
+    assert!(!inbox.continue_as_run(&key, &run), "the stop came first");
+}
+
 /// A stop of the second scope used to miss the messages that were merged into the first.
 #[test]
 fn letters_of_two_scopes_do_not_become_one() {

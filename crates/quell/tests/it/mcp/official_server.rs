@@ -17,7 +17,7 @@ pub(super) const SERVER_PACKAGES: NpmPackages = NpmPackages {
     ],
 };
 
-fn server_program(folder: &Path) -> PathBuf {
+pub(super) fn server_program(folder: &Path) -> PathBuf {
     folder.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js")
 }
 

@@ -123,6 +123,8 @@ impl Matrix {
             ("post", "/api/approvals/{id}") => json!({"decision": "deny"}),
             ("post", "/api/tokens") => json!({"name": "x", "scope": "read"}),
             ("post", "/api/agents") => json!({"id": "x", "model": "none/none"}),
+            ("post", "/api/mcp/{server}/prompt") => json!({"name": "x"}),
+            ("post", "/api/mcp/{server}/resource") => json!({"uri": "x"}),
             ("post", "/api/channels/send") => json!({"to": "x:y", "text": "z"}),
             ("post" | "put" | "patch", _) => json!({}),
             _ => return None,

@@ -71,6 +71,7 @@ pub(super) const STOPPABLE_STATES: &[StoppableState] = &[
     StoppableState::new("parallel sub-agents", call_sub_agents, Reached::Processes(4)),
     StoppableState::new("queued message", |_, _| Vec::new(), Reached::Queued),
     StoppableState::new("pending approval", |_, run| call_shell(run, commands::setsid_child), Reached::Approval),
+    StoppableState::new("question of a server", |_, _| vec![tool_call("test__ask", &json!({}))], Reached::Approval),
     StoppableState::new("compaction", |_, _| Vec::new(), Reached::Summarising),
 ];
 
@@ -147,7 +148,7 @@ pub(super) fn config_toml(model: &ScriptedModel, hole: &BlackHole) -> String {
     for state in STOPPABLE_STATES {
         let model = if state.name == "connecting" { "hole/m" } else { "scripted/m" };
         text.push_str(&format!("[agents.{}]\nmodel = \"{model}\"\n", state.agent()));
-        if state.name != "MCP call" {
+        if !matches!(state.name, "MCP call" | "question of a server") {
             text.push_str("mcp = []\n");
         }
         match state.name {

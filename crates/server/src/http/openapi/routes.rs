@@ -79,6 +79,7 @@ impl RouteSpec {
                 ("format", "json|jsonl", "`jsonl`: an export of all entries as lines of JSON"),
                 LIMIT_PARAM,
             ],
+            ("get", "/api/mcp/prompts" | "/api/mcp/resources") => &[AGENT_PARAM],
             ("get", "/api/senders") => &[LIMIT_PARAM, CURSOR_PARAM],
             ("get", path) if path.ends_with("/memory") => NOTE_PARAMS,
             _ => &[],
@@ -127,8 +128,10 @@ const fn delete(
 const LIMIT_PARAM: QueryParamSpec = ("limit", "count", "most rows of the page: 100 without it, at most 1000");
 const CURSOR_PARAM: QueryParamSpec = ("cursor", "text", "`nextCursor` of the page before");
 const SESSION_PARAM: QueryParamSpec = ("session", "text", "of this session alone");
+const AGENT_PARAM: QueryParamSpec = ("agent", "text", "the agent as which the servers are asked");
 const WAIT_PARAM: QueryParamSpec = ("wait", "flag", "answer when what was stopped is settled; not with 0, false or no");
 const FORCE_PARAM: QueryParamSpec = ("force", "flag", "without grace; not with 0, false or no");
+const MCP_UNAVAILABLE: ResponseSpec = "502 the server cannot be used, or everything was stopped";
 const NOTE_PARAMS: &[QueryParamSpec] =
     &[("query", "text", "notes that are about this, the most relevant first"), LIMIT_PARAM, CURSOR_PARAM];
 
@@ -490,6 +493,40 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         "/api/schedules/{id}",
         "Delete a schedule; a run that it has started goes on",
         &["204 none deleted", "404 unknown"],
+    ),
+    get(
+        Create,
+        "/api/mcp/prompts",
+        "The prompts of the MCP servers of an agent; starts the servers",
+        &[
+            "200 McpList prompts, and the servers that could not be asked",
+            "404 there is no such agent",
+            MCP_UNAVAILABLE,
+        ],
+    ),
+    get(
+        Create,
+        "/api/mcp/resources",
+        "The resources of the MCP servers of an agent; starts the servers",
+        &[
+            "200 McpList resources, and the servers that could not be asked",
+            "404 there is no such agent",
+            MCP_UNAVAILABLE,
+        ],
+    ),
+    post(
+        Create,
+        "/api/mcp/{server}/prompt",
+        "A prompt with its arguments filled in, as the text of a message",
+        Required("McpPromptRequest"),
+        &["200 McpContent the text", "404 there is no such agent, or it has no such server", MCP_UNAVAILABLE],
+    ),
+    post(
+        Create,
+        "/api/mcp/{server}/resource",
+        "A resource, as the text of a message",
+        Required("McpResourceRequest"),
+        &["200 McpContent the text", "404 there is no such agent, or it has no such server", MCP_UNAVAILABLE],
     ),
     get(
         Admin,

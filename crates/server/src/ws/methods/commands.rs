@@ -57,6 +57,8 @@ pub(super) fn parse_command(text: &str) -> Result<Option<GatewayCommand>, RpcErr
             Decision::Allow => "approve",
             Decision::Deny => "deny",
         })),
+        // The routes below `/api/mcp` do this.
+        Some(ChannelCommand::McpList(_) | ChannelCommand::McpMessage(_)) => Err(unsupported_command(&name)),
         // The routes below `/api/schedules` do this.
         Some(ChannelCommand::Schedules | ChannelCommand::EditSchedule { .. }) => Err(unsupported_command("schedules")),
         Some(ChannelCommand::Model | ChannelCommand::UseModel(_)) => Err(unsupported_command("model")),

@@ -1,0 +1,123 @@
+//! The chat commands `/prompts`, `/prompt`, `/resources` and `/resource`: what MCP servers offer to people.
+
+use quell_engine::engine::McpRequestError;
+use quell_kernel::channel::chat_language::ChatLanguage;
+use quell_kernel::channel::inbox::InboxMessage;
+use quell_protocol::AgentId;
+use quell_protocol::ErrorCode;
+use quell_protocol::api::AccessLevel;
+use quell_protocol::mcp::{McpContentCommand, McpList, McpListKind, McpListedItem};
+
+use super::commands::send_outcome;
+use super::{Channels, ChatOrigin, command_texts, texts};
+
+/// The most lines of a list in a chat.
+const MAX_LINES: usize = 50;
+
+/// The list of all servers, or why there is none, for the chat.
+///
+/// # Cancel safety
+/// Safe: a server whose answer is not waited for is ended.
+pub(super) async fn list_text(
+    channels: &Channels,
+    queued: &InboxMessage<ChatOrigin>,
+    kind: McpListKind,
+    language: ChatLanguage,
+) -> String {
+    if let Some(refusal) = access_refusal(queued, language) {
+        return refusal;
+    }
+    let none = match kind {
+        McpListKind::Prompts => command_texts::NO_PROMPTS,
+        McpListKind::Resources => command_texts::NO_RESOURCES,
+    };
+    let agent = agent_of(channels, queued).await;
+    match channels.engine().list_mcp(agent.as_ref(), kind).await {
+        Ok(list) if list == McpList::default() => none.text(language).to_owned(),
+        Ok(list) => list_lines(&list, language).join("\n"),
+        Err(error) => failure_text(&error, language),
+    }
+}
+
+/// Replaces the command by the message that it means. False if it was refused or stopped; the sender knows it then.
+pub(super) async fn prepare_message(
+    channels: &Channels,
+    queued: &mut InboxMessage<ChatOrigin>,
+    command: McpContentCommand,
+) -> bool {
+    let language = queued.extra.language(channels);
+    let prepared = tokio::select! {
+        biased;
+        () = queued.extra.stop_token.cancelled() => Err(command_texts::COMMAND_STOPPED.text(language).to_owned()),
+        prepared = message_text(channels, queued, command, language) => prepared,
+    };
+    // From here on a stop ends the run, unless it has come before.
+    let text = prepared.and_then(|text| {
+        let is_run = channels.lock_inbox().continue_as_run(&queued.conversation, &queued.run_id);
+        if is_run { Ok(text) } else { Err(command_texts::COMMAND_STOPPED.text(language).to_owned()) }
+    });
+    match text {
+        Ok(text) => {
+            queued.message.content = text;
+            true
+        }
+        Err(refusal) => {
+            send_outcome(channels, queued, refusal).await;
+            false
+        }
+    }
+}
+
+async fn message_text(
+    channels: &Channels,
+    queued: &InboxMessage<ChatOrigin>,
+    command: McpContentCommand,
+    language: ChatLanguage,
+) -> Result<String, String> {
+    if let Some(refusal) = access_refusal(queued, language) {
+        return Err(refusal);
+    }
+    let McpContentCommand { server, request, text } = command;
+    let agent = agent_of(channels, queued).await;
+    let content = channels.engine().read_mcp(agent.as_ref(), &server, request).await;
+    let content = content.map_err(|error| failure_text(&error, language))?;
+    let parts = [content, text];
+    let parts: Vec<&str> = parts.iter().map(|part| part.trim()).filter(|part| !part.is_empty()).collect();
+    match parts.is_empty() {
+        true => Err(command_texts::MCP_CONTENT_EMPTY.text(language).to_owned()),
+        false => Ok(parts.join("\n\n")),
+    }
+}
+
+fn access_refusal(queued: &InboxMessage<ChatOrigin>, language: ChatLanguage) -> Option<String> {
+    let level = queued.extra.channel.access_level(&queued.message.sender);
+    let is_allowed = level.is_some_and(|level| level >= AccessLevel::Write);
+    (!is_allowed).then(|| texts::rejection_text(ErrorCode::Forbidden).text(language).to_owned())
+}
+
+/// The agent of the conversation; `None` for the default one.
+async fn agent_of(channels: &Channels, queued: &InboxMessage<ChatOrigin>) -> Option<AgentId> {
+    let session = channels.engine().find_session(&queued.conversation).await.ok().flatten();
+    session.and_then(|session| session.agent).or_else(|| queued.extra.channel.config.agent.clone())
+}
+
+fn list_lines(list: &McpList, language: ChatLanguage) -> Vec<String> {
+    let mut lines: Vec<String> = list.items.iter().take(MAX_LINES).map(item_line).collect();
+    let more = list.items.len().saturating_sub(MAX_LINES);
+    if more > 0 {
+        lines.push(command_texts::MCP_MORE_ITEMS.format(language, &[("n", &more)]));
+    }
+    lines.extend(list.unavailable.iter().map(|broken| {
+        let values: &[(&str, &dyn std::fmt::Display)] = &[("server", &broken.server), ("problem", &broken.problem)];
+        command_texts::MCP_SERVER_UNAVAILABLE.format(language, values)
+    }));
+    lines
+}
+
+fn item_line(item: &McpListedItem) -> String {
+    format!("{} {} - {}", item.server, item.command_form(), item.description)
+}
+
+fn failure_text(error: &McpRequestError, language: ChatLanguage) -> String {
+    command_texts::MCP_FAILED.format(language, &[("problem", error)])
+}
