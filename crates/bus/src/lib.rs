@@ -14,7 +14,7 @@ pub use letter::{
     LetterOpener, LetterSealer, LetterTransport, MAX_LETTER_OVERHEAD, OpenError, OpenedLetter, SealError,
 };
 pub use nats::{
-    ConnectError, NatsConnection, NatsCredentials, NatsDriver, NatsEvent, NatsSettings, NatsTransport, SendError,
-    SettingsError,
+    NatsConnectError, NatsConnection, NatsCredentials, NatsDriver, NatsEvent, NatsSendError, NatsSettings,
+    NatsTransport, SettingsError,
 };
 pub use secret::{ClusterSecret, KeyFingerprints, SecretError};

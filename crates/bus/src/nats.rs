@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{mpsc, watch};
 
 use crate::NodeAddress;
-use connection::Connector;
+use connection::NatsConnector;
 use driver::Driver;
 pub use settings::{NatsCredentials, NatsSettings, SettingsError};
 
@@ -53,7 +53,7 @@ pub enum NatsEvent {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub enum NatsConnectError {
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// A server that can be reached does not let this node in.
@@ -62,7 +62,7 @@ pub enum ConnectError {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
+pub enum NatsSendError {
     #[error("not connected to NATS")]
     NotConnected,
     #[error("{OUTGOING_LETTERS} letters wait for the NATS server already")]
@@ -94,8 +94,8 @@ impl NatsTransport {
     ///
     /// # Cancel safety
     /// Dropping it leaves nothing but a client of async-nats that ends by itself.
-    pub async fn connect(settings: NatsSettings, own: NodeAddress) -> Result<NatsConnection, ConnectError> {
-        let connector = Connector::new(settings, own)?;
+    pub async fn connect(settings: NatsSettings, own: NodeAddress) -> Result<NatsConnection, NatsConnectError> {
+        let connector = NatsConnector::new(settings, own)?;
         let first = connector.connect_first().await?;
         let (outgoing, letters) = mpsc::channel(OUTGOING_LETTERS);
         let (event_sender, events) = mpsc::channel(INCOMING_EVENTS);
@@ -114,20 +114,20 @@ impl NatsTransport {
 
     /// Queues a letter. It is sent, or dropped: then [`NatsEvent::ConnectionLost`] follows. A connection that takes no
     /// letter for a second is given up. The server can deliver a letter later still, when it was paused itself.
-    pub fn send(&self, to: &NodeAddress, letter: Vec<u8>) -> Result<(), SendError> {
+    pub fn send(&self, to: &NodeAddress, letter: Vec<u8>) -> Result<(), NatsSendError> {
         // Locked until the letter is queued: the driver empties the queue after it has set the value to `false`.
         let is_connected = self.connected.borrow();
         if !*is_connected {
-            return Err(SendError::NotConnected);
+            return Err(NatsSendError::NotConnected);
         }
         let (size, max) = (letter.len(), self.max_letter_bytes.load(Ordering::Relaxed));
         if size > max {
-            return Err(SendError::TooLarge { size, max });
+            return Err(NatsSendError::TooLarge { size, max });
         }
         let letter = OutgoingLetter { to: to.clone(), letter };
         self.outgoing.try_send(letter).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => SendError::QueueFull,
-            mpsc::error::TrySendError::Closed(_) => SendError::NotConnected,
+            mpsc::error::TrySendError::Full(_) => NatsSendError::QueueFull,
+            mpsc::error::TrySendError::Closed(_) => NatsSendError::NotConnected,
         })
     }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use letter_exchange::{ExchangeTasks, LetterExchange};
 pub use peer_link::{OutgoingFrames, PeerAnswer, PeerCall, PeerCallError, PeerHandler, PeerLink};
-pub use peer_stops::{PeerStopAnswer, PeerStops, StopWait, StoredStop};
+pub use peer_stops::{PeerStopAnswer, PeerStopWait, PeerStops, StoredStop};
 use quell_bus::KeyFingerprints;
 use quell_kernel::Moment;
 use quell_kernel::lease::{Epoch, HeldLease, LeaseDuty, LeaseTiming};

@@ -60,7 +60,7 @@ use crate::agent::{AgentFactory, AgentRegistry, SandboxSite, Services};
 use crate::approvals::Approvals;
 pub use crate::approvals::{AnswerError, ApprovalSettings};
 use crate::cluster::Cluster;
-pub use crate::cluster::{NodeReport, PeerCall, PeerCallError, StopWait};
+pub use crate::cluster::{NodeReport, PeerCall, PeerCallError, PeerStopWait};
 use crate::hooks::{HookDeps, HookTrigger, Hooks};
 use crate::journal::Journal;
 use crate::live_run::RunDefaults;

@@ -52,7 +52,7 @@ use crate::lock::{DirectoryLock, create_data_directory};
 use crate::reader_threads::{self, ReadOperation, ReadQueue};
 use crate::worker_threads::{WorkerThreads, send_work};
 use crate::{ClusterStore, StoreBackend, StoreError, StoreFuture};
-use cluster::{ClusterMember, Node};
+use cluster::{ClusterMember, PgNode};
 use connection::PgConnection;
 use settings::Connector;
 use write_connection::WriteConnection;
@@ -84,7 +84,7 @@ struct StoreInner {
     /// Cancelled at the first write that was refused because a later daemon has opened the database.
     fenced: CancellationToken,
     /// If the daemon is a node of a cluster.
-    node: Option<Arc<Node>>,
+    node: Option<Arc<PgNode>>,
 }
 
 impl StoreBackend for PostgresStore {
@@ -111,8 +111,10 @@ impl PostgresStore {
             move || WriteConnection::open(PgConnection::new(connector), cluster.as_ref(), &data_dir, fenced)
         })?;
         let node = settings.cluster.as_ref();
-        let node =
-            node.map(|cluster| Node::start(&connector, cluster, writer.membership(cluster))).transpose()?.map(Arc::new);
+        let node = node
+            .map(|cluster| PgNode::start(&connector, cluster, writer.membership(cluster)))
+            .transpose()?
+            .map(Arc::new);
         let (to_writer, writes) = mpsc::channel(QUEUE_CAPACITY);
         let write = move || {
             batch_writer::run(writer, writes);

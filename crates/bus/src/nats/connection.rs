@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::settings::{NatsCredentials, NatsSettings, SettingsError};
 use super::subjects::{letter_subject, reply_filter, reply_subject};
-use super::{ConnectError, INCOMING_EVENTS, OUTGOING_LETTERS};
+use super::{INCOMING_EVENTS, NatsConnectError, OUTGOING_LETTERS};
 use crate::NodeAddress;
 
 /// For the connection to one IP address with its TLS handshake, and again for the subscriptions.
@@ -21,7 +21,7 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is needed for each connection.
-pub(super) struct Connector {
+pub(super) struct NatsConnector {
     settings: NatsSettings,
     servers: Vec<ServerAddr>,
     pub(super) own: NodeAddress,
@@ -57,7 +57,7 @@ pub(super) struct AttemptError {
 const CHECK_CREDENTIALS: &str = "check its user and password, token, nkey or credentials file";
 const CHECK_PERMISSIONS: &str = "permit its user to publish and subscribe to all subjects below the prefix";
 
-impl Connector {
+impl NatsConnector {
     pub(super) fn new(settings: NatsSettings, own: NodeAddress) -> Result<Self, SettingsError> {
         let servers = settings.check()?;
         let connector = Self { settings, servers, own };
@@ -70,11 +70,11 @@ impl Connector {
     }
 
     /// `None` if no server was reached.
-    pub(super) async fn connect_first(&self) -> Result<Option<Connection>, ConnectError> {
+    pub(super) async fn connect_first(&self) -> Result<Option<Connection>, NatsConnectError> {
         match self.connect_any().await {
             Ok(connection) => Ok(Some(connection)),
             Err(AttemptError { url, reason, refused: Some(advice) }) => {
-                Err(ConnectError::Refused { url, reason, advice })
+                Err(NatsConnectError::Refused { url, reason, advice })
             }
             Err(AttemptError { url, reason, refused: None }) => {
                 tracing::warn!(url, reason, "no connection to NATS yet");

@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use super::connection::{Connection, ConnectionStatus, Connector};
+use super::connection::{Connection, ConnectionStatus, NatsConnector};
 use super::subjects::{letter_subject, parse_reply_subject, reply_subject};
 use super::{NatsEvent, OutgoingLetter};
 
@@ -21,7 +21,7 @@ const FIRST_RETRY_DELAY: Duration = Duration::from_millis(20);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 pub(super) struct Driver {
-    pub(super) connector: Connector,
+    pub(super) connector: NatsConnector,
     pub(super) letters: mpsc::Receiver<OutgoingLetter>,
     pub(super) events: mpsc::Sender<NatsEvent>,
     pub(super) connected: watch::Sender<bool>,
@@ -115,7 +115,7 @@ impl Drop for Driver {
     }
 }
 
-async fn send_letters(letters: &mut mpsc::Receiver<OutgoingLetter>, client: &Client, connector: &Connector) -> End {
+async fn send_letters(letters: &mut mpsc::Receiver<OutgoingLetter>, client: &Client, connector: &NatsConnector) -> End {
     while let Some(OutgoingLetter { to, letter }) = letters.recv().await {
         let subject = letter_subject(connector.prefix(), &to);
         let reply = reply_subject(connector.prefix(), &connector.own, &to);

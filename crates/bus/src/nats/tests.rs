@@ -35,7 +35,7 @@ fn settings_of(server: &TestNats) -> NatsSettings {
 }
 
 /// The two ends of a node.
-struct Node {
+struct NatsTestNode {
     address: NodeAddress,
     transport: NatsTransport,
     events: mpsc::Receiver<NatsEvent>,
@@ -43,7 +43,7 @@ struct Node {
     opener: LetterOpener,
 }
 
-impl Node {
+impl NatsTestNode {
     async fn start(server: &TestNats, name: &str) -> (Self, NatsDriver) {
         let own = address(name);
         let connection = NatsTransport::connect(settings_of(server), own.clone()).await.unwrap();
@@ -81,9 +81,10 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Runs two nodes with their drivers. `None`: the test is skipped.
-async fn with_two_nodes<T>(test: impl AsyncFnOnce(&mut TestNats, Node, Node) -> T) -> Option<T> {
+async fn with_two_nodes<T>(test: impl AsyncFnOnce(&mut TestNats, NatsTestNode, NatsTestNode) -> T) -> Option<T> {
     let mut server = TestNats::start()?;
-    let ((a, a_driver), (b, b_driver)) = (Node::start(&server, "a").await, Node::start(&server, "b").await);
+    let ((a, a_driver), (b, b_driver)) =
+        (NatsTestNode::start(&server, "a").await, NatsTestNode::start(&server, "b").await);
     let work = async {
         a.wait_for_connection(true).await;
         b.wait_for_connection(true).await;
@@ -101,7 +102,7 @@ async fn with_two_nodes<T>(test: impl AsyncFnOnce(&mut TestNats, Node, Node) -> 
 }
 
 /// The error of a connection that must not be made.
-async fn connect_error(settings: NatsSettings) -> ConnectError {
+async fn connect_error(settings: NatsSettings) -> NatsConnectError {
     match NatsTransport::connect(settings, address("a")).await {
         Ok(_) => panic!("connected"),
         Err(error) => error,
@@ -177,7 +178,7 @@ async fn letters_flow_again_after_the_server_was_killed() {
             node.wait_for_connection(false).await;
             assert_eq!(node.next_event().await, NatsEvent::ConnectionLost);
         }
-        assert_eq!(a.transport.send(&b.address, b"kept nowhere".into()), Err(SendError::NotConnected));
+        assert_eq!(a.transport.send(&b.address, b"kept nowhere".into()), Err(NatsSendError::NotConnected));
         assert_eq!(a.transport.max_letter_bytes(), None);
         server.start_again();
         a.wait_for_connection(true).await;
@@ -209,7 +210,7 @@ async fn a_paused_server_counts_as_lost() {
 async fn a_server_that_starts_later_is_found() {
     let Some(mut server) = TestNats::start() else { return };
     server.kill();
-    let (node, driver) = Node::start(&server, "a").await;
+    let (node, driver) = NatsTestNode::start(&server, "a").await;
     assert!(!*node.transport.connected().borrow());
     let work = async {
         server.start_again();
@@ -240,7 +241,7 @@ async fn a_message_that_the_server_would_refuse_is_not_sent() {
     with_two_nodes(async |_, a, mut b| {
         let max = a.transport.max_letter_bytes().unwrap();
         assert_eq!(max, 1 << 20, "the default of the server");
-        let refused = SendError::TooLarge { size: max + 1, max };
+        let refused = NatsSendError::TooLarge { size: max + 1, max };
         assert_eq!(a.transport.send(&b.address, vec![1; max + 1]), Err(refused));
         a.transport.send(&b.address, vec![1; max]).unwrap();
         assert_eq!(b.next_event().await, NatsEvent::Letter(vec![1; max]));
@@ -278,14 +279,15 @@ async fn a_slow_reader_learns_that_letters_are_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_letters_are_sent_before_the_driver_ends() {
     let Some(server) = TestNats::start() else { return };
-    let ((mut a, a_driver), (mut b, b_driver)) = (Node::start(&server, "a").await, Node::start(&server, "b").await);
+    let ((mut a, a_driver), (mut b, b_driver)) =
+        (NatsTestNode::start(&server, "a").await, NatsTestNode::start(&server, "b").await);
     let to = b.address.clone();
     let sending = async {
         a.wait_for_connection(true).await;
         for _ in 0..100 {
             a.send(&to, b"goodbye").await;
         }
-        let Node { transport, events, .. } = a;
+        let NatsTestNode { transport, events, .. } = a;
         drop(transport);
         // Without a receiver of its events the driver would end at once.
         events
@@ -302,13 +304,13 @@ async fn the_last_letters_are_sent_before_the_driver_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_driver_leaves_no_connection() {
     let Some(server) = TestNats::start() else { return };
-    let (node, driver) = Node::start(&server, "a").await;
+    let (node, driver) = NatsTestNode::start(&server, "a").await;
     tokio::select! {
         () = driver => panic!("the driver has ended"),
         () = node.wait_for_connection(true) => {}
     }
     assert!(!*node.transport.connected().borrow());
-    assert_eq!(node.transport.send(&node.address, b"x".into()), Err(SendError::NotConnected));
+    assert_eq!(node.transport.send(&node.address, b"x".into()), Err(NatsSendError::NotConnected));
     let client = foreign_client(&server).await;
     let subject = subjects::letter_subject(PREFIX, &node.address);
     within(async {
@@ -323,7 +325,7 @@ async fn a_wrong_password_is_refused() {
     let Some(server) = TestNats::start() else { return };
     let error = connect_error(settings(server.url(), password("wrong"))).await;
     let text = error.to_string();
-    assert!(matches!(error, ConnectError::Refused { .. }), "{text}");
+    assert!(matches!(error, NatsConnectError::Refused { .. }), "{text}");
     assert_eq!(
         text,
         format!(

@@ -24,7 +24,7 @@ const SETTLE_MARGIN: Duration = Duration::from_secs(1);
 
 /// Until when the answer to a stop waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StopWait {
+pub enum PeerStopWait {
     /// Until each node has carried out the stop, or is silent for a second.
     CarriedOut,
     /// Until what the stop covers has ended. For a silent node, until its lease has ended and its runs are sealed.
@@ -110,12 +110,12 @@ impl PeerStops {
         self.0.is_none()
     }
 
-    /// Waits for the other nodes. After [`StopWait::CarriedOut`] it may wait for [`StopWait::Ended`], too; otherwise it
+    /// Waits for the other nodes. After [`PeerStopWait::CarriedOut`] it may wait for [`PeerStopWait::Ended`], too; otherwise it
     /// does nothing when called again.
     ///
     /// # Cancel safety
     /// Safe for the stop, which is on its way; the answers that have arrived are lost.
-    pub async fn wait(&mut self, wait: StopWait) {
+    pub async fn wait(&mut self, wait: PeerStopWait) {
         if let Some(asked) = &mut self.0 {
             asked.wait(wait).await;
         }
@@ -148,13 +148,13 @@ impl PeerStops {
 }
 
 impl AskedPeers {
-    async fn wait(&mut self, wait: StopWait) {
+    async fn wait(&mut self, wait: PeerStopWait) {
         let timeout = match wait {
-            StopWait::CarriedOut => ANSWER_TIMEOUT,
-            StopWait::Ended => self.cluster.timing().lease().max(LONGEST_STOP) + SETTLE_MARGIN,
+            PeerStopWait::CarriedOut => ANSWER_TIMEOUT,
+            PeerStopWait::Ended => self.cluster.timing().lease().max(LONGEST_STOP) + SETTLE_MARGIN,
         };
         let deadline = Instant::now() + timeout;
-        if wait == StopWait::Ended {
+        if wait == PeerStopWait::Ended {
             for (mut call, index) in std::mem::take(&mut self.answered) {
                 if let PeerOutcome::Answered(answer) = self.wait_for_answer(&mut call, wait, deadline).await {
                     self.answers[index] = answer;
@@ -162,7 +162,7 @@ impl AskedPeers {
             }
         }
         let mut silent = std::mem::take(&mut self.unsettled);
-        if wait == StopWait::Ended {
+        if wait == PeerStopWait::Ended {
             for membership in std::mem::take(&mut silent) {
                 match timeout_at(deadline, self.cluster.wait_until_settled(&membership)).await {
                     Ok(()) => self.settled.push(membership.node),
@@ -191,7 +191,7 @@ impl AskedPeers {
     async fn collect_answers(
         &mut self,
         calls: Vec<PeerCall>,
-        wait: StopWait,
+        wait: PeerStopWait,
         deadline: Instant,
         silent: &mut Vec<Membership>,
     ) {
@@ -208,7 +208,7 @@ impl AskedPeers {
                 PeerOutcome::Answered(answer) => {
                     let is_done = self.has_one_owner && answer.covered;
                     answers.push(answer);
-                    if wait == StopWait::CarriedOut {
+                    if wait == PeerStopWait::CarriedOut {
                         answered.push((call, asked.answers.len() + answers.len() - 1));
                     }
                     if is_done {
@@ -247,13 +247,13 @@ impl AskedPeers {
     }
 
     /// Waits for the answer of one node. One that was lost on the way is asked for again.
-    async fn wait_for_answer(&self, call: &mut PeerCall, wait: StopWait, deadline: Instant) -> PeerOutcome {
+    async fn wait_for_answer(&self, call: &mut PeerCall, wait: PeerStopWait, deadline: Instant) -> PeerOutcome {
         let mut answered = None;
         loop {
             match timeout_at(deadline, call.next()).await {
                 Ok(Some(Ok(message))) => {
                     answered = serde_json::from_slice(&message).ok().or(answered);
-                    if wait == StopWait::CarriedOut && answered.is_some() {
+                    if wait == PeerStopWait::CarriedOut && answered.is_some() {
                         break;
                     }
                 }
@@ -264,7 +264,7 @@ impl AskedPeers {
                     }
                     *call = self.link.call(call.peer(), &self.request, &[]);
                 }
-                Ok(None | Some(Err(_))) if wait == StopWait::CarriedOut => break,
+                Ok(None | Some(Err(_))) if wait == PeerStopWait::CarriedOut => break,
                 // The node has carried out the stop, or not, and does not say any more whether all has ended.
                 Ok(None | Some(Err(_))) => {
                     let settled = timeout_at(deadline, self.cluster.wait_until_settled(call.peer())).await;
@@ -274,7 +274,7 @@ impl AskedPeers {
                         (Err(_), _) => PeerOutcome::Silent,
                     };
                 }
-                Err(_) if wait == StopWait::Ended => return PeerOutcome::Silent,
+                Err(_) if wait == PeerStopWait::Ended => return PeerOutcome::Silent,
                 Err(_) => break,
             }
         }

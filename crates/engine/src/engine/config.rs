@@ -145,7 +145,7 @@ pub enum StartError {
     )]
     OtherClusterSecret(NodeName),
     #[error(transparent)]
-    MessageBus(#[from] quell_bus::ConnectError),
+    MessageBus(#[from] quell_bus::NatsConnectError),
     #[error("wardens cannot be started: {0}")]
     Wardens(std::io::Error),
     #[error(transparent)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quell_protocol::RunId;
 use quell_tools::background::BackgroundStop;
 
-use crate::cluster::{PeerStops, StopWait};
+use crate::cluster::{PeerStopWait, PeerStops};
 use crate::live_run::{LiveRun, RunProgress};
 use crate::schedules::PausedSchedules;
 
@@ -41,7 +41,7 @@ impl StopResult {
     /// # Cancel safety
     /// Safe: the stop itself has already happened, or is on its way.
     pub async fn wait_carried_out(&mut self) {
-        tokio::join!(self.peers.wait(StopWait::CarriedOut), self.schedules.wait_stored());
+        tokio::join!(self.peers.wait(PeerStopWait::CarriedOut), self.schedules.wait_stored());
     }
 
     /// Waits until everything that the stop covers is over, on all nodes.
@@ -50,7 +50,7 @@ impl StopResult {
     /// Safe: the stop itself has already happened, or is on its way.
     pub async fn wait_settled_everywhere(&mut self) {
         // The other nodes first: their answers have a deadline.
-        tokio::join!(self.peers.wait(StopWait::Ended), self.schedules.wait_stored());
+        tokio::join!(self.peers.wait(PeerStopWait::Ended), self.schedules.wait_stored());
         self.wait_settled().await;
     }
 

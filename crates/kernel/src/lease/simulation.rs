@@ -90,7 +90,7 @@ enum Event {
     },
 }
 
-struct Node {
+struct SimulatedNode {
     /// Its clock: an offset, and a rate in parts per million.
     clock_offset_ms: u64,
     clock_ppm: u64,
@@ -103,7 +103,7 @@ struct Node {
     leases: HashMap<SessionId, HeldLease>,
 }
 
-impl Node {
+impl SimulatedNode {
     fn clock(&self, real_ms: u64) -> Moment {
         Moment(Duration::from_micros(self.clock_offset_ms * 1_000 + real_ms * (1_000_000 + self.clock_ppm) / 1_000))
     }
@@ -122,13 +122,13 @@ struct Processes {
     end_at: Moment,
 }
 
-struct Cluster {
+struct SimulatedCluster {
     now: u64,
     random: Random,
     queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
     queued: u64,
     timing: LeaseTiming,
-    nodes: Vec<Node>,
+    nodes: Vec<SimulatedNode>,
     rows: HashMap<SessionId, LeaseRow<NodeId>>,
     /// Alive ones.
     processes: HashMap<(SessionId, Epoch), Processes>,
@@ -140,10 +140,10 @@ struct Cluster {
     refused_writes: u64,
 }
 
-impl Cluster {
+impl SimulatedCluster {
     fn new(seed: u64, nodes: usize, sessions: usize) -> Self {
         let mut random = Random(seed);
-        let new_node = |random: &mut Random| Node {
+        let new_node = |random: &mut Random| SimulatedNode {
             clock_offset_ms: random.below(1_200_000),
             clock_ppm: random.below(1_000),
             start: 0,
@@ -152,7 +152,7 @@ impl Cluster {
             is_cut_off: false,
             leases: HashMap::new(),
         };
-        let nodes: Vec<Node> = (0..nodes).map(|_| new_node(&mut random)).collect();
+        let nodes: Vec<SimulatedNode> = (0..nodes).map(|_| new_node(&mut random)).collect();
         let mut cluster = Self {
             now: 0,
             random,
@@ -446,7 +446,7 @@ fn one_owner_writes_stops_are_settled_and_nothing_survives_its_lease(
 ) {
     let lease_ms = u64::try_from(LEASE.as_millis()).unwrap();
     for seed in 0..seeds {
-        let mut cluster = Cluster::new(seed, nodes, sessions);
+        let mut cluster = SimulatedCluster::new(seed, nodes, sessions);
         cluster.run_until(duration_ms);
         // The simulation has met what it is for.
         assert!(cluster.takeovers > 10 && cluster.settled > 100, "seed {seed}");

@@ -29,7 +29,7 @@ use crate::{RunRow, StoreError, StoreFuture};
 const LEASE_PER_ANSWER: u32 = 5;
 
 /// What a store has besides, when its daemon is a node of a cluster.
-pub(super) struct Node {
+pub(super) struct PgNode {
     membership: Membership,
     settings: ClusterSettings,
     /// Renews the lease.
@@ -37,7 +37,7 @@ pub(super) struct Node {
     listener: Listener,
 }
 
-impl Node {
+impl PgNode {
     pub(super) fn start(
         connector: &Arc<Connector>,
         settings: &ClusterSettings,
@@ -95,7 +95,7 @@ pub(super) fn require_own_session(db: &PgConnection, session: &SessionKey) -> Re
 /// The operations of a node on its store.
 pub(super) struct ClusterMember {
     pub(super) store: PostgresStore,
-    pub(super) node: Arc<Node>,
+    pub(super) node: Arc<PgNode>,
 }
 
 impl ClusterStore for ClusterMember {
