@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use quell_process::SandboxSpec;
@@ -46,6 +47,26 @@ pub struct McpConfig {
     /// True for a server with `url` that asks for a sign-in by OAuth: `quell mcp login NAME` stores the tokens.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub oauth: bool,
+    /// The client that is registered by hand at an authorization server that registers no programs by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oauth_client_id: Option<String>,
+    /// The environment variable that holds the secret of that client, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oauth_client_secret_env: Option<String>,
+    /// The file that holds the secret of that client, in one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oauth_client_secret_file: Option<PathBuf>,
+    /// The secret. The binary reads it; it is never in the configuration file.
+    #[serde(skip)]
+    pub oauth_client_secret: Option<SecretString>,
+    /// The port on 127.0.0.1 to which the browser comes back, for a client that is registered with one; any free port
+    /// when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oauth_redirect_port: Option<u16>,
+    /// True if the authorization server may have a private address. Without it that is only so if the URL itself names a
+    /// private one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub oauth_private_addresses: bool,
     /// The addresses that the URL may lead to; any, for a configured server.
     #[serde(skip)]
     pub addresses: quell_net::AddressPolicy,
@@ -120,12 +141,7 @@ impl McpConfig {
             }
             ServerLocation::Command(_) | ServerLocation::Url(_) => {}
         }
-        if self.oauth && self.url.is_none() {
-            return Err(error("oauth", "belongs to a server with `url`".to_owned()));
-        }
-        if self.oauth && self.api_key_env.is_some() {
-            return Err(error("oauth", "excludes `api_key_env`: a sign-in or a key, not both".to_owned()));
-        }
+        self.oauth_problem().map_or(Ok(()), |(key, problem)| Err(error(key, problem)))?;
         self.header_list().map_err(|problem| error("headers", problem))?;
         if let Some(name) = self.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
             return Err(error("env", format!("{name:?} is no name of a variable")));
@@ -142,6 +158,35 @@ impl McpConfig {
             }
         }
         Ok(())
+    }
+
+    /// The wrong key of a sign-in, and its problem.
+    fn oauth_problem(&self) -> Option<(&'static str, String)> {
+        if self.oauth && self.url.is_none() {
+            return Some(("oauth", "belongs to a server with `url`".to_owned()));
+        }
+        if self.oauth && self.api_key_env.is_some() {
+            return Some(("oauth", "excludes `api_key_env`: a sign-in or a key, not both".to_owned()));
+        }
+        let has_secret = self.oauth_client_secret_env.is_some() || self.oauth_client_secret_file.is_some();
+        let keys = [
+            ("oauth_client_id", self.oauth_client_id.is_some()),
+            ("oauth_client_secret_env", self.oauth_client_secret_env.is_some()),
+            ("oauth_client_secret_file", self.oauth_client_secret_file.is_some()),
+            ("oauth_redirect_port", self.oauth_redirect_port.is_some()),
+            ("oauth_private_addresses", self.oauth_private_addresses),
+        ];
+        if let Some((key, _)) = keys.into_iter().find(|(_, is_set)| *is_set && !self.oauth) {
+            return Some((key, "belongs to a server with `oauth = true`".to_owned()));
+        }
+        if has_secret && self.oauth_client_id.is_none() {
+            return Some(("oauth_client_id", "is missing: the secret belongs to a client".to_owned()));
+        }
+        if self.oauth_client_secret_env.is_some() && self.oauth_client_secret_file.is_some() {
+            let problem = "excludes `oauth_client_secret_env`: one place for the secret, not both";
+            return Some(("oauth_client_secret_file", problem.to_owned()));
+        }
+        (self.oauth_redirect_port == Some(0)).then(|| ("oauth_redirect_port", "must be from 1 to 65535".to_owned()))
     }
 
     pub(super) fn location(&self) -> Result<ServerLocation<'_>, (&'static str, String)> {
@@ -211,6 +256,8 @@ mod tests {
     #[case::variable(McpConfig { env: BTreeMap::from([("A=B".into(), "c".into())]), ..command_config() }, "env", "variable")]
     #[case::signs_in_at_a_program(McpConfig { oauth: true, ..command_config() }, "oauth", "`url`")]
     #[case::key_and_sign_in(McpConfig { url: Some("http://127.0.0.1/mcp".into()), oauth: true, api_key_env: Some("KEY".into()), ..McpConfig::default() }, "oauth", "excludes")]
+    #[case::client_without_sign_in(McpConfig { url: Some("http://127.0.0.1/mcp".into()), oauth_client_id: Some("c".into()), ..McpConfig::default() }, "oauth_client_id", "`oauth = true`")]
+    #[case::secret_of_no_client(McpConfig { url: Some("http://127.0.0.1/mcp".into()), oauth: true, oauth_client_secret_env: Some("S".into()), ..McpConfig::default() }, "oauth_client_id", "missing")]
     #[case::no_time(McpConfig { start_timeout_s: Some(0), ..command_config() }, "start_timeout_s", "from 1")]
     fn a_wrong_section_is_refused(#[case] config: McpConfig, #[case] key: &str, #[case] says: &str) {
         let error = config.check("tools").unwrap_err();

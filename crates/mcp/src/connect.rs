@@ -23,7 +23,7 @@ use super::http_connection::ScopedHttpClient;
 use super::instance::ServerInstance;
 use super::line_limit::{LineLimitReader, MAX_MESSAGE_BYTES};
 use super::message_monitor::MessageMonitor;
-use super::oauth::ConnectionTokens;
+use super::oauth::{ConnectionTokens, TokenRefresher, TokenSource};
 use super::ordered_transport::OrderedTransport;
 use super::server::McpServer;
 use super::server_process::ServerProcess;
@@ -72,6 +72,7 @@ pub(super) async fn initialize_and_list_tools(
     server: &McpServer,
     target: ConnectTarget,
     monitor: &Arc<MessageMonitor>,
+    refresher: &TokenRefresher,
 ) -> Result<(RunningMcpClient, Vec<Tool>), ConnectProblem> {
     let connection = match target {
         ConnectTarget::Pipes(stdout, stdin) => {
@@ -80,8 +81,9 @@ pub(super) async fn initialize_and_list_tools(
         }
         ConnectTarget::Http(url, http) => {
             if let Some(file) = &server.token_file {
+                let source = TokenSource { url: Arc::clone(&url), file: file.clone(), config: server.config.clone() };
                 // waits: within the start timeout, in a `select!` of the supervisor; so do all waits of this file.
-                http.set_tokens(ConnectionTokens::open(&url, file).await?);
+                http.set_tokens(ConnectionTokens::open(source, refresher.clone()).await?);
             }
             let mut config = StreamableHttpClientTransportConfig::with_uri(url);
             config.max_sse_event_size = MAX_MESSAGE_BYTES;

@@ -61,7 +61,7 @@ impl ConnectProblem {
             ),
             AuthError::RegistrationFailed(_) => Self::new(
                 "its authorization server registers no programs by itself",
-                "get a token from the server's provider and name its environment variable in `api_key_env`",
+                "register a client there and name it in `oauth_client_id`, or name the environment variable of a token in `api_key_env`",
             ),
             AuthError::PkceUnsupported => Self::new(
                 "its authorization server does not support PKCE with S256, which the protocol requires",
@@ -73,7 +73,7 @@ impl ConnectProblem {
             ),
             _ => Self::new(
                 "it publishes no usable data about its sign-in by OAuth",
-                "check `url`, or set `oauth = false`",
+                "check `url`, or set `oauth = false`; an authorization server with a private address takes `oauth_private_addresses = true`",
             ),
         }
     }
@@ -195,7 +195,7 @@ fn has_key(config: &McpConfig) -> bool {
 }
 
 /// The library writes `HTTP 401 Unauthorized: ` before the body of a failure for which it has no error of its own.
-fn parse_status(text: &str) -> Option<u16> {
+pub(super) fn parse_status(text: &str) -> Option<u16> {
     text.strip_prefix("HTTP ")?.get(..3)?.parse().ok()
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::poll_fn;
 use quell_scope::{Release, Scope};
+use reqwest::StatusCode;
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 use rmcp::transport::common::client_side_sse::BoxedSseResponse;
@@ -18,6 +19,7 @@ use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHt
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::connect_problem::parse_status;
 use super::instance::{InstanceEnd, InstanceShutdown, ServerInstance};
 use super::line_limit::MAX_MESSAGE_BYTES;
 use super::oauth::ConnectionTokens;
@@ -75,6 +77,31 @@ impl ScopedHttpClient {
             Some(tokens) => Ok(Some(tokens.access_token().await.map_err(HttpError::Auth)?)),
             None => Ok(configured),
         }
+    }
+
+    /// Sends a request with the current token. If the server refuses the token, a new one is fetched and the request is
+    /// sent once more.
+    async fn send_authorized<T, F>(
+        &self,
+        configured: Option<String>,
+        send: impl Fn(Option<String>) -> F,
+    ) -> Result<T, HttpError>
+    where
+        F: Future<Output = Result<T, HttpError>>,
+    {
+        // waits: raced with the scope in `spawn_request`, as all waits of this function.
+        let auth = self.current_auth(configured).await?;
+        // waits: raced with the scope in `spawn_request`.
+        let answer = send(auth.clone()).await;
+        let (Some(tokens), Some(refused), true) =
+            (self.0.tokens.get(), auth, answer.as_ref().is_err_and(is_unauthorized))
+        else {
+            return answer;
+        };
+        // waits: raced with the scope in `spawn_request`; the refresh goes on after a stop.
+        let token = tokens.replace_token(refused).await.map_err(HttpError::Auth)?;
+        // waits: raced with the scope in `spawn_request`.
+        send(Some(token)).await
     }
 
     /// Ends every request, waits until none is open, and deletes the session.
@@ -169,27 +196,33 @@ impl StreamableHttpClient for ScopedHttpClient {
         }
         let this = self.clone();
         let request = async move {
+            let post = |token: Option<String>| {
+                let (this, id) = (this.clone(), id.clone());
+                let (uri, message, headers) = (uri.clone(), message.clone(), headers.clone());
+                async move {
+                    let client = &this.0.client;
+                    let sent = client.post_message_with_max_sse_event_size(
+                        uri.clone(),
+                        message,
+                        id,
+                        token.clone(),
+                        headers.clone(),
+                        MAX_MESSAGE_BYTES,
+                    );
+                    // waits: raced with the scope in `spawn_request`.
+                    let answer = sent.await?;
+                    if let StreamableHttpPostResponse::Json(_, Some(id)) | StreamableHttpPostResponse::Sse(_, Some(id)) =
+                        &answer
+                        && is_initialize
+                    {
+                        let session = McpHttpSession { id: id.as_str().into(), uri, auth: token, headers };
+                        *this.lock_session() = Some(session);
+                    }
+                    Ok(answer)
+                }
+            };
             // waits: raced with the scope in `spawn_request`.
-            let auth = this.current_auth(auth).await?;
-            let session = |id| McpHttpSession { id, uri: uri.clone(), auth: auth.clone(), headers: headers.clone() };
-            let client = &this.0.client;
-            // waits: raced with the scope in `spawn_request`.
-            let answer = client
-                .post_message_with_max_sse_event_size(
-                    uri.clone(),
-                    message,
-                    id,
-                    auth.clone(),
-                    headers.clone(),
-                    MAX_MESSAGE_BYTES,
-                )
-                .await?;
-            if let StreamableHttpPostResponse::Json(_, Some(id)) | StreamableHttpPostResponse::Sse(_, Some(id)) =
-                &answer
-                && is_initialize
-            {
-                *this.lock_session() = Some(session(id.as_str().into()));
-            }
+            let answer = this.send_authorized(auth, post).await?;
             Ok(match answer {
                 StreamableHttpPostResponse::Sse(stream, id) => {
                     StreamableHttpPostResponse::Sse(this.spawn_stream_reader(stream), id)
@@ -215,15 +248,25 @@ impl StreamableHttpClient for ScopedHttpClient {
     ) -> Result<BoxedSseResponse, HttpError> {
         let this = self.clone();
         let request = async move {
-            let client = &this.0.client;
+            let get = |token| {
+                let (uri, id, last_event, headers) = (uri.clone(), id.clone(), last_event.clone(), headers.clone());
+                this.0.client.get_stream_with_max_sse_event_size(uri, id, last_event, token, headers, MAX_MESSAGE_BYTES)
+            };
             // waits: raced with the scope in `spawn_request`.
-            let auth = this.current_auth(auth).await?;
-            // waits: raced with the scope in `spawn_request`, too.
-            let stream = client
-                .get_stream_with_max_sse_event_size(uri, id, last_event, auth, headers, MAX_MESSAGE_BYTES)
-                .await?;
+            let stream = this.send_authorized(auth, get).await?;
             Ok(this.spawn_stream_reader(stream))
         };
         self.spawn_request(request).await
+    }
+}
+
+/// True if the server refused the token (HTTP 401).
+fn is_unauthorized(error: &HttpError) -> bool {
+    match error {
+        HttpError::AuthRequired(_) => true,
+        HttpError::HttpStatus(status) => status.status == StatusCode::UNAUTHORIZED.as_u16(),
+        HttpError::Client(error) => error.status() == Some(StatusCode::UNAUTHORIZED),
+        HttpError::UnexpectedServerResponse(text) => parse_status(text) == Some(StatusCode::UNAUTHORIZED.as_u16()),
+        _ => false,
     }
 }

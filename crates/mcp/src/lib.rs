@@ -49,7 +49,7 @@ pub use config::{McpConfig, McpConfigError};
 use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, McpConnection, ServerInstance};
 use late_calls::LateCallListener;
 pub use late_calls::LateCallUpdate;
-use oauth::TokenFile;
+use oauth::{TokenFile, TokenRefresher};
 pub use probe::{McpServerHealth, probe};
 pub use questions::{QuestionAnswer, QuestionAsker};
 pub use result::ToolAnswer;
@@ -89,6 +89,8 @@ struct ServerPool {
     late_calls: Arc<LateCallListener>,
     /// The number of instances that have not ended.
     live_instances: watch::Sender<usize>,
+    /// Refreshes the tokens of sign-ins.
+    refresher: TokenRefresher,
     /// The number of stops of everything, which end the requests of people.
     browse_stops: watch::Sender<u64>,
 }
@@ -154,13 +156,15 @@ impl Mcp {
             server.token_file = server.config.oauth.then(|| TokenFile::of_server(&settings.data_dir, &name));
             servers.insert(name, Arc::new(server));
         }
+        let tasks = Scope::new(settings.clock, PointProbe::default());
         Ok(Self(Arc::new(ServerPool {
+            refresher: TokenRefresher::new(tasks.clone()),
             servers,
             wardens: settings.wardens,
             environment: settings.environment,
             times: settings.times,
             clock: settings.clock,
-            tasks: Scope::new(settings.clock, PointProbe::default()),
+            tasks,
             state: Mutex::default(),
             late_calls: Arc::default(),
             live_instances: watch::Sender::new(0),
@@ -239,6 +243,11 @@ impl Mcp {
             self.kill();
             // waits: as above; the leftovers are named below.
             let _ = timeout_at(give_up_at, live_instances.wait_for(|count| *count == 0)).await;
+        }
+        let mut refreshes = self.0.refresher.watch_pending();
+        // waits: at the end of the daemon, so that a replaced refresh token is stored; a late one is logged.
+        if timeout_at(give_up_at, refreshes.wait_for(|count| *count == 0)).await.is_err() {
+            tracing::warn!("the refresh of a sign-in at an MCP server was cut off; it may have to be signed in again");
         }
         let state = self.0.lock_state();
         let still_alive = state.instances.values().flatten();

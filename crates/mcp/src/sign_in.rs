@@ -5,13 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use rmcp::transport::auth::{AuthError, AuthorizationRequest, AuthorizationSession};
+use secrecy::ExposeSecret;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::config::{McpConfig, ServerLocation};
 use super::connect_problem::ConnectProblem;
-use super::oauth::{TokenFile, new_manager};
+use super::oauth::{TokenFile, TokenSource};
 
 /// Where the authorization server sends the browser.
 const CALLBACK_PATH: &str = "/callback";
@@ -24,9 +25,11 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct McpSignIn {
     session: AuthorizationSession,
     listener: TcpListener,
+    file: TokenFile,
 }
 
-/// Begins a sign-in at the server `name`: finds its authorization server and registers this program there.
+/// Begins a sign-in at the server `name`: finds its authorization server and registers this program there, unless the
+/// configuration names a client.
 ///
 /// # Errors
 /// Why the sign-in is not possible and what to do, for people.
@@ -35,31 +38,49 @@ pub async fn start_sign_in(data_dir: &Path, name: &str, config: &McpConfig) -> R
         Ok(ServerLocation::Url(url)) if config.oauth => url,
         _ => return Err(format!("[mcp.{name}] needs `url` and `oauth = true` for a sign-in")),
     };
-    let describe = |problem: ConnectProblem| format!("the MCP server {name}: {}", problem.description);
+    let describe = |problem: ConnectProblem| {
+        let remedy = problem.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+        format!("the MCP server {name}: {}{remedy}", problem.description)
+    };
     let failed = |error: AuthError| describe(ConnectProblem::from_auth_error(&error));
+    let file = TokenFile::of_server(data_dir, name);
+    let source = TokenSource { url: url.as_str().into(), file: file.clone(), config: config.clone() };
     // waits: for a person's command, as all waits of this file; no run waits here.
-    let mut manager = new_manager(url.as_str(), &TokenFile::of_server(data_dir, name)).await.map_err(describe)?;
+    let mut manager = source.new_manager().await.map_err(failed)?;
     // waits: for the metadata of the authorization server, which the library bounds.
     let resolution = manager.resolve_metadata().await.map_err(failed)?;
     manager.set_metadata(resolution.metadata);
-    let no_port = |error: io::Error| format!("no port on loopback is free: {error}");
+    let port = config.oauth_redirect_port.unwrap_or(0);
+    let no_port = |error: io::Error| match port {
+        0 => format!("no port on loopback is free: {error}"),
+        port => format!("the port {port} of `oauth_redirect_port` cannot be used: {error}"),
+    };
     // waits: not in practice.
-    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(no_port)?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(no_port)?;
     let address = listener.local_addr().map_err(no_port)?;
-    let request = AuthorizationRequest::new(format!("http://{address}{CALLBACK_PATH}"))
+    let mut request = AuthorizationRequest::new(format!("http://{address}{CALLBACK_PATH}"))
         .with_client_name("Quell")
         .with_initial_scope_selection();
+    if let Some(client_id) = &config.oauth_client_id {
+        request = request.with_preregistered_client(client_id);
+    }
+    if let Some(secret) = &config.oauth_client_secret {
+        request = request.with_client_secret(secret.expose_secret());
+    }
     // waits: for the registration, which the library bounds.
     let session = AuthorizationSession::new(manager, request).await.map_err(|(_, error)| failed(error))?;
-    Ok(McpSignIn { session, listener })
+    Ok(McpSignIn { session, listener, file })
 }
 
-/// Deletes the tokens of the server `name`. Returns whether there were any.
+/// Deletes the tokens of the server `name`, after a refresh that is at work. Returns whether there were any.
 ///
 /// # Errors
 /// Why they cannot be deleted, for people.
-pub fn sign_out(data_dir: &Path, name: &str) -> Result<bool, String> {
-    TokenFile::of_server(data_dir, name).delete()
+pub async fn sign_out(data_dir: &Path, name: &str) -> Result<bool, String> {
+    let file = TokenFile::of_server(data_dir, name);
+    // waits: for a refresh of the daemon, which is bounded.
+    let _lock = file.lock().await.map_err(|error| ConnectProblem::from_auth_error(&error).description)?;
+    file.delete()
 }
 
 impl McpSignIn {
@@ -124,9 +145,12 @@ impl McpSignIn {
             let detail = parameter("error_description").map(|text| format!(": {text}")).unwrap_or_default();
             return Err(quell_protocol::display_text::one_line(&format!("it was refused ({error}){detail}"), 300));
         }
+        let failed = |error: AuthError| ConnectProblem::from_auth_error(&error).description;
+        // waits: for a refresh of the daemon, which is bounded.
+        let _lock = self.file.lock().await.map_err(failed)?;
         // waits: for the authorization server, which the library bounds.
         let exchanged = self.session.handle_callback_url(url.as_str()).await;
-        exchanged.map(drop).map_err(|error| ConnectProblem::from_auth_error(&error).description)
+        exchanged.map(drop).map_err(failed)
     }
 }
 

@@ -146,7 +146,9 @@ fn login(args: &McpServerArgs) -> anyhow::Result<ExitCode> {
 fn logout(args: &McpServerArgs) -> anyhow::Result<ExitCode> {
     let loaded = config::load(args.config.as_deref())?;
     find_server(&loaded, &args.name)?;
-    let had_tokens = sign_out(&config::data_dir()?, &args.name).map_err(|why| anyhow!(why))?;
+    let data_dir = config::data_dir()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let had_tokens = block_on(&runtime, sign_out(&data_dir, &args.name)).map_err(|why| anyhow!(why))?;
     let text = if had_tokens {
         "signed out; open connections keep their tokens until they end"
     } else {

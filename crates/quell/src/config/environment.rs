@@ -49,6 +49,7 @@ pub(super) fn expand_paths(config: &mut Config) {
     let agents = config.agents.values_mut().map(|agent| &mut agent.workdir);
     let providers = config.providers.values_mut().map(|provider| &mut provider.api_key_file);
     let channels = config.channels.values_mut().map(|channel| &mut channel.token_file);
+    let servers = config.mcp.values_mut().map(|server| &mut server.oauth_client_secret_file);
     let cluster = config.cluster.iter_mut().flat_map(|cluster| {
         [
             &mut cluster.secret_file,
@@ -64,7 +65,7 @@ pub(super) fn expand_paths(config: &mut Config) {
         &mut store.password_file,
         &mut store.tls_ca_file,
     ];
-    for path in agents.chain(providers).chain(channels).chain(others).chain(cluster).flatten() {
+    for path in agents.chain(providers).chain(channels).chain(servers).chain(others).chain(cluster).flatten() {
         *path = expand_home(path, home.as_deref());
     }
 }
@@ -80,8 +81,13 @@ pub(super) fn apply_environment(config: &mut Config) -> anyhow::Result<()> {
             provider.api_key = read_secret(file, "api_key_file", &format!("providers.{name}"))?;
         }
     }
-    for server in config.mcp.values_mut() {
+    for (name, server) in &mut config.mcp {
         server.api_key = server.api_key_env.as_deref().and_then(env_text).map(Into::into);
+        server.oauth_client_secret = match (&server.oauth_client_secret_env, &server.oauth_client_secret_file) {
+            (Some(variable), _) => env_text(variable).map(Into::into),
+            (None, Some(file)) => read_secret(file, "oauth_client_secret_file", &format!("mcp.{name}"))?,
+            (None, None) => None,
+        };
     }
     let hooks = &mut config.hooks;
     if let Some(variable) = &hooks.secret_env {

@@ -1,15 +1,15 @@
 //! The authorization server of a [`super::FakeMcpServer`] that asks for a sign-in by OAuth, and the check of its tokens.
 
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use reqwest::Url;
 use serde_json::{Value, json};
 
 use crate::fake_server::FakeHttpReply;
 use crate::fake_server::http1::RawHttpRequest;
 
-/// The client that the server registers.
-const CLIENT_ID: &str = "client-1";
+/// The client that the server registers, or that is registered by hand.
+pub(super) const CLIENT_ID: &str = "client-1";
 /// The only valid code.
 const CODE: &str = "code-1";
 
@@ -22,6 +22,14 @@ pub(super) struct AuthorizationState {
     token_lifetime_s: u64,
     /// True if refresh tokens are valid no more.
     pub(super) refuses_refresh: bool,
+    /// The secret of the one client, where none can register itself.
+    pub(super) client_secret: Option<String>,
+    /// Another authorization server that is named instead of this one.
+    pub(super) elsewhere: Option<String>,
+    /// True if the last access token is valid no more; its refresh token is.
+    pub(super) is_revoked: bool,
+    /// True while answers with tokens are held back.
+    pub(super) holds_answers: bool,
     /// The kinds of grants so far.
     pub(super) grants: Vec<String>,
     redirect_uri: String,
@@ -42,15 +50,16 @@ impl AuthorizationState {
         Some(match (request.method.as_str(), url.path()) {
             ("GET", "/.well-known/oauth-protected-resource" | "/.well-known/oauth-protected-resource/mcp") => {
                 let resource = format!("{origin}/mcp");
-                FakeHttpReply::json(200, &json!({"resource": resource, "authorization_servers": [origin]}))
+                let server = self.elsewhere.as_ref().unwrap_or(&origin);
+                FakeHttpReply::json(200, &json!({"resource": resource, "authorization_servers": [server]}))
             }
-            ("GET", "/.well-known/oauth-authorization-server") => FakeHttpReply::json(200, &self.metadata()),
-            ("POST", "/register") => self.register(&request.body),
+            ("GET", "/.well-known/oauth-authorization-server") if self.elsewhere.is_none() => {
+                FakeHttpReply::json(200, &self.metadata())
+            }
+            ("POST", "/register") if self.client_secret.is_none() => self.register(&request.body),
             ("GET", "/authorize") => self.authorize(&url),
-            ("POST", "/token") => self.token(&request.body),
-            (_, "/mcp") if request.header("authorization") == Some(&format!("Bearer token-{}", self.tokens)) => {
-                return None;
-            }
+            ("POST", "/token") => self.token(request),
+            (_, "/mcp") if !self.is_revoked && request.header("authorization") == Some(&self.bearer()) => return None,
             (_, "/mcp") => {
                 let metadata = format!("{origin}/.well-known/oauth-protected-resource");
                 FakeHttpReply::new(401, "")
@@ -60,13 +69,22 @@ impl AuthorizationState {
         })
     }
 
+    fn bearer(&self) -> String {
+        format!("Bearer token-{}", self.tokens)
+    }
+
     fn metadata(&self) -> Value {
         let at = |path: &str| format!("{}{path}", self.origin);
-        json!({
+        let method = if self.client_secret.is_some() { "client_secret_basic" } else { "none" };
+        let mut metadata = json!({
             "issuer": self.origin, "authorization_endpoint": at("/authorize"), "token_endpoint": at("/token"),
-            "registration_endpoint": at("/register"), "response_types_supported": ["code"],
-            "code_challenge_methods_supported": ["S256"], "token_endpoint_auth_methods_supported": ["none"],
-        })
+            "response_types_supported": ["code"],
+            "code_challenge_methods_supported": ["S256"], "token_endpoint_auth_methods_supported": [method],
+        });
+        if self.client_secret.is_none() {
+            metadata["registration_endpoint"] = json!(at("/register"));
+        }
+        metadata
     }
 
     fn register(&mut self, body: &[u8]) -> FakeHttpReply {
@@ -83,6 +101,9 @@ impl AuthorizationState {
     fn authorize(&mut self, url: &Url) -> FakeHttpReply {
         let parameter =
             |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned());
+        if self.client_secret.is_some() {
+            self.redirect_uri = parameter("redirect_uri").unwrap_or_default();
+        }
         let is_registered = parameter("client_id").as_deref() == Some(CLIENT_ID)
             && parameter("redirect_uri").as_ref() == Some(&self.redirect_uri);
         let (Some(state), Some(challenge), true) = (parameter("state"), parameter("code_challenge"), is_registered)
@@ -94,8 +115,14 @@ impl AuthorizationState {
         FakeHttpReply::new(302, "").with_header("location", target)
     }
 
-    fn token(&mut self, body: &[u8]) -> FakeHttpReply {
-        let body = String::from_utf8_lossy(body);
+    fn token(&mut self, request: &RawHttpRequest) -> FakeHttpReply {
+        if let Some(secret) = &self.client_secret {
+            let expected = format!("Basic {}", STANDARD.encode(format!("{CLIENT_ID}:{secret}")));
+            if request.header("authorization") != Some(&expected) {
+                return FakeHttpReply::json(401, &json!({"error": "invalid_client"}));
+            }
+        }
+        let body = String::from_utf8_lossy(&request.body);
         let form = Url::parse(&format!("http://form/?{body}"));
         let field = |name: &str| {
             let pairs = form.as_ref().ok()?.query_pairs();
@@ -118,6 +145,7 @@ impl AuthorizationState {
         }
         self.grants.push(grant);
         self.tokens += 1;
+        self.is_revoked = false;
         let number = self.tokens;
         FakeHttpReply::json(
             200,

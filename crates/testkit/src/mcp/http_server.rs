@@ -6,7 +6,7 @@ use std::future::pending;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use super::authorization::AuthorizationState;
+use super::authorization::{AuthorizationState, CLIENT_ID};
 use crate::fake_server::http1::RawHttpRequest;
 use crate::fake_server::{FakeHttpReply, FakePort, SharedState, serve_http};
 
@@ -75,6 +75,42 @@ impl FakeMcpServer {
     /// From now on, refresh tokens are refused.
     pub fn refuse_refresh(&self) {
         self.state.update(|state| state.authorization.iter_mut().for_each(|known| known.refuses_refresh = true));
+    }
+
+    /// Clients cannot register themselves any more; the id of the only client is returned.
+    pub fn require_client(&self, secret: &str) -> &'static str {
+        self.update_authorization(|known| known.client_secret = Some(secret.to_owned()));
+        CLIENT_ID
+    }
+
+    /// Names another authorization server from now on.
+    pub fn name_authorization_server(&self, url: &str) {
+        self.update_authorization(|known| known.elsewhere = Some(url.to_owned()));
+    }
+
+    /// The last access token is valid no more.
+    pub fn revoke_token(&self) {
+        self.update_authorization(|known| known.is_revoked = true);
+    }
+
+    /// Grants tokens, and holds the answers back until they are released.
+    pub fn hold_token_answers(&self) {
+        self.update_authorization(|known| known.holds_answers = true);
+    }
+
+    pub fn release_token_answers(&self) {
+        self.update_authorization(|known| known.holds_answers = false);
+    }
+
+    /// Waits until this many tokens have been granted, whether or not the answers are sent.
+    pub async fn wait_grants(&self, count: usize) {
+        let is_granted =
+            |state: &FakeMcpState| state.authorization.as_ref().is_some_and(|known| known.grants.len() >= count);
+        self.state.wait_for("a grant", is_granted).await;
+    }
+
+    fn update_authorization(&self, change: impl FnOnce(&mut AuthorizationState)) {
+        self.state.update(|state| state.authorization.as_mut().map(change));
     }
 
     pub fn url(&self) -> String {
@@ -152,6 +188,10 @@ async fn serve_connection(stream: TcpStream, state: SharedState<FakeMcpState>) {
 async fn answer_request(state: &SharedState<FakeMcpState>, incoming: RawHttpRequest) -> Option<FakeHttpReply> {
     let refusal = state.update(|state| state.authorization.as_mut().and_then(|known| known.reply(&incoming)));
     if refusal.is_some() {
+        if incoming.path == "/token" {
+            let is_held = |state: &FakeMcpState| state.authorization.as_ref().is_some_and(|known| known.holds_answers);
+            state.wait_for("the release of an answer", |state| !is_held(state)).await;
+        }
         return refusal;
     }
     let message: Value = serde_json::from_slice(&incoming.body).unwrap_or_default();

@@ -10,25 +10,40 @@ use crate::npm_packages::program_command;
 
 /// An hour, so that no token is refreshed by itself.
 const LONG_LIFETIME_S: u64 = 3600;
+/// The secret of a client that is registered by hand.
+const SECRET: &str = "hush";
 
 fn oauth_config(server: &FakeMcpServer) -> McpConfig {
     McpConfig { url: Some(server.url()), oauth: true, ..McpConfig::default() }
 }
 
 async fn start_engine(server: &FakeMcpServer) -> TestEngine {
-    let server = oauth_config(server);
+    start_engine_with(oauth_config(server)).await
+}
+
+async fn start_engine_with(server: McpConfig) -> TestEngine {
     TestEngine::start_with(ProcessLock::shared().await, |config| {
         config.mcp.insert("far".to_owned(), server);
     })
     .await
 }
 
+/// The command `quell mcp VERB far` with this configuration of the server.
+fn mcp_command(server: &FakeMcpServer, data_dir: &Path, verb: &str, keys: &str) -> tokio::process::Command {
+    let config = data_dir.join("sign-in.toml");
+    std::fs::write(&config, format!("[mcp.far]\nurl = {:?}\noauth = true\n{keys}", server.url())).unwrap();
+    let mut program = program_command(env!("CARGO_BIN_EXE_quell"));
+    program.args(["mcp", verb, "far", "--config"]).arg(&config).env("QUELL_HOME", data_dir).env("FAR_SECRET", SECRET);
+    program
+}
+
 /// Signs in with the program, as a person with a browser does.
 async fn sign_in(server: &FakeMcpServer, data_dir: &Path) -> String {
-    let config = data_dir.join("sign-in.toml");
-    std::fs::write(&config, format!("[mcp.far]\nurl = {:?}\noauth = true\n", server.url())).unwrap();
-    let mut program = program_command(env!("CARGO_BIN_EXE_quell"));
-    program.args(["mcp", "login", "far", "--config"]).arg(&config).env("QUELL_HOME", data_dir);
+    sign_in_with(server, data_dir, "").await
+}
+
+async fn sign_in_with(server: &FakeMcpServer, data_dir: &Path, keys: &str) -> String {
+    let mut program = mcp_command(server, data_dir, "login", keys);
     let mut child = program.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut printed = String::new();
@@ -79,4 +94,95 @@ async fn a_token_that_expires_is_refreshed_and_a_refused_refresh_asks_for_a_sign
     let refused = call_echo(&test).await;
     assert!(refused.contains("its sign-in is no longer valid"), "{refused}");
     test.close().await;
+}
+
+/// A server that refuses the token before its end, as after a restart of its authorization server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_refused_in_use_is_replaced_and_the_call_repeated() {
+    let server = FakeMcpServer::start_with_sign_in(LONG_LIFETIME_S).await;
+    let test = start_engine(&server).await;
+    sign_in(&server, test.test_dir.path()).await;
+    assert_eq!(call_echo(&test).await, "hello");
+    server.revoke_token();
+    assert_eq!(call_echo(&test).await, "hello");
+    assert_eq!(server.grants(), ["authorization_code", "refresh_token"]);
+    assert_eq!(server.received_count("initialize"), 1, "the connection was not kept");
+    // Nobody can help where the refresh token is refused, too.
+    server.revoke_token();
+    server.refuse_refresh();
+    let refused = call_echo(&test).await;
+    assert!(refused.contains("its sign-in is no longer valid"), "{refused}");
+    test.close().await;
+}
+
+/// The authorization server has replaced the refresh token when the stop comes, and its answer is on the way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_in_a_refresh_does_not_lose_the_new_tokens() {
+    let server = FakeMcpServer::start_with_sign_in(LONG_LIFETIME_S).await;
+    let test = start_engine(&server).await;
+    sign_in(&server, test.test_dir.path()).await;
+    assert_eq!(call_echo(&test).await, "hello");
+    server.revoke_token();
+    server.hold_token_answers();
+    test.model.script(ScriptedResponse::tool_call("c2", "far__echo", &json!({"text": "hello"})));
+    let run = test.send(submission("s", "do it")).await;
+    server.wait_grants(2).await;
+    let view = test.stop_and_wait(&run).await;
+    assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
+    server.release_token_answers();
+    let file = test.test_dir.path().join("mcp-tokens/far.json");
+    let is_stored = async || std::fs::read_to_string(&file).unwrap().contains("refresh-2").then_some(());
+    poll_until("the new tokens", is_stored).await;
+    assert_eq!(call_echo(&test).await, "hello");
+    assert_eq!(server.grants(), ["authorization_code", "refresh_token"]);
+    test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_out_waits_for_a_refresh_and_its_tokens_go_too() {
+    let server = FakeMcpServer::start_with_sign_in(LONG_LIFETIME_S).await;
+    let test = start_engine(&server).await;
+    sign_in(&server, test.test_dir.path()).await;
+    assert_eq!(call_echo(&test).await, "hello");
+    server.revoke_token();
+    server.hold_token_answers();
+    test.model.script(ScriptedResponse::tool_call("c2", "far__echo", &json!({"text": "hello"})));
+    test.model.script(ScriptedResponse::text("fine"));
+    let run = test.send(submission("s", "do it")).await;
+    server.wait_grants(2).await;
+    let mut sign_out = mcp_command(&server, test.test_dir.path(), "logout", "").spawn().unwrap();
+    server.release_token_answers();
+    assert!(sign_out.wait().await.unwrap().success());
+    test.wait_ended(&run).await;
+    assert!(!test.test_dir.path().join("mcp-tokens/far.json").exists(), "the refresh brought the tokens back");
+    test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_registered_by_hand_signs_in_and_refreshes() {
+    let server = FakeMcpServer::start_with_sign_in(1).await;
+    let client_id = server.require_client(SECRET);
+    let (client, secret) = (Some(client_id.to_owned()), Some(SECRET.to_owned().into()));
+    let config = McpConfig { oauth_client_id: client, oauth_client_secret: secret, ..oauth_config(&server) };
+    let test = start_engine_with(config).await;
+    let without = mcp_command(&server, test.test_dir.path(), "login", "").output().await.unwrap();
+    let told = String::from_utf8_lossy(&without.stderr).into_owned();
+    assert!(!without.status.success() && told.contains("`oauth_client_id`"), "{told}");
+    let keys = format!("oauth_client_id = {client_id:?}\noauth_client_secret_env = \"FAR_SECRET\"\n");
+    sign_in_with(&server, test.test_dir.path(), &keys).await;
+    assert_eq!(call_echo(&test).await, "hello");
+    let grants = server.grants();
+    assert!(grants.len() > 1 && grants[1..].iter().all(|grant| grant == "refresh_token"), "{grants:?}");
+    test.close().await;
+}
+
+/// What a server says about its sign-in must not lead Quell into the network of the operator.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authorization_server_at_a_private_address_is_not_asked() {
+    let server = FakeMcpServer::start_with_sign_in(LONG_LIFETIME_S).await;
+    server.name_authorization_server("http://10.255.255.1:9");
+    let folder = tempfile::tempdir().unwrap();
+    let refused = mcp_command(&server, folder.path(), "login", "").output().await.unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("`oauth_private_addresses = true`"), "{told}");
 }

@@ -81,15 +81,27 @@ impl FastMcp {
         Some(Self { test, marker, _process: process })
     }
 
-    /// Stops a run in this tool, whose call is at work by then. Prints how long the run took to end.
+    /// Stops a run in this tool, whose call is at work by then. Prints how long the run took to end, and where the time went.
     async fn stop_inside(&self, tool: &str) -> RunView {
         self.test.model.script(ScriptedResponse::tool_call("slow", format!("all__{tool}"), &json!({"seconds": 60})));
         let run = self.test.send(submission("s", "take your time")).await;
         self.test.wait_printed(&run, "progress: 1 of 2").await;
+        let mut watcher = NoticeRecorder::subscribe(&self.test.engine);
         let asked = Instant::now();
-        let view = self.test.stop_and_wait(&run).await;
+        self.test.stop(&run);
+        watcher.wait_ended(&run).await;
         let took = asked.elapsed();
-        eprintln!("stop of a FastMCP call of {tool} -> end of the run: {:.1} ms", took.as_secs_f64() * 1000.0);
+        let view = self.test.wait_ended(&run).await;
+        let ms = |at: Option<&quell_protocol::Instant>| at.and_then(|at| at.ms).unwrap_or(f64::NAN);
+        let receipt = receipt_of(&view);
+        eprintln!(
+            "stop of a FastMCP call of {tool} -> run.ended: {:.1} ms; the stop was delivered after {:.1} ms, the server has \
+             answered the ping or the cancel after {:.1} ms, all was released after {:.1} ms",
+            took.as_secs_f64() * 1000.0,
+            ms(receipt.delivered_at.as_ref()),
+            ms(call_row(&view).released_at.as_ref()),
+            ms(Some(&receipt.settled_at)),
+        );
         assert!(took < scaled_limit(STOP_LIMIT), "{took:?}");
         view
     }
