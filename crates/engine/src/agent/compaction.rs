@@ -133,6 +133,8 @@ impl AgentLoop<'_> {
             temperature: self.agent.config.temperature,
             max_tokens: self.agent.config.max_tokens,
             thinking: None,
+            // As in the calls whose searches are in the history.
+            web_search: self.searches_web(),
         };
         self.check_daily_limit()?;
         self.control.set_phase(RunPhase::Waiting);

@@ -110,6 +110,7 @@ impl Consolidation<'_> {
             temperature: agent.config.temperature,
             max_tokens: agent.config.max_tokens,
             thinking: None,
+            web_search: false,
         };
         let mut call = pin!(agent.model.call(&request, scope, usage));
         let answer = tokio::select! {
