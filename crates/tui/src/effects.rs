@@ -7,6 +7,7 @@ use quell_client::daemon_client::{ClientError, SendReply, StopReply};
 use quell_protocol::api::{AgentRow, HistoryMessage, Hold, Page, RunView, SendRequest, SessionRow, StopAnswer};
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::session::SessionView;
+use quell_protocol::undo::UndoReport;
 use quell_protocol::{RunEvent, RunId, SessionKey};
 
 use crate::unix_millis::UnixMillis;
@@ -85,6 +86,7 @@ pub(crate) enum DaemonResponse {
     Agents(DaemonResult<Vec<AgentRow>>),
     Sessions(DaemonResult<Vec<SessionRow>>),
     History { session: SessionKey, page: HistorySlice, result: DaemonResult<Page<HistoryMessage>> },
+    Undone(DaemonResult<UndoReport>),
     ModelSet { model: String, result: DaemonResult<SessionView> },
 }
 
@@ -126,6 +128,7 @@ pub(crate) enum ChatEffect {
         answer: ApprovalAnswer,
     },
     SetHold(bool),
+    UndoRun(RunId),
     SetModel {
         session: SessionKey,
         model: String,

@@ -12,6 +12,7 @@ pub(crate) enum SlashCommand {
     Deny,
     Hold,
     Queue,
+    Undo,
     Help,
     Quit,
 }
@@ -34,7 +35,7 @@ const fn slash_command_spec(
 }
 
 /// In the order of the help.
-pub(crate) const COMMANDS: [SlashCommandSpec; 12] = [
+pub(crate) const COMMANDS: [SlashCommandSpec; 13] = [
     slash_command_spec(SlashCommand::Stop, "/stop", "", "term.command.stop"),
     slash_command_spec(SlashCommand::New, "/new", "", "term.command.new"),
     slash_command_spec(SlashCommand::Model, "/model", "NAME", "term.command.model"),
@@ -45,6 +46,7 @@ pub(crate) const COMMANDS: [SlashCommandSpec; 12] = [
     slash_command_spec(SlashCommand::Deny, "/deny", "REASON", "term.command.deny"),
     slash_command_spec(SlashCommand::Hold, "/hold", "on|off", "term.command.hold"),
     slash_command_spec(SlashCommand::Queue, "/queue", "POLICY", "term.command.queue"),
+    slash_command_spec(SlashCommand::Undo, "/undo", "RUN", "term.command.undo"),
     slash_command_spec(SlashCommand::Help, "/help", "", "term.command.help"),
     slash_command_spec(SlashCommand::Quit, "/quit", "", "term.command.quit"),
 ];
@@ -99,6 +101,7 @@ mod tests {
     #[case("/approve", InputLine::Command(SlashCommand::Approve, ""))]
     #[case("/approve pattern git *", InputLine::Command(SlashCommand::Approve, "pattern git *"))]
     #[case("/deny not on Friday", InputLine::Command(SlashCommand::Deny, "not on Friday"))]
+    #[case("/undo", InputLine::Command(SlashCommand::Undo, ""))]
     #[case("/stpo", InputLine::Unknown("/stpo"))]
     #[case("/etc/hosts is wrong", InputLine::Text)]
     #[case("/stop that nonsense", InputLine::Text)]
