@@ -197,8 +197,11 @@ impl NewAgent {
 pub struct AgentNode {
     pub id: AgentId,
     pub role: Option<String>,
-    /// `provider/model`.
+    /// `provider/model`; the first one of a list of models.
     pub model: String,
+    /// All models, in the order in which they take over when a provider fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
     /// Compute status over all runs of the agent.
     pub compute_status: ComputeStatus,
     /// Runs of the agent that have not ended.

@@ -204,6 +204,19 @@ async fn one_stop_ends_a_summary_between_two_providers() {
     test.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn views_of_an_agent_show_its_whole_chain() {
+    let test = start_engine(&["openai/first", "anthropic/second"]).await;
+    let main = parse_agent_id("main");
+    let chain = ["openai/first", "anthropic/second"];
+    let row = test.engine.list_agents().into_iter().find(|row| row.id == main).unwrap();
+    assert_eq!((row.model.as_str(), row.models), ("openai/first", chain.map(str::to_owned).to_vec()));
+    assert_eq!(test.engine.agent_view(&main).unwrap().row.models, chain);
+    let node = test.engine.agent_tree().into_iter().find(|node| node.id == main).unwrap();
+    assert_eq!((node.model.as_str(), node.models), ("openai/first", chain.map(str::to_owned).to_vec()));
+    test.close().await;
+}
+
 /// Tokens are counted for the provider that was used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_provider_is_counted_for_its_own_tokens() {

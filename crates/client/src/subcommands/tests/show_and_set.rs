@@ -214,7 +214,12 @@ async fn an_agent_is_shown_with_what_it_has_spent() {
         "computeStatus": "waiting_llm", "activeRuns": ["r1"], "default": false,
         "spend": {"day": "2026-05-01", "tokens": 1200, "cost": 0.5, "dailyTokens": 5000, "dailyCost": 2.0},
     });
-    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/agents/coder", agent.clone())]);
+    let mut chained = agent.clone();
+    chained["models"] = json!(["demo/chat", "a/x", "b/y"]);
+    let replies = vec![("GET /api/agents/coder", agent.clone()), ("GET /api/agents/chained", chained.clone())];
+    let daemon = ScriptedDaemon::with_replies(replies);
+    let seen = run_done(&daemon, &["agents", "show", "chained"]).await;
+    assert_eq!(lines(&seen)[0], "coder · demo/chat, then a/x, then b/y · ◔ waiting for the model");
     let seen = run_done(&daemon, &["agents", "show", "coder"]).await;
     let wanted = [
         "coder · demo/chat · ◔ waiting for the model",
