@@ -1,7 +1,7 @@
 // The tree of agents in the rail: the status of each agent, and the button that stops its model call. Exports
 // mountAgentTree. The button is in the document if and only if the agent waits for the model (row B8).
 
-import { agentTreeRows } from "./agent-tree.js";
+import { agentTreeRows, modelChain } from "./agent-tree.js";
 import * as api from "./api.js";
 import { h, icon, listen, reconcileChildren, setText } from "./dom.js";
 import { errorText } from "./error-texts.js";
@@ -83,7 +83,7 @@ function createRow({ agent }) {
 
 function updateRow(element, { agent, depth, position, siblingCount, childCount, collapsed }) {
   const [toggleMark, name, role, status] = element.children;
-  const signature = [depth, position, siblingCount, childCount, collapsed, agent.role, agent.model].join(
+  const signature = [depth, position, siblingCount, childCount, collapsed, agent.role, modelChain(agent)].join(
     "\n",
   );
   if (element.dataset.signature !== signature) {
@@ -104,7 +104,7 @@ function updateRow(element, { agent, depth, position, siblingCount, childCount, 
     setText(toggleMark, childCount === 0 ? "" : collapsed ? "▸" : "▾");
     setText(name, oneLine(agent.id, 80));
     setText(role, oneLine(agent.role ?? "", 40));
-    element.title = [agent.id, agent.role, agent.model].filter(Boolean).join(" · ");
+    element.title = [agent.id, agent.role, modelChain(agent)].filter(Boolean).join(" · ");
   }
   updateStatus(element, status, agent);
 }

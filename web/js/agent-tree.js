@@ -44,3 +44,8 @@ export function agentTreeRows(agents, collapsed = new Set()) {
   }
   return rows;
 }
+
+/** The models of an agent, in the order in which they take over when a provider fails. */
+export function modelChain(agent) {
+  return agent.models?.length > 1 ? agent.models.join(" → ") : agent.model;
+}

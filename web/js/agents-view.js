@@ -1,7 +1,7 @@
 // The agents view: each agent with its configuration, its active runs and buttons to stop them. Exports
 // mountAgentsView. The button that stops one model call is in agent-tree-view.js.
 
-import { agentTreeRows } from "./agent-tree.js";
+import { agentTreeRows, modelChain } from "./agent-tree.js";
 import * as api from "./api.js";
 import { h, icon, reconcileChildren, setText } from "./dom.js";
 import { stopErrorText } from "./error-texts.js";
@@ -91,7 +91,7 @@ function updateCard(card, { agent, depth, childCount }, runs) {
   );
   setText(
     facts,
-    [agent.model, agent.parent && t("agents.below", { agent: oneLine(agent.parent, 60) })]
+    [modelChain(agent), agent.parent && t("agents.below", { agent: oneLine(agent.parent, 60) })]
       .filter(Boolean)
       .join(" · "),
   );

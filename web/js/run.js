@@ -9,7 +9,7 @@
 //   outcome(run)           "queued" | "running" | "stopping" | "ending" | "completed" | "failed" | "stopped"
 //                          | "unknown"
 //
-// A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, fallbacks, incomplete,
+// A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, fallbacks, searches, incomplete,
 //         retry: null | {attempt, attempts, delayMs, reason}}; from the history also userText, principal, modelNote
 // A step: {number, text, thinking, calls: [call], partial: null | "cut" | "not-seen" | "kept", steered: [text]}
 // A call: {id, tool, arguments, output, dropped, result, diff, waiting, started, end, ms,
@@ -32,6 +32,7 @@ export function newRun(runId) {
     receipt: null,
     compacted: 0,
     fallbacks: [],
+    searches: [],
     incomplete: false,
     retry: null,
   };
@@ -131,6 +132,9 @@ const REDUCERS = {
   "run.snapshot": applySnapshot,
   "model.retry": (run, { attempt, attempts, delayMs, reason }) => {
     run.retry = { attempt, attempts, delayMs, reason };
+  },
+  "model.search": (run, { query }) => {
+    run.searches.push(query);
   },
   "model.fallback": (run, { from, to, reason }) => {
     run.fallbacks.push({ from, to, reason });

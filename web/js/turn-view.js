@@ -89,13 +89,14 @@ export class TurnView {
   }
 
   showEnd(run, state) {
-    const shown = `${state} ${run.incomplete} ${run.modelNote} ${run.compacted} ${run.fallbacks.length} ${Boolean(run.receipt)}`;
+    const shown = `${state} ${run.incomplete} ${run.modelNote} ${run.compacted} ${run.fallbacks.length} ${run.searches.length} ${Boolean(run.receipt)}`;
     if (this.shownEnd === shown) {
       return;
     }
     this.shownEnd = shown;
     const parts = [
       run.compacted > 0 && h("p", { class: "turn-note" }, tPlural("turn.compacted", run.compacted)),
+      ...run.searches.map((query) => h("p", { class: "turn-note" }, t("turn.search", { query }))),
       ...run.fallbacks.map((change) => h("p", { class: "turn-note" }, t("turn.fallback", change))),
       run.incomplete && h("p", { class: "turn-note" }, t("turn.missed")),
       state === "failed" &&

@@ -70,7 +70,7 @@ pub struct ChannelConfig {
     /// Show the state of a request by reactions on its message.
     #[serde(default = "default_true")]
     pub ack_reactions: bool,
-    /// Send a message for each tool that is started.
+    /// Send a message for each tool that is started, with the plan of `todo`, and one for each change of files.
     #[serde(default)]
     pub show_tool_calls: bool,
     /// Show the answer while it is written, where the network can edit messages.

@@ -7,6 +7,7 @@ mod archive;
 mod audit;
 mod channels;
 mod cluster;
+mod diff;
 mod drain;
 mod hold;
 mod memory;

@@ -48,7 +48,7 @@ use crate::memory::NoteMemory;
 use crate::schedules::{ScheduleChangeError, Schedules};
 pub use approval::{ApprovalRequest, request_approval};
 use compaction::{CompactionOutcome, CompactionTarget, RequestBudget};
-pub use config::{AgentConfig, Limits, ThinkingSetting, thinking_unsupported};
+pub use config::{AgentConfig, Limits, ThinkingSetting, thinking_unsupported, web_search_unsupported};
 pub use image_cache::ImageCache;
 pub use model_answer::unusable_answer_reason;
 use model_answer::{ModelStepOutcome, model_failure};
@@ -270,6 +270,11 @@ impl AgentLoop<'_> {
         fallback.and_then(|place| self.agent.fallbacks.get(place)).unwrap_or(&self.agent.model)
     }
 
+    /// Whether the provider of the model in use may search the web.
+    fn searches_web(&self) -> bool {
+        self.agent.config.web_search && self.model().supports_web_search()
+    }
+
     /// Calls the model in use. When its provider fails before the answer begins, the next model of the chain takes over
     /// for the rest of the run.
     async fn call_model(&self, budget: RequestBudget) -> Result<ModelAnswer, Interrupted<ModelError>> {
@@ -326,6 +331,7 @@ impl AgentLoop<'_> {
             temperature: self.agent.config.temperature,
             max_tokens: self.agent.config.max_tokens,
             thinking: self.agent.config.thinking_mode().filter(|_| self.model().supports_thinking()),
+            web_search: self.searches_web(),
         };
         self.control.set_phase(RunPhase::Waiting);
         let answer = self.model().call(&request, self.scope, sink).await;
@@ -359,6 +365,10 @@ impl ModelSink for ModelStepSink<'_> {
 
     fn on_thinking_delta(&mut self, delta: &str) {
         self.writer.append_thinking(delta);
+    }
+
+    fn on_web_search(&mut self, query: &str) {
+        self.writer.report_web_search(query);
     }
 
     fn on_answer_begun(&mut self) {

@@ -34,6 +34,7 @@ use crate::journal::{JournalWriteError, RunJournal};
 pub use events::Follower;
 use events::RunEventRing;
 pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};
+pub use kept_files::ChangeOrigin;
 use kept_files::KeptFiles;
 pub use request::{RunDefaults, RunRequest};
 pub use usage::{BillingInfo, ProviderChange, usage_by_provider};

@@ -1,4 +1,4 @@
-//! Rules for chat channels: session keys, inbox, commands, buttons, reply sanitiser, and the languages of texts.
+//! Rules for chat channels: session keys, inbox, commands, buttons, reply sanitiser, tool calls, and the languages of texts.
 
 pub mod approval_button;
 pub mod chat_language;
@@ -7,3 +7,4 @@ pub mod commands;
 pub mod inbox;
 pub mod sanitise;
 pub mod session_keys;
+pub mod tool_notice;

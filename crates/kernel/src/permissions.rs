@@ -103,6 +103,8 @@ pub struct RunPermissions {
     pub approval_quorum: u32,
     pub isolation: Isolation,
     pub sandbox: SandboxRights,
+    /// Whether the provider of its model may search the web for it.
+    pub web_search: bool,
     /// True when the session set the model or an MCP endpoint itself. Only an admin may then approve calls.
     pub own_model: bool,
 }
@@ -129,6 +131,7 @@ impl RunPermissions {
             approval_quorum: self.approval_quorum.max(ceiling.approval_quorum),
             isolation: self.isolation.max(ceiling.isolation),
             sandbox: self.sandbox.restricted_by(&ceiling.sandbox),
+            web_search: self.web_search && ceiling.web_search,
             own_model: self.own_model || ceiling.own_model,
         }
     }
@@ -240,14 +243,15 @@ mod tests {
         let approvals = btree_map(name(NAMES), policy, 0..4);
         let isolation = select(vec![Isolation::None, Isolation::Preferred, Isolation::Required]);
         let (tools, servers) = (vec(name(NAMES), 0..4), option::of(vec(name(&SERVERS), 0..3)));
-        (tools, servers, approvals, 1_u32..4, isolation, sandbox_rights(), any::<bool>()).prop_map(
-            |(tools, servers, approvals, approval_quorum, isolation, sandbox, own_model)| RunPermissions {
+        (tools, servers, approvals, 1_u32..4, isolation, sandbox_rights(), any::<bool>(), any::<bool>()).prop_map(
+            |(tools, servers, approvals, approval_quorum, isolation, sandbox, web_search, own_model)| RunPermissions {
                 tools,
                 servers,
                 approvals,
                 approval_quorum,
                 isolation,
                 sandbox,
+                web_search,
                 own_model,
             },
         )
@@ -269,6 +273,7 @@ mod tests {
                 let strictest = chain.iter().map(|link| approval_policy_for(&link.approvals, tool)).max();
                 prop_assert_eq!(Some(approval_policy_for(&last.approvals, tool)), strictest, "{}", tool);
             }
+            prop_assert_eq!(last.web_search, chain.iter().all(|link| link.web_search));
             prop_assert_eq!(last.own_model, chain.iter().any(|link| link.own_model));
             prop_assert_eq!(Some(last.approval_quorum), chain.iter().map(|link| link.approval_quorum).max());
             prop_assert_eq!(Some(last.isolation), chain.iter().map(|link| link.isolation).max());
@@ -309,6 +314,7 @@ mod tests {
             approval_quorum: 1,
             isolation,
             sandbox,
+            web_search: true,
             own_model: false,
         };
         let denied = BTreeMap::from([("shell".to_owned(), ApprovalPolicy::Deny)]);

@@ -256,7 +256,7 @@ impl<'a> PromptBuilder<'a> {
         let before = match self.lines.last_mut() {
             Some(PromptLine::Assistant(before)) if before.calls().next().is_none() => before,
             Some(PromptLine::Assistant(_) | PromptLine::User(_)) | None => {
-                self.lines.push(PromptLine::Assistant(ModelMessage { model: None, at: None, blocks }));
+                self.lines.push(PromptLine::Assistant(ModelMessage { blocks, ..ModelMessage::default() }));
                 return;
             }
         };

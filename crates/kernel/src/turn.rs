@@ -7,6 +7,7 @@
 
 mod call_ids;
 mod char_window;
+mod citation;
 mod compaction;
 mod display_only;
 mod draft;
@@ -29,6 +30,7 @@ use serde_json::Value;
 use crate::image::{estimate_text_size, image_sources};
 pub(crate) use call_ids::derived_call_id;
 pub use char_window::newest_within_chars;
+pub use citation::Citations;
 pub(crate) use compaction::newest_compaction;
 pub use compaction::{Compaction, newest_that_fit, turns_to_summarise};
 pub use display_only::DisplayOnly;
@@ -54,7 +56,7 @@ pub const BACKGROUND_NEWS_PREFIX: &str = "[The background ";
 /// Error code of a run whose message a hook withheld: no model ever sees it; people do.
 pub const CODE_WITHHELD: &str = "withheld";
 
-/// A piece of reasoning as the provider gave it.
+/// A piece of reasoning, or of a provider's own search, as the provider gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Thinking {
@@ -90,6 +92,11 @@ pub enum Thinking {
         #[serde(rename = "block_signature")]
         signature: String,
     },
+    /// A part of a web search that the provider itself carried out, in its own format, which it wants back unchanged.
+    WebSearch {
+        #[serde(rename = "web_search")]
+        part: Value,
+    },
 }
 
 impl Thinking {
@@ -101,6 +108,7 @@ impl Thinking {
             Self::Redacted { data } => !is_blank(data),
             Self::Item { id, encrypted, .. } => !is_blank(id) && !is_blank(encrypted),
             Self::BlockSignature { signature } => !is_blank(signature),
+            Self::WebSearch { part } => part.is_object(),
         }
     }
 
@@ -110,6 +118,7 @@ impl Thinking {
             Self::Redacted { data } => data.len(),
             Self::Item { summary, encrypted, .. } => summary.iter().map(String::len).sum::<usize>() + encrypted.len(),
             Self::BlockSignature { signature } => signature.len(),
+            Self::WebSearch { part } => part.to_string().len(),
         }
     }
 
@@ -118,7 +127,7 @@ impl Thinking {
         match self {
             Self::Shown { text, .. } | Self::Open { text } => text.into(),
             Self::Item { summary, .. } => summary.join("\n\n").into(),
-            Self::Redacted { .. } | Self::BlockSignature { .. } => "".into(),
+            Self::Redacted { .. } | Self::BlockSignature { .. } | Self::WebSearch { .. } => "".into(),
         }
     }
 }

@@ -58,6 +58,11 @@ pub(super) trait Dialect: fmt::Debug + Sync {
         false
     }
 
+    /// Whether a request can let the provider search the web by itself.
+    fn has_web_search(&self) -> bool {
+        false
+    }
+
     /// Whether a request can hold pictures. Without, the prompt names them in text.
     fn has_pictures(&self) -> bool {
         true

@@ -94,6 +94,8 @@ pub struct ModelCallRequest<'a> {
     pub max_tokens: Option<u32>,
     /// How thinking is requested, in a dialect that supports it; when absent, no thinking is requested.
     pub thinking: Option<ThinkingMode>,
+    /// Whether the provider may search the web by itself, in a dialect that supports it.
+    pub web_search: bool,
 }
 
 /// How a model is asked to think.
@@ -111,6 +113,8 @@ pub trait ModelSink: Send {
     fn on_text_delta(&mut self, delta: &str);
     /// A piece of the model's reasoning.
     fn on_thinking_delta(&mut self, delta: &str);
+    /// The provider has searched the web for this.
+    fn on_web_search(&mut self, _query: &str) {}
     /// The first part of the answer has come; from now on no attempt repeats it.
     fn on_answer_begun(&mut self) {}
     /// Attempt number `attempt` (from 1) failed because of `why`; the next one starts after `delay`.
@@ -319,6 +323,12 @@ impl ModelHandle {
     #[must_use]
     pub fn supports_thinking(&self) -> bool {
         self.provider.dialect.has_thinking()
+    }
+
+    /// True when the provider can search the web by itself.
+    #[must_use]
+    pub fn supports_web_search(&self) -> bool {
+        self.provider.dialect.has_web_search()
     }
 
     /// Encodes a conversation in the dialect of the model's provider.

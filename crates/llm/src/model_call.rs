@@ -74,7 +74,10 @@ impl<'a> ModelCall<'a> {
         let mut number = 1;
         loop {
             let failure = match self.run_attempt(number, &mut progress).await {
-                Ok(()) => return Ok(progress.partial.into_answer()),
+                Ok(()) => {
+                    progress.send_citation_links(self.scope);
+                    return Ok(progress.partial.into_answer());
+                }
                 Err(failure) if request.conversation.pictures.count > 0 => failure.classify_picture_refusal(),
                 Err(failure) => failure,
             };
@@ -208,6 +211,14 @@ impl<'a> CallProgress<'a> {
             self.sink.on_answer_begun();
         }
         self.partial.send_deltas(self.sink);
+    }
+
+    /// Passes on the links below a complete answer; nothing reaches the sink after a stop.
+    fn send_citation_links(&mut self, scope: &Scope) {
+        if !scope.is_cancelled() {
+            self.partial.append_citation_links();
+            self.send_deltas();
+        }
     }
 
     /// The cost of the attempt: the provider's count if the answer is complete, otherwise an estimate. None when the

@@ -2,9 +2,10 @@
 //! does not count them.
 
 use quell_kernel::prompt::ImageUsage;
-use quell_kernel::turn::{MessageBlock, ModelMessage, Thinking};
+use quell_kernel::turn::{Citations, MessageBlock, ModelMessage, Thinking, is_blank};
 use quell_protocol::Usage;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 use super::error_report::ProviderErrorReport;
 use super::tool_calls::{ToolCallAssembler, ToolCallFragment};
@@ -19,6 +20,10 @@ const MAX_CALL_BYTES: usize = 1024 * 1024;
 const MAX_CALLS_BYTES: usize = 4 * 1024 * 1024;
 /// The maximum number of calls of one answer.
 const MAX_CALLS: usize = 128;
+
+/// The maximum number of searches of one answer that are reported, and the maximum length of one.
+const MAX_SEARCHES: usize = 20;
+const MAX_QUERY_CHARS: usize = 200;
 
 /// The usual rule of thumb, where the provider does not count.
 const CHARS_PER_TOKEN: u64 = 4;
@@ -43,6 +48,8 @@ pub(super) enum StreamStatus {
 enum AnswerDelta {
     Text(String),
     Thinking(String),
+    /// What the provider has searched for.
+    Search(String),
 }
 
 /// The parts of an answer received so far.
@@ -53,6 +60,10 @@ pub(super) struct PartialAnswer {
     calls: ToolCallAssembler,
     call_bytes: usize,
     bytes: usize,
+    /// The pages that the provider names for the text.
+    pub(super) citations: Citations,
+    /// What the provider has searched for, each query once.
+    searches: Vec<String>,
     /// Pieces that are not passed on yet.
     deltas: Vec<AnswerDelta>,
     /// The provider's count so far; marked as estimated until the output is counted to its end.
@@ -107,6 +118,7 @@ impl PartialAnswer {
             match delta {
                 AnswerDelta::Text(text) => sink.on_text_delta(&text),
                 AnswerDelta::Thinking(text) => sink.on_thinking_delta(&text),
+                AnswerDelta::Search(query) => sink.on_web_search(&query),
             }
         }
     }
@@ -150,6 +162,36 @@ impl PartialAnswer {
         self.add_bytes(id.len().saturating_add(encrypted.len()))?;
         self.push_thinking(Thinking::Item { id, summary, encrypted });
         Ok(())
+    }
+
+    /// A part of a search that the provider carried out. It takes it back only together with the reasoning before it.
+    pub(super) fn push_web_search(&mut self, part: Value) -> Result<(), ResponseError> {
+        self.add_bytes(part.to_string().len())?;
+        let follows_lost_reasoning = matches!(self.blocks.last(),
+            Some(MessageBlock::Thinking(thinking @ Thinking::Item { .. })) if !thinking.is_returnable());
+        if !follows_lost_reasoning {
+            self.push_thinking(Thinking::WebSearch { part });
+        }
+        Ok(())
+    }
+
+    /// Reports what the provider has searched for.
+    pub(super) fn report_search(&mut self, query: &str) -> Result<(), ResponseError> {
+        self.add_bytes(query.len())?;
+        let query: String = query.trim().chars().take(MAX_QUERY_CHARS).collect();
+        if !query.is_empty() && self.searches.len() < MAX_SEARCHES && !self.searches.contains(&query) {
+            self.searches.push(query.clone());
+            self.deltas.push(AnswerDelta::Search(query));
+        }
+        Ok(())
+    }
+
+    /// Appends the links to the cited pages, once the text is complete. They are no part of the text that models see.
+    pub(super) fn append_citation_links(&mut self) {
+        let has_text = self.blocks.iter().any(|block| matches!(block, MessageBlock::Text { text } if !is_blank(text)));
+        if has_text && !self.citations.is_empty() {
+            self.deltas.push(AnswerDelta::Text(self.citations.as_markdown()));
+        }
     }
 
     /// The signature of the text or call that is appended next.
@@ -227,8 +269,8 @@ impl PartialAnswer {
             MessageBlock::Text { text } => (!text.is_empty()).then_some(MessageBlock::Text { text }),
             MessageBlock::Call(()) => calls.next().map(MessageBlock::Call),
         };
-        let message =
-            ModelMessage { model: None, at: None, blocks: self.blocks.into_iter().filter_map(whole).collect() };
+        let blocks = self.blocks.into_iter().filter_map(whole).collect();
+        let message = ModelMessage { model: None, at: None, blocks, citations: self.citations };
         let has_calls = message.calls().next().is_some();
         let finish = self.finish_reason.unwrap_or(if has_calls { FinishReason::ToolCalls } else { FinishReason::Stop });
         let usage = self.usage.filter(|usage| !usage.estimated);

@@ -44,6 +44,12 @@ impl ProviderKind {
         self.0.has_thinking()
     }
 
+    /// True when the provider can search the web by itself.
+    #[must_use]
+    pub fn has_web_search(self) -> bool {
+        self.0.has_web_search()
+    }
+
     /// The provider that environment variables configure when the configuration has none.
     #[must_use]
     pub fn environment(self) -> Option<&'static ProviderEnvironment> {

@@ -118,6 +118,7 @@ impl ModelCallFixture {
             temperature: Some(0.5),
             max_tokens: Some(100),
             thinking: self.thinking,
+            web_search: false,
         };
         self.models.resolve("p/m/1").unwrap().call(&request, &self.scope, sink).await
     }

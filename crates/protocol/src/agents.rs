@@ -40,6 +40,8 @@ pub struct NewAgent {
     pub thinking: Option<String>,
     /// Maximum number of tokens of one answer that may be used for thinking.
     pub thinking_tokens: Option<u32>,
+    /// True if the provider may search the web by itself.
+    pub web_search: Option<bool>,
     /// True if the model can see images.
     pub vision: Option<bool>,
     /// Language of answers, such as `en-US`.
@@ -158,6 +160,7 @@ impl NewAgent {
             window_tokens: None,
             thinking: None,
             thinking_tokens: None,
+            web_search: None,
             vision: None,
             language: None,
             workdir: None,
@@ -194,8 +197,11 @@ impl NewAgent {
 pub struct AgentNode {
     pub id: AgentId,
     pub role: Option<String>,
-    /// `provider/model`.
+    /// `provider/model`; the first one of a list of models.
     pub model: String,
+    /// All models, in the order in which they take over when a provider fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
     /// Compute status over all runs of the agent.
     pub compute_status: ComputeStatus,
     /// Runs of the agent that have not ended.

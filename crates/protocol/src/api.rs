@@ -418,8 +418,11 @@ pub struct SharingRequest {
 #[serde(rename_all = "camelCase")]
 pub struct AgentRow {
     pub id: AgentId,
-    /// `provider/model`.
+    /// `provider/model`; the first one of a list of models.
     pub model: String,
+    /// All models, in the order in which they take over when a provider fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
     /// The parent in the tree of agents.
     pub parent: Option<AgentId>,
     /// The children in the tree of agents.

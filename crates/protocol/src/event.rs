@@ -178,6 +178,12 @@ pub enum EventKind {
         /// The reason of the failure, for people.
         reason: String,
     },
+    /// The provider has searched the web by itself.
+    #[serde(rename = "model.search")]
+    ModelSearch {
+        /// What it has searched for.
+        query: String,
+    },
     /// A provider has failed before its answer began: from now on the run uses another model.
     #[serde(rename = "model.fallback")]
     ModelFallback {
@@ -225,6 +231,7 @@ impl EventKind {
             Self::Ending { .. } => "run.ending",
             Self::Ended { .. } => "run.ended",
             Self::ModelRetry { .. } => "model.retry",
+            Self::ModelSearch { .. } => "model.search",
             Self::ModelFallback { .. } => "model.fallback",
             Self::Compacted { .. } => "context.compacted",
             Self::Usage { .. } => "usage",

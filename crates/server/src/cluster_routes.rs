@@ -13,7 +13,7 @@ pub(crate) enum ClusterRoute {
     Here,
     /// The node that has the session; this one if nobody has.
     Session(SessionKey),
-    /// As [`ClusterRoute::ChangeSession`], for the session of this run.
+    /// The node that has the files which this run has changed; else as [`ClusterRoute::ChangeSession`], for its session.
     ChangeRun(RunId),
     /// As [`ClusterRoute::Session`]; a node takes the session over if nobody has it.
     ChangeSession(SessionKey),

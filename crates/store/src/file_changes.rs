@@ -1,6 +1,6 @@
 //! Files as they were before a run's file tools changed them, for undoing the changes.
 
-use quell_protocol::RunId;
+use quell_protocol::{NodeName, RunId};
 
 use crate::StoreFuture;
 
@@ -15,6 +15,8 @@ pub struct FileChange {
     pub path: String,
     /// The user that files of the agent get, if it is not that of the daemon.
     pub owner: Option<u32>,
+    /// The node of a cluster that has the file; `None` for a daemon that is none.
+    pub node: Option<NodeName>,
     /// RFC 3339.
     pub at: String,
     /// `None`: there was no file.

@@ -12,6 +12,7 @@ use quell_client::daemon_client::{
 use quell_protocol::RunId;
 use quell_protocol::api::{StopRunRequest, StopSessionRequest};
 use quell_protocol::mcp::McpContentCommand;
+use quell_protocol::undo::UndoRequest;
 use quell_protocol::web_ui::SessionPatch;
 
 use crate::effects::{ChatEffect, ChatInput, ChatRunUpdate, DaemonFailure, DaemonQuery, DaemonResponse, HistorySlice};
@@ -79,6 +80,10 @@ impl EffectRunner {
             ChatEffect::SetHold(held) => Box::pin(async move {
                 let result = if held { client.set_hold(None).await } else { client.lift_hold().await };
                 DaemonResponse::Hold { result: result.map_err(DaemonFailure::from), by_user: true }
+            }),
+            ChatEffect::UndoRun(run) => Box::pin(async move {
+                let undone = client.undo_run(&run, UndoRequest::default()).await;
+                DaemonResponse::Undone(undone.map_err(DaemonFailure::from))
             }),
             ChatEffect::SetModel { session, model } => Box::pin(async move {
                 let patch = SessionPatch { model: Some(model.clone()), ..SessionPatch::default() };

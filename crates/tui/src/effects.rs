@@ -8,6 +8,7 @@ use quell_protocol::api::{AgentRow, HistoryMessage, Hold, Page, RunView, SendReq
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::mcp::{McpContent, McpContentCommand, McpList, McpListKind};
 use quell_protocol::session::SessionView;
+use quell_protocol::undo::UndoReport;
 use quell_protocol::{AgentId, RunEvent, RunId, SessionKey};
 
 use crate::unix_millis::UnixMillis;
@@ -88,6 +89,7 @@ pub(crate) enum DaemonResponse {
     Agents(DaemonResult<Vec<AgentRow>>),
     Sessions(DaemonResult<Vec<SessionRow>>),
     History { session: SessionKey, page: HistorySlice, result: DaemonResult<Page<HistoryMessage>> },
+    Undone(DaemonResult<UndoReport>),
     ModelSet { model: String, result: DaemonResult<SessionView> },
     McpList { kind: McpListKind, result: DaemonResult<McpList> },
     McpContent { text: String, result: DaemonResult<McpContent> },
@@ -131,6 +133,7 @@ pub(crate) enum ChatEffect {
         answer: ApprovalAnswer,
     },
     SetHold(bool),
+    UndoRun(RunId),
     SetModel {
         session: SessionKey,
         model: String,

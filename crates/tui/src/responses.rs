@@ -2,10 +2,12 @@
 
 use quell_client::daemon_client::SendReply;
 use quell_client::receipt_line;
+use quell_client::text_format::one_line;
 use quell_protocol::api::{AgentRow, HistoryMessage, Hold, Page, RunView, StopAnswer};
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::mcp::{McpList, McpListKind};
 use quell_protocol::session::SessionView;
+use quell_protocol::undo::UndoReport;
 use quell_protocol::{AgentId, RunId, SessionKey};
 
 use crate::effects::{
@@ -16,6 +18,9 @@ use crate::transcript::{EntryBody, NoticeLevel};
 use crate::turn::{ChatSubRun, ChatSubRunState, ChatTurnEnd};
 use crate::unix_millis::UnixMillis;
 use crate::user_actions::STOP_TEXT;
+
+/// Characters of a path or a phrase in the report of an undo.
+const MAX_REPORT_CHARS: usize = 200;
 
 impl ChatState {
     pub(crate) fn handle_response(&mut self, answer: DaemonResponse) {
@@ -79,6 +84,7 @@ impl ChatState {
                 Ok(content) => chat.insert_mcp_content(&content.text, &text),
                 Err(failure) => chat.show_failure(failure),
             }),
+            DaemonResponse::Undone(result) => self.handle_undone(result),
             DaemonResponse::ModelSet { model, result } => {
                 self.handle_result(result, |chat, result| chat.handle_model_set(&model, result))
             }
@@ -438,6 +444,24 @@ impl ChatState {
         self.composer.prepend_history(said.map(|message| message.text.clone()).collect());
         let unsuccessful_runs = self.transcript.prepend_history(&page.items);
         unsuccessful_runs.into_iter().for_each(|run| self.query(DaemonQuery::Run(run)));
+    }
+
+    /// Names the files that were put back, and what the undo does not cover.
+    fn handle_undone(&mut self, result: DaemonResult<UndoReport>) {
+        let report = match result {
+            Ok(report) => report,
+            Err(failure) => return self.show_failure(failure),
+        };
+        let paths: Vec<String> = report.files.iter().map(|file| one_line(&file.path, MAX_REPORT_CHARS)).collect();
+        let mut text = match paths.as_slice() {
+            [] => self.texts.get("term.notice.undone_nothing").to_owned(),
+            paths => self.texts.format("term.notice.undone", &[("files", &paths.join(", "))]),
+        };
+        for what in &report.not_covered {
+            text += "; ";
+            text += &self.texts.format("term.notice.not_covered", &[("what", &one_line(what, MAX_REPORT_CHARS))]);
+        }
+        self.transcript.push_remark(NoticeLevel::Info, text);
     }
 
     fn handle_model_set(&mut self, model: &str, result: DaemonResult<SessionView>) {

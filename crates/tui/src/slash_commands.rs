@@ -16,6 +16,7 @@ pub(crate) enum SlashCommand {
     Deny,
     Hold,
     Queue,
+    Undo,
     Help,
     Quit,
 }
@@ -38,7 +39,7 @@ const fn slash_command_spec(
 }
 
 /// In the order of the help.
-pub(crate) const COMMANDS: [SlashCommandSpec; 16] = [
+pub(crate) const COMMANDS: [SlashCommandSpec; 17] = [
     slash_command_spec(SlashCommand::Stop, "/stop", "", "term.command.stop"),
     slash_command_spec(SlashCommand::New, "/new", "", "term.command.new"),
     slash_command_spec(SlashCommand::Model, "/model", "NAME", "term.command.model"),
@@ -53,6 +54,7 @@ pub(crate) const COMMANDS: [SlashCommandSpec; 16] = [
     slash_command_spec(SlashCommand::Deny, "/deny", "REASON", "term.command.deny"),
     slash_command_spec(SlashCommand::Hold, "/hold", "on|off", "term.command.hold"),
     slash_command_spec(SlashCommand::Queue, "/queue", "POLICY", "term.command.queue"),
+    slash_command_spec(SlashCommand::Undo, "/undo", "RUN", "term.command.undo"),
     slash_command_spec(SlashCommand::Help, "/help", "", "term.command.help"),
     slash_command_spec(SlashCommand::Quit, "/quit", "", "term.command.quit"),
 ];
@@ -109,6 +111,7 @@ mod tests {
     #[case("/prompts", InputLine::Command(SlashCommand::Prompts, ""))]
     #[case("/prompt notes review topic=a", InputLine::Command(SlashCommand::Prompt, "notes review topic=a"))]
     #[case("/deny not on Friday", InputLine::Command(SlashCommand::Deny, "not on Friday"))]
+    #[case("/undo", InputLine::Command(SlashCommand::Undo, ""))]
     #[case("/stpo", InputLine::Unknown("/stpo"))]
     #[case("/etc/hosts is wrong", InputLine::Text)]
     #[case("/stop that nonsense", InputLine::Text)]

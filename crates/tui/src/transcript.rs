@@ -117,6 +117,16 @@ impl ChatTranscript {
         if let EntryBody::Turn(turn) = &mut entry.body { Some(turn) } else { None }
     }
 
+    /// The newest ended run whose tools changed files.
+    pub(crate) fn newest_run_with_diffs(&self) -> Option<RunId> {
+        self.entries.iter().rev().find_map(|entry| match &entry.body {
+            EntryBody::Turn(turn) if turn.end.is_some() && turn.has_diffs() => {
+                self.turn_entries.iter().find(|(_, id)| **id == entry.id).map(|(run, _)| run.clone())
+            }
+            _ => None,
+        })
+    }
+
     pub(crate) fn turn(&self, run: &RunId) -> Option<&ChatTurn> {
         let entry = self.entries.get(self.index_of(*self.turn_entries.get(run)?)?)?;
         if let EntryBody::Turn(turn) = &entry.body { Some(turn) } else { None }

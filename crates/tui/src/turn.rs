@@ -49,6 +49,8 @@ pub(crate) enum TurnBlock {
     Steered(String),
     /// Number of older turns that were summarised.
     Compacted(u32),
+    /// What the provider has searched for by itself.
+    WebSearch(String),
     /// The names of a model that failed and of the one that took over.
     ModelFallback {
         from: String,
@@ -178,6 +180,9 @@ impl ChatTurn {
                     next_attempt_at: now.plus(Duration::from_millis(*delay_ms)),
                     reason: one_line(reason, MAX_LABEL_CHARS),
                 });
+            }
+            EventKind::ModelSearch { query } => {
+                self.blocks.push(TurnBlock::WebSearch(one_line(query, MAX_LABEL_CHARS)));
             }
             EventKind::ModelFallback { from, to, .. } => {
                 let [from, to] = [from, to].map(|name| one_line(name, MAX_LABEL_CHARS));

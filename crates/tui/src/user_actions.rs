@@ -91,6 +91,7 @@ impl ChatState {
             }
             SlashCommand::Hold => self.run_hold_command(argument),
             SlashCommand::Queue => self.run_queue_command(argument),
+            SlashCommand::Undo => self.run_undo_command(argument),
             SlashCommand::Help => self.menu = Some(Menu::Help),
             SlashCommand::Quit => self.quit_or_confirm(),
         }
@@ -171,6 +172,21 @@ impl ChatState {
                 self.show_notice(NoticeLevel::Info, self.texts.get(key));
             }
             _ => self.reject_misused_command("/hold", argument),
+        }
+    }
+
+    /// Takes the file changes of a run back: of the named one, else of the newest run that changed files.
+    fn run_undo_command(&mut self, argument: &str) {
+        let run = match argument {
+            "" => self.transcript.newest_run_with_diffs(),
+            id => RunId::parse(id).ok(),
+        };
+        match run {
+            Some(run) => self.effects.push(ChatEffect::UndoRun(run)),
+            None if argument.is_empty() => {
+                self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.nothing_to_undo"));
+            }
+            None => self.reject_misused_command("/undo", argument),
         }
     }
 

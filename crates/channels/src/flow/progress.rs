@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::live_run::{Follower, LiveRun, RunProgress};
+use quell_kernel::channel::tool_notice::{call_notice, diff_notice};
 use quell_protocol::event::EventKind;
 use quell_protocol::{RunId, Verdict};
 use quell_store::{ChannelStore, PendingReply};
@@ -177,15 +178,22 @@ impl ProgressView<'_> {
             EventKind::TextDelta { text } => draft_text.append_delta(&text),
             EventKind::StepStarted { .. } => draft_text.is_new_step = true,
             EventKind::Snapshot { text, .. } => (draft_text.text, draft_text.is_new_step) = (text, false),
-            EventKind::ToolStarted { tool, arguments, .. } if self.reply.target.channel.config.show_tool_calls => {
-                let (ReplyTarget { channel, address, .. }, text) =
-                    (&self.reply.target, texts::tool_notice_text(&tool, &arguments));
-                channel.notices.push(NoticePriority::Tool, address, text);
-            }
+            EventKind::ToolStarted { tool, arguments, .. } => self.notify_tool(|| Some(call_notice(&tool, &arguments))),
+            EventKind::ToolEnded { diff: Some(diff), .. } => self.notify_tool(|| diff_notice(&diff)),
             EventKind::ApprovalRequested { id, .. } if self.shows_approval(&id) => {
                 show_approval(&self.reply.channels, &self.reply.target, &id);
             }
             _ => {}
+        }
+    }
+
+    /// Sends a notice about a tool call, where the channel shows them.
+    fn notify_tool(&self, text: impl FnOnce() -> Option<String>) {
+        let ReplyTarget { channel, address, .. } = &self.reply.target;
+        if channel.config.show_tool_calls
+            && let Some(text) = text()
+        {
+            channel.notices.push(NoticePriority::Tool, address, text);
         }
     }
 

@@ -458,12 +458,6 @@ pub(super) fn draft_ending_text(verdict: &Verdict) -> ChatText {
     }
 }
 
-pub(super) fn tool_notice_text(tool: &str, arguments: &serde_json::Value) -> String {
-    let shown = ["command", "query", "path", "url"].iter().find_map(|key| arguments.get(key)?.as_str());
-    let shown = shown.map_or_else(|| arguments.to_string(), str::to_owned);
-    format!("🔧 `{tool}`: {}", one_line(&shown, 200))
-}
-
 #[cfg(test)]
 mod tests {
     use quell_protocol::receipt::{Instant, Rung, TurnRecord, Usage};

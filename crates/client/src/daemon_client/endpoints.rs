@@ -385,7 +385,7 @@ impl DaemonClient {
     ///
     /// # Cancel safety
     /// If dropped, they may have been taken back.
-    pub(crate) async fn undo_run(&self, run: &RunId, request: UndoRequest) -> Result<UndoReport, ClientError> {
+    pub async fn undo_run(&self, run: &RunId, request: UndoRequest) -> Result<UndoReport, ClientError> {
         self.post_json(&["api", "runs", run.as_str(), "undo"], &request).await
     }
 

@@ -226,4 +226,4 @@ impl RunEventFollower {
 
 const KNOWN_EVENTS: &str = "\
     run.queued run.started step.started text.delta thinking.delta tool.waiting tool.started \
-    tool.output tool.ended approval.requested approval.updated approval.resolved context.compacted model.retry model.fallback run.snapshot run.ending run.ended usage";
+    tool.output tool.ended approval.requested approval.updated approval.resolved context.compacted model.retry model.search model.fallback run.snapshot run.ending run.ended usage";

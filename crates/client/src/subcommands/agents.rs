@@ -106,7 +106,7 @@ async fn print_agent(cx: &mut SubcommandContext<'_>, id: &AgentId) -> Subcommand
     }
     let row = &agent.row;
     let mark = if row.default { " (default)" } else { "" };
-    let head = format!("{}{mark} · {}", row.id, one_line(&row.model, 80));
+    let head = format!("{}{mark} · {}", row.id, one_line(&chain_text(&row.model, &row.models), 200));
     let state = cell_text(cx.io.output.stdout(), &compute_cell(row.compute_status));
     let head = cx.io.output.stdout().apply_style(OutputStyle::Strong, &head);
     cx.io.output.print_line(&format!("{head} · {state}"))?;
@@ -125,6 +125,11 @@ async fn print_agent(cx: &mut SubcommandContext<'_>, id: &AgentId) -> Subcommand
         cx.io.output.print_line(&format!("active: run {run} · stop it with `quell stop {run}`"))?;
     }
     Ok(())
+}
+
+/// The models in their order. An older daemon names only the first.
+fn chain_text(first: &str, models: &[String]) -> String {
+    if models.len() > 1 { models.join(", then ") } else { first.to_owned() }
 }
 
 fn spend_text(spend: &Spend) -> String {
@@ -180,7 +185,7 @@ fn push_tree_rows(node: &AgentNode, own: &str, below: &str, branches: TreeBranch
     let runs = if node.active_runs.is_empty() { String::new() } else { node.active_runs.len().to_string() };
     rows.push([
         CliTableCell::from(format!("{own}{}{mark}", node.id)),
-        CliTableCell::truncated(&node.model, 40),
+        CliTableCell::truncated(&chain_text(&node.model, &node.models), 60),
         CliTableCell::truncated(node.role.as_deref().unwrap_or_default(), 40),
         compute_cell(node.compute_status),
         CliTableCell::from(runs),
@@ -197,7 +202,7 @@ fn agent_row(depth: usize, agent: &AgentRow) -> [CliTableCell; 5] {
     let runs = if agent.active_runs.is_empty() { String::new() } else { agent.active_runs.len().to_string() };
     [
         CliTableCell::from(format!("{}{}{mark}", "· ".repeat(depth), agent.id)),
-        CliTableCell::truncated(&agent.model, 40),
+        CliTableCell::truncated(&chain_text(&agent.model, &agent.models), 60),
         CliTableCell::truncated(agent.role.as_deref().unwrap_or_default(), 40),
         compute_cell(agent.compute_status),
         CliTableCell::from(runs),

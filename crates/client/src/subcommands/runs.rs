@@ -4,13 +4,18 @@ use jiff::Timestamp;
 use quell_protocol::api::RunView;
 use quell_protocol::{RunId, SessionKey, Verdict};
 
+use super::diff::print_diff;
 use super::table::{cell_text, run_state_cell, runs_table};
 use super::{Exit, SubcommandContext, SubcommandResult, watch};
-use crate::daemon_client::{ClientRunFilter, DaemonClient};
+use crate::daemon_client::{ClientError, ClientRunFilter, DaemonClient};
 use crate::receipt_chart::receipt_chart;
 use crate::receipt_line::{amendment_lines, receipt_line};
 use crate::term::{CliOutputStream, CommandIo, OutputStyle};
 use crate::text_format::{format_count, one_line, relative_age, strip_terminal_controls};
+
+/// How far back the turn of a run is looked for.
+const HISTORY_PAGE_TURNS: u32 = 50;
+const MAX_HISTORY_PAGES: usize = 20;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  quell runs\n  quell runs list --all --json\n  \
@@ -34,7 +39,7 @@ enum RunsSubcommand {
         #[arg(long, value_name = "KEY")]
         session: Option<SessionKey>,
     },
-    /// Show a run: its details and its receipt as a chart
+    /// Show a run: its details, its receipt as a chart, and its changes of files
     Show {
         /// The run's id
         #[arg(value_name = "RUN")]
@@ -86,7 +91,36 @@ async fn print_run(cx: &mut SubcommandContext<'_>, run: &RunId) -> SubcommandRes
     for line in run_description(&view, cx.io.output.stdout(), Timestamp::now()) {
         cx.io.output.print_line(&line)?;
     }
+    for diff in file_diffs(cx.client, &view).await? {
+        cx.io.output.print_line("")?;
+        print_diff(cx, &diff)?;
+    }
     Ok(())
+}
+
+/// The diffs of the run's file changes, in order. They are in the history, once the run has ended.
+async fn file_diffs(client: &DaemonClient, run: &RunView) -> SubcommandResult<Vec<String>> {
+    let (mut diffs, mut cursor) = (Vec::new(), None);
+    let pages = if run.receipt.is_some() { MAX_HISTORY_PAGES } else { 0 };
+    for _ in 0..pages {
+        let page = match client.get_history_page(&run.session_key, HISTORY_PAGE_TURNS, cursor.as_deref()).await {
+            // The session may be deleted, or its history not readable.
+            Err(ClientError::Refused(_)) => return Ok(Vec::new()),
+            page => page?,
+        };
+        let of_run = page.items.into_iter().filter(|message| message.run_id.as_ref() == Some(&run.run_id));
+        let mut is_found = false;
+        for message in of_run {
+            is_found = true;
+            diffs.extend(message.diff);
+        }
+        cursor = page.next_cursor;
+        // A page holds whole turns.
+        if is_found || cursor.is_none() {
+            break;
+        }
+    }
+    Ok(diffs)
 }
 
 fn run_description(run: &RunView, stream: &CliOutputStream, now: Timestamp) -> Vec<String> {

@@ -8,6 +8,7 @@ use quell_protocol::api::{HistoryMessage, SessionRow, SharingRequest};
 use quell_protocol::session::{SessionView, Setting, SettingSource};
 use serde_json::json;
 
+use super::diff::print_diff;
 use super::table::{CliTableCell, cell_text, verdict_cell};
 use super::{Exit, SubcommandContext, SubcommandResult, archive};
 use crate::daemon_client::DaemonClient;
@@ -195,13 +196,8 @@ fn print_history_message(
         };
         cx.io.output.print_line(text.trim_end())?;
     }
-    for line in message.diff.iter().flat_map(|diff| diff.lines()) {
-        let style = match line.as_bytes().first() {
-            Some(b'+') if !line.starts_with("+++ ") => OutputStyle::Done,
-            Some(b'-') if !line.starts_with("--- ") => OutputStyle::Failure,
-            _ => OutputStyle::Quiet,
-        };
-        cx.print_styled(style, &strip_terminal_controls(line))?;
+    if let Some(diff) = &message.diff {
+        print_diff(cx, diff)?;
     }
     for call in &message.calls {
         let arguments = one_line(&call.arguments.to_string(), 100);

@@ -1,14 +1,16 @@
 //! Summarise old turns with the model when a request would exceed the context window. From this turn on the summary
-//! replaces them. The call is like any other model call: raced, in the ledger, counted.
+//! replaces them. The call is like any other model call: raced, in the ledger, counted, and answered by the next model of
+//! the chain if a provider fails.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_kernel::model_chain::AnswerProgress;
 use quell_kernel::prompt;
 use quell_kernel::registry::RunPhase;
 use quell_kernel::turn::{Compaction, Turn, TurnDraft, is_blank, newest_that_fit, turns_to_summarise};
-use quell_llm::{ModelCallRequest, ModelError, ModelSink};
+use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelSink};
 use quell_protocol::Usage;
 use quell_scope::{Cancelled, Interrupted, Point};
 
@@ -121,7 +123,33 @@ impl AgentLoop<'_> {
             None => SUMMARY_INSTRUCTION.to_owned(),
         };
         let request = TurnDraft::new(self.run_id.clone(), instruction);
-        let conversation = self.build_conversation(SUMMARY_SYSTEM_PROMPT, old_turns, &request, None);
+        let answer = loop {
+            let mut sink = SummarySink { writer: &self.writer, answer: AnswerProgress::NotBegun };
+            // waits: with the scope, in `call_for_summary`.
+            let interrupted = match self.call_for_summary(old_turns, &request, &mut sink).await {
+                Ok(answer) => break answer,
+                Err(interrupted) => interrupted,
+            };
+            let error = interrupted.into_failure()?;
+            if !self.switch_model(&error, sink.answer)? {
+                return Err(Interrupted::Failed(error.to_string()));
+            }
+        };
+        match (find_unusable_answer(&answer), answer.message.text()) {
+            (Some(unusable), _) => Err(Interrupted::Failed(format!("the model {}", unusable.problem))),
+            (None, summary) if is_blank(&summary) => Err(Interrupted::Failed("the model gave no summary".to_owned())),
+            (None, summary) => Ok(summary),
+        }
+    }
+
+    /// Asks the model in use for a summary.
+    async fn call_for_summary(
+        &self,
+        old_turns: &[Arc<Turn>],
+        request: &TurnDraft,
+        sink: &mut SummarySink<'_>,
+    ) -> Result<ModelAnswer, Interrupted<ModelError>> {
+        let conversation = self.build_conversation(SUMMARY_SYSTEM_PROMPT, old_turns, request, None);
         // waits: for servers that start, with the scope.
         let tools = self.available_tools().await?;
         let request = ModelCallRequest {
@@ -133,22 +161,18 @@ impl AgentLoop<'_> {
             temperature: self.agent.config.temperature,
             max_tokens: self.agent.config.max_tokens,
             thinking: None,
+            // As in the calls whose searches are in the history.
+            web_search: self.searches_web(),
         };
         self.check_daily_limit()?;
         self.control.set_phase(RunPhase::Waiting);
-        let answer = self.model().call(&request, self.scope, &mut SummarySink { writer: &self.writer }).await;
+        let answer = self.model().call(&request, self.scope, sink).await;
         self.control.set_phase(RunPhase::Processing);
         self.scope.check(Point::Compaction)?;
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(ModelError::Cancelled) => return Err(Interrupted::Cancelled),
-            Err(error) => return Err(Interrupted::Failed(error.to_string())),
-        };
-        match (find_unusable_answer(&answer), answer.message.text()) {
-            (Some(unusable), _) => Err(Interrupted::Failed(format!("the model {}", unusable.problem))),
-            (None, summary) if is_blank(&summary) => Err(Interrupted::Failed("the model gave no summary".to_owned())),
-            (None, summary) => Ok(summary),
-        }
+        answer.map_err(|error| match error {
+            ModelError::Cancelled => Interrupted::Cancelled,
+            error => Interrupted::Failed(error),
+        })
     }
 }
 
@@ -181,12 +205,17 @@ impl RequestSizes {
 /// Counts usage and emits no text: a summary is not part of the answer.
 struct SummarySink<'a> {
     writer: &'a RunWriter,
+    answer: AnswerProgress,
 }
 
 impl ModelSink for SummarySink<'_> {
     fn on_text_delta(&mut self, _: &str) {}
 
     fn on_thinking_delta(&mut self, _: &str) {}
+
+    fn on_answer_begun(&mut self) {
+        self.answer = AnswerProgress::Begun;
+    }
 
     fn on_retry(&mut self, attempt: u32, delay: Duration, why: &str) {
         tracing::info!(attempt, delay_ms = delay.as_secs_f64() * 1000.0, why, "summary is retried");

@@ -33,6 +33,17 @@ pub fn thinking_unsupported() -> String {
     format!("only providers of kind {} are asked for thinking", names.join(" or "))
 }
 
+/// The error for an agent whose provider cannot search the web by itself.
+pub fn web_search_unsupported() -> String {
+    let kinds = ProviderKind::all().filter(|kind| kind.has_web_search());
+    let names: Vec<String> = kinds.map(|kind| format!("\"{}\"", kind.name())).collect();
+    format!(
+        "only providers of kind {} search the web by themselves; use a model of one first, leave web_search out, or add an MCP \
+         server that searches",
+        names.join(" or ")
+    )
+}
+
 /// One agent: a model, a prompt, tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -71,6 +82,9 @@ pub struct AgentConfig {
     /// Tokens of each answer that may be used for thinking, at least 1024 and fewer than `max_tokens`; only for models
     /// of providers of kind `anthropic`. No thinking if absent.
     pub thinking_tokens: Option<u32>,
+    /// Whether the provider may search the web by itself for the model; for kinds `openai-responses` and `gemini`. Models
+    /// of a list that cannot do so go without.
+    pub web_search: bool,
     /// Whether the model accepts images. If false, images are left out of the messages of users.
     pub vision: bool,
     /// Language of answers, such as `en-US`; the model's choice if absent.
@@ -285,6 +299,7 @@ impl Default for AgentConfig {
             window_tokens: 128_000,
             thinking: None,
             thinking_tokens: None,
+            web_search: false,
             vision: false,
             language: None,
             workdir: None,

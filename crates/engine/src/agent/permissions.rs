@@ -25,7 +25,8 @@ impl Agent {
         };
         let (tools, servers, approvals) = (config.tools.clone(), config.mcp.clone(), config.approvals.clone());
         let (approval_quorum, sandbox, own_model) = (config.approval_quorum, self.sandbox.clone(), self.own_model);
-        RunPermissions { tools, servers, approvals, approval_quorum, isolation, sandbox, own_model }
+        let web_search = config.web_search;
+        RunPermissions { tools, servers, approvals, approval_quorum, isolation, sandbox, web_search, own_model }
     }
 
     /// False where it would run as the user of the daemon, and the run that starts it does not.
@@ -38,7 +39,7 @@ impl Agent {
     /// work may need its files.
     #[must_use]
     pub fn restricted_to(&self, max_permissions: &RunPermissions) -> Self {
-        let RunPermissions { tools, servers, approvals, approval_quorum, isolation, sandbox, own_model } =
+        let RunPermissions { tools, servers, approvals, approval_quorum, isolation, sandbox, web_search, own_model } =
             self.permissions().restricted_by(max_permissions);
         let isolate = match isolation {
             Isolation::None => Isolate::None,
@@ -52,7 +53,8 @@ impl Agent {
             ..AgentFacts::default()
         };
         let tool_specs = tool_specs(&tools, &facts).into();
-        let config = AgentConfig { tools, mcp: servers, approvals, approval_quorum, isolate, ..self.config.clone() };
+        let config =
+            AgentConfig { tools, mcp: servers, approvals, approval_quorum, isolate, web_search, ..self.config.clone() };
         Self { config, tool_specs, sandbox, own_model, ..self.clone() }
     }
 }

@@ -196,6 +196,7 @@ impl Engine {
             AgentRow {
                 id: agent.id.clone(),
                 model: agent.config.model.first().to_owned(),
+                models: agent.config.model.names().map(str::to_owned).collect(),
                 parent: agent.config.parent.clone(),
                 children: tree.children(&agent.id).iter().map(|id| (*id).clone()).collect(),
                 role: agent.config.role.clone(),
@@ -289,6 +290,7 @@ impl Engine {
             id: agent.id.clone(),
             role: agent.config.role.clone(),
             model: agent.config.model.first().to_owned(),
+            models: agent.config.model.names().map(str::to_owned).collect(),
             compute_status,
             active_runs,
             default: agent.id == self.agent_registry().default_agent(),

@@ -12,7 +12,7 @@ use quell_mcp::server_of_tool;
 use quell_protocol::api::RunView;
 use quell_protocol::audit::Action;
 use quell_protocol::undo::{UndoReport, UndoneChange, UndoneFile};
-use quell_protocol::{CallEnd, ErrorCode, RunId};
+use quell_protocol::{CallEnd, ErrorCode, NodeName, RunId};
 use quell_scope::{Point, Scope};
 use quell_store::{StoreError, StoredFileChange};
 use quell_tools::{RestoredFile, UndoPlace, WorkdirGuard};
@@ -52,6 +52,11 @@ pub enum UndoError {
         list_files(.0)
     )]
     FilesChanged(Vec<String>),
+    #[error(
+        "nothing was undone, because the files of the run {run} are on the node {node}, which is not in the cluster now; start \
+         it again, and then repeat the undo"
+    )]
+    OtherNode { run: RunId, node: NodeName },
     #[error("the undo stopped at {path}: {problem}; {done} files were put back before; correct that and undo again")]
     Unfinished { path: String, problem: String, done: usize },
     #[error(transparent)]
@@ -67,6 +72,7 @@ impl UndoError {
             Self::RunActive(_) | Self::OtherRunActive(_) => ErrorCode::Busy,
             Self::AlreadyUndone(_) => ErrorCode::Conflict,
             Self::FilesChanged(_) => ErrorCode::FilesChanged,
+            Self::OtherNode { .. } => ErrorCode::NodeUnreachable,
             Self::Unfinished { .. } => ErrorCode::Internal,
             Self::Session(_) => ErrorCode::Forbidden,
             Self::Store(_) => ErrorCode::StoreUnavailable,
@@ -105,6 +111,7 @@ impl Engine {
     /// Safe: it goes on in a task of the engine.
     pub async fn undo_run(&self, caller: &Caller, id: &RunId, force: UndoForce) -> Result<UndoReport, UndoError> {
         let run = self.find_run(id).await?.ok_or_else(|| UndoError::UnknownRun(id.clone()))?;
+        self.refresh_owner(&run.session_key).await?;
         self.check_owner(caller, &run.session_key)?;
         let (engine, by) = (self.clone(), caller.clone());
         let done = self.run_detached(async move { engine.undo_run_as(&by, &run, force).await });
@@ -112,7 +119,14 @@ impl Engine {
     }
 
     async fn undo_run_as(&self, caller: &Caller, run: &RunView, force: UndoForce) -> Result<UndoReport, UndoError> {
-        let places = self.changed_places(run).await?;
+        let rows = self.changed_rows(run).await?;
+        let node = node_of(&rows).cloned();
+        let places = changed_places(rows)?;
+        if let (Some(node), Some(cluster)) = (node, self.cluster())
+            && node != *cluster.node()
+        {
+            return Err(UndoError::OtherNode { run: run.run_id.clone(), node });
+        }
         let workdirs: BTreeSet<PathBuf> = places.iter().map(|place| place.place.workdir.clone()).collect();
         // Twice: an active run is not waited for, and one that began during the wait for the locks is seen, too.
         self.check_no_run_is_active(run, &workdirs)?;
@@ -144,27 +158,20 @@ impl Engine {
         Ok(report)
     }
 
-    /// The changes of the run and its sub-runs that were not undone, by file.
-    async fn changed_places(&self, run: &RunView) -> Result<Vec<ChangedPlace>, UndoError> {
+    /// The node of the cluster that has the files which the run has changed; `None` if no node was noted.
+    ///
+    /// # Errors
+    /// The store's error.
+    pub async fn find_node_of_changes(&self, run: &RunView) -> Result<Option<NodeName>, StoreError> {
+        Ok(node_of(&self.changed_rows(run).await?).cloned())
+    }
+
+    /// All changes of the run and its sub-runs, in order.
+    async fn changed_rows(&self, run: &RunView) -> Result<Vec<StoredFileChange>, StoreError> {
         let root = self.root_of(run).await?;
         let mut changes = self.inner().store.file_changes().list_tree(root).await?;
         changes.retain(|row| row.change.lineage.contains(&run.run_id));
-        let undone_at = changes.iter().find_map(|row| row.undone_at.clone());
-        changes.retain(|row| row.undone_at.is_none());
-        if let Some(at) = undone_at.filter(|_| changes.is_empty()) {
-            return Err(UndoError::AlreadyUndone(at));
-        }
-        let mut places: BTreeMap<(String, String), ChangedPlace> = BTreeMap::new();
-        for row in changes {
-            let key = (row.change.workdir.clone(), row.change.path.clone());
-            let place = UndoPlace {
-                workdir: row.change.workdir.clone().into(),
-                path: row.change.path.clone().into(),
-                owner: row.change.owner,
-            };
-            places.entry(key).or_insert(ChangedPlace { place, changes: Vec::new() }).changes.push(row);
-        }
-        Ok(places.into_values().collect())
+        Ok(changes)
     }
 
     async fn root_of(&self, run: &RunView) -> Result<RunId, StoreError> {
@@ -284,6 +291,31 @@ impl Engine {
         }
         Ok(counts.into_iter().map(|(about, count)| format!("{about}: {count}")).collect())
     }
+}
+
+/// All files of a run are on one node: its session and its sub-runs do not move while it works.
+fn node_of(changes: &[StoredFileChange]) -> Option<&NodeName> {
+    changes.iter().find_map(|row| row.change.node.as_ref())
+}
+
+/// The changes that were not undone, by file.
+fn changed_places(mut changes: Vec<StoredFileChange>) -> Result<Vec<ChangedPlace>, UndoError> {
+    let undone_at = changes.iter().find_map(|row| row.undone_at.clone());
+    changes.retain(|row| row.undone_at.is_none());
+    if let Some(at) = undone_at.filter(|_| changes.is_empty()) {
+        return Err(UndoError::AlreadyUndone(at));
+    }
+    let mut places: BTreeMap<(String, String), ChangedPlace> = BTreeMap::new();
+    for row in changes {
+        let key = (row.change.workdir.clone(), row.change.path.clone());
+        let place = UndoPlace {
+            workdir: row.change.workdir.clone().into(),
+            path: row.change.path.clone().into(),
+            owner: row.change.owner,
+        };
+        places.entry(key).or_insert(ChangedPlace { place, changes: Vec::new() }).changes.push(row);
+    }
+    Ok(places.into_values().collect())
 }
 
 fn hashed_change(row: &StoredFileChange) -> HashedChange {

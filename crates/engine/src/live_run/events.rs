@@ -119,6 +119,7 @@ fn event_bytes(event: &RunEvent) -> usize {
         }
         EventKind::ToolEnded { output, diff, .. } => output.len() + diff.as_ref().map_or(0, String::len),
         EventKind::ToolStarted { tool, .. } | EventKind::ToolWaiting { tool, .. } => tool.len() + 256,
+        EventKind::ModelSearch { query } => query.len(),
         EventKind::ModelRetry { reason, .. } | EventKind::ModelFallback { reason, .. } => reason.len(),
         EventKind::Snapshot { text, thinking, .. } => text.len() + thinking.len(),
         EventKind::Ended { receipt, text, .. } => {

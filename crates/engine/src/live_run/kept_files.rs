@@ -4,12 +4,23 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use quell_protocol::RunId;
+use quell_protocol::{NodeName, RunId};
 use quell_store::{FileBefore, FileChange};
 use quell_tools::ChangedFile;
 
 /// Bytes of contents that are kept for one run.
 const MAX_KEPT_BYTES: usize = 16 * 1024 * 1024;
+
+/// Which run changes files, where and when.
+#[derive(Debug)]
+pub struct ChangeOrigin<'a> {
+    /// The run and those above it; the root comes first.
+    pub lineage: &'a [RunId],
+    /// This node, in a cluster.
+    pub node: Option<&'a NodeName>,
+    /// RFC 3339.
+    pub at: String,
+}
 
 /// The files of one run whose contents are stored.
 #[derive(Debug, Default)]
@@ -23,7 +34,7 @@ struct KeptFilesState {
 
 impl KeptFiles {
     /// The rows to store. The content of a file is kept once, as long as there is room.
-    pub fn rows(&self, files: Vec<ChangedFile>, lineage: &[RunId], at: &str) -> Vec<FileChange> {
+    pub fn rows(&self, files: Vec<ChangedFile>, origin: &ChangeOrigin<'_>) -> Vec<FileChange> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = state.bytes;
         let row = |file: ChangedFile| {
@@ -35,11 +46,12 @@ impl KeptFiles {
                 FileBefore { sha256: before.sha256, mode: before.mode, content }
             });
             FileChange {
-                lineage: lineage.to_vec(),
+                lineage: origin.lineage.to_vec(),
                 workdir: file.workdir.to_string_lossy().into_owned(),
                 path: file.path.to_string_lossy().into_owned(),
                 owner: file.owner,
-                at: at.to_owned(),
+                node: origin.node.cloned(),
+                at: origin.at.clone(),
                 before,
                 after_sha256: file.after_sha256,
             }
@@ -82,14 +94,15 @@ mod tests {
     #[test]
     fn the_first_content_of_a_file_is_kept_within_the_limit() {
         let (files, lineage) = (KeptFiles::default(), [RunId::parse("r").unwrap()]);
+        let origin = ChangeOrigin { lineage: &lineage, node: None, at: "2026".into() };
         let store = |changed: Vec<ChangedFile>| {
-            let rows = files.rows(changed, &lineage, "2026");
+            let rows = files.rows(changed, &origin);
             files.mark_stored(&rows);
             kept(&rows)
         };
         assert_eq!(store(vec![file("a", Some(10)), file("new", None)]), [Some(10), None]);
         assert_eq!(store(vec![file("a", Some(20)), file("new", Some(5))]), [None, None], "they are known");
-        assert_eq!(kept(&files.rows(vec![file("b", Some(7))], &lineage, "2026")), [Some(7)]);
+        assert_eq!(kept(&files.rows(vec![file("b", Some(7))], &origin)), [Some(7)]);
         assert_eq!(store(vec![file("b", Some(7))]), [Some(7)], "what was not stored is kept the next time");
         let most = MAX_KEPT_BYTES - 17;
         assert_eq!(

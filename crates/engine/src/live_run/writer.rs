@@ -100,6 +100,13 @@ impl RunWriter {
         });
     }
 
+    /// Reports what the provider has searched for. Dropped once the stream is closed.
+    pub fn report_web_search(&self, query: &str) {
+        let _ = self.write_if_open(|live_run, state| {
+            live_run.emit_event(state, EventKind::ModelSearch { query: query.to_owned() });
+        });
+    }
+
     /// Reports that another model takes over; its provider bills what the run uses from now on.
     ///
     /// # Errors

@@ -1,8 +1,9 @@
 //! Run memory consolidation as a background task, not as a run (row D12 in `docs/design/requirements.md`). After an
-//! answer, the run's model is asked what is worth remembering, and the result is saved as notes. The task has a scope
+//! answer, the agent's models are asked what is worth remembering, and the result is saved as notes. The task has a scope
 //! of its own: nothing waits for it, and every stop that covers the run ends it. Its usage belongs to no run, and
 //! counts towards the agent's daily limit.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use quell_kernel::memory::consolidation::{
     CATEGORY_DAILY, ConsolidationInput, ConsolidationSummary, INSTRUCTION, SYSTEM_PROMPT,
 };
 use quell_kernel::memory::{CATEGORY_CORE, generate_note_key};
+use quell_kernel::model_chain::{AnswerProgress, next_model};
 use quell_kernel::prompt::{Prompt, Vision};
 use quell_kernel::turn::TurnDraft;
-use quell_llm::{ModelCallRequest, ModelSink};
+use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSink};
 use quell_protocol::Usage;
 use quell_scope::{Interrupted, Point, Release, Scope};
 use quell_tools::background::{BackgroundTaskGuard, RunIdentity};
@@ -25,7 +27,7 @@ use tokio::time::sleep;
 use super::{RunTable, run_metrics};
 use crate::agent::{Agent, unusable_answer_reason};
 use crate::channel_origin::ChannelOrigin;
-use crate::live_run::LiveRun;
+use crate::live_run::{BillingInfo, LiveRun};
 use crate::memory::{Note, SaveNoteOutcome, note_scope_of_message};
 
 /// Longer requests would block other consolidations that wait for a permit.
@@ -90,10 +92,64 @@ impl Consolidation<'_> {
         exchange: &ConsolidationInput,
         usage: &mut ConsolidationUsage,
     ) -> Result<ConsolidationSummary, Interrupted<String>> {
+        let mut calls = pin!(self.ask_models(exchange, usage));
+        let answer = tokio::select! {
+            biased;
+            // The models are called with the scope.
+            answer = &mut calls => answer?,
+            () = sleep(MODEL_TIMEOUT) => {
+                // Cancel the call as a stop would, so that its usage until now is counted.
+                self.scope.cancel();
+                // waits: the call was cancelled.
+                let _cancelled = calls.await;
+                return Err(Interrupted::Failed(format!("the model took more than {} s", MODEL_TIMEOUT.as_secs())));
+            }
+        };
+        if let Some(problem) = unusable_answer_reason(&answer) {
+            return Err(Interrupted::Failed(format!("the model {problem}")));
+        }
+        ConsolidationSummary::parse(&answer.message.text()).map_err(Interrupted::Failed)
+    }
+
+    /// Asks the first model of the agent, and the next one of its chain when a provider has failed.
+    async fn ask_models(
+        &self,
+        exchange: &ConsolidationInput,
+        usage: &mut ConsolidationUsage,
+    ) -> Result<ModelAnswer, Interrupted<String>> {
+        let length = self.agent.fallbacks.len() + 1;
+        let mut in_use = 0_usize;
+        loop {
+            let fallback = in_use.checked_sub(1).and_then(|place| self.agent.fallbacks.get(place));
+            let model = fallback.unwrap_or(&self.agent.model);
+            let first_provider = self.agent.billing_info().provider;
+            usage.begin_model(fallback.map_or(first_provider, |model| model.provider_name().to_owned()));
+            // waits: the model is called with the scope.
+            let answer = self.ask_model(model, exchange, usage).await;
+            self.scope.check(Point::AfterModel)?;
+            let error = match answer {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let Some(next) = next_model(in_use, length, error.provider_failure(), usage.answer) else {
+                return Err(Interrupted::Failed(error.to_string()));
+            };
+            self.scope.check(Point::ModelFallback)?;
+            tracing::warn!(run = %self.live_run.id(), from = model.name(), %error, "another model consolidates an answer");
+            in_use = next;
+        }
+    }
+
+    async fn ask_model(
+        &self,
+        model: &ModelHandle,
+        exchange: &ConsolidationInput,
+        usage: &mut ConsolidationUsage,
+    ) -> Result<ModelAnswer, ModelError> {
         let Self { live_run, agent, scope, .. } = *self;
         let draft = TurnDraft::new(live_run.id().clone(), INSTRUCTION.to_owned());
         let prompt = Prompt {
-            model: agent.model.name(),
+            model: model.name(),
             system: SYSTEM_PROMPT,
             turns: &[],
             draft: Some(&draft),
@@ -101,7 +157,7 @@ impl Consolidation<'_> {
             time_zone: None,
             vision: Vision::TextOnly,
         };
-        let conversation = agent.model.encode_conversation(&prompt);
+        let conversation = model.encode_conversation(&prompt);
         let request = ModelCallRequest {
             run: live_run.id(),
             agent: &agent.id,
@@ -110,26 +166,10 @@ impl Consolidation<'_> {
             temperature: agent.config.temperature,
             max_tokens: agent.config.max_tokens,
             thinking: None,
+            web_search: false,
         };
-        let mut call = pin!(agent.model.call(&request, scope, usage));
-        let answer = tokio::select! {
-            biased;
-            // The model is called with the scope.
-            answer = &mut call => answer,
-            () = sleep(MODEL_TIMEOUT) => {
-                // Cancel the call as a stop would, so that its usage until now is counted.
-                scope.cancel();
-                // waits: the call was cancelled.
-                let _cancelled = call.await;
-                return Err(Interrupted::Failed(format!("the model took more than {} s", MODEL_TIMEOUT.as_secs())));
-            }
-        };
-        scope.check(Point::AfterModel)?;
-        let answer = answer.map_err(|error| Interrupted::Failed(error.to_string()))?;
-        if let Some(problem) = unusable_answer_reason(&answer) {
-            return Err(Interrupted::Failed(format!("the model {problem}")));
-        }
-        ConsolidationSummary::parse(&answer.message.text()).map_err(Interrupted::Failed)
+        // waits: the model is called with the scope.
+        model.call(&request, scope, usage).await
     }
 
     async fn save_summary(&self, summary: ConsolidationSummary) -> Result<(), Interrupted<String>> {
@@ -168,7 +208,7 @@ async fn run_consolidation_task(
     agent: Arc<Agent>,
     exchange: ConsolidationInput,
 ) {
-    let mut consolidation_usage = ConsolidationUsage::default();
+    let mut consolidation_usage = ConsolidationUsage::new();
     let consolidation = Consolidation { runs: &runs, live_run: &live_run, agent: &agent, scope: task.scope() };
     let work = consolidation.run(&exchange, &mut consolidation_usage);
     let ended_how = match AssertUnwindSafe(work).catch_unwind().await {
@@ -184,8 +224,12 @@ async fn run_consolidation_task(
         }
     };
     task.close(ended_how).await;
-    let usage = consolidation_usage.total();
-    run_metrics::count_usage(&agent.billing_info(), usage);
+    consolidation_usage.settle_call(consolidation_usage.in_flight);
+    let price = agent.billing_info().price;
+    for (provider, usage) in &consolidation_usage.counted {
+        run_metrics::count_usage(&BillingInfo { provider: provider.clone(), price }, *usage);
+    }
+    let usage = consolidation_usage.counted.values().copied().fold(Usage::default(), add_usage);
     if usage != Usage::default()
         && let Err(error) = runs.charge_usage(&agent.id, usage).await
     {
@@ -194,21 +238,34 @@ async fn run_consolidation_task(
 }
 
 /// Usage of the calls of one consolidation: as the provider counted it, else as estimated.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ConsolidationUsage {
-    counted: Usage,
+    /// By the provider that bills it.
+    counted: BTreeMap<String, Usage>,
+    /// The provider of the model in use.
+    provider: String,
     in_flight: Usage,
+    answer: AnswerProgress,
 }
 
 impl ConsolidationUsage {
-    fn total(&self) -> Usage {
-        add_usage(self.counted, self.in_flight)
+    fn new() -> Self {
+        let (counted, provider, in_flight) = (BTreeMap::new(), String::new(), Usage::default());
+        Self { counted, provider, in_flight, answer: AnswerProgress::NotBegun }
+    }
+
+    /// From now on this provider is asked.
+    fn begin_model(&mut self, provider: String) {
+        self.settle_call(self.in_flight);
+        (self.provider, self.answer) = (provider, AnswerProgress::NotBegun);
     }
 
     /// Counts the call in flight with `usage`, in place of its estimate.
     fn settle_call(&mut self, usage: Usage) {
-        self.in_flight = usage;
-        self.counted = self.total();
+        if usage != Usage::default() {
+            let counted = self.counted.entry(self.provider.clone()).or_default();
+            *counted = add_usage(*counted, usage);
+        }
         self.in_flight = Usage::default();
     }
 }
@@ -217,6 +274,10 @@ impl ModelSink for ConsolidationUsage {
     fn on_text_delta(&mut self, _: &str) {}
 
     fn on_thinking_delta(&mut self, _: &str) {}
+
+    fn on_answer_begun(&mut self) {
+        self.answer = AnswerProgress::Begun;
+    }
 
     fn on_retry(&mut self, attempt: u32, delay: Duration, why: &str) {
         tracing::info!(attempt, delay_ms = delay.as_secs_f64() * 1000.0, why, "a consolidation is retried");

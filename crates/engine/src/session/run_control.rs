@@ -19,7 +19,8 @@ use super::{SessionClaim, Sessions};
 use crate::access::is_named_token;
 use crate::agent::{RunControl, SubRunRequest, SubRunSession, sub_run_report};
 use crate::channel_origin::ScheduleCreator;
-use crate::live_run::{LiveRun, RunProgress, RunRequest};
+use crate::cluster::Cluster;
+use crate::live_run::{ChangeOrigin, LiveRun, RunProgress, RunRequest};
 use crate::schedules::ScheduleChangeError;
 
 pub(super) struct SessionRunControl<'a> {
@@ -30,7 +31,9 @@ pub(super) struct SessionRunControl<'a> {
 impl FileBackup for SessionRunControl<'_> {
     fn keep_files(&self, files: Vec<ChangedFile>) -> BackupFuture<'_> {
         let (live_run, clock) = (self.live_run, self.sessions.0.runs.clock());
-        let rows = live_run.kept_files.rows(files, &live_run.lineage(), &clock.rfc3339(clock.now()));
+        let (lineage, node) = (live_run.lineage(), self.sessions.0.cluster.as_ref().map(Cluster::node));
+        let origin = ChangeOrigin { lineage: &lineage, node, at: clock.rfc3339(clock.now()) };
+        let rows = live_run.kept_files.rows(files, &origin);
         let stored = self.sessions.0.runs.store().file_changes().add(live_run.run.id.clone(), rows.clone());
         Box::pin(async move {
             // waits: for the database, raced at `Point::FileBackup`.

@@ -95,7 +95,10 @@ fn render_part(part: &PromptPart<'_>) -> Value {
 fn accepts_thinking(thinking: &Thinking) -> bool {
     match thinking {
         Thinking::Shown { .. } | Thinking::Redacted { .. } => thinking.is_returnable(),
-        Thinking::Open { .. } | Thinking::Item { .. } | Thinking::BlockSignature { .. } => false,
+        Thinking::Open { .. }
+        | Thinking::Item { .. }
+        | Thinking::BlockSignature { .. }
+        | Thinking::WebSearch { .. } => false,
     }
 }
 
@@ -105,7 +108,12 @@ fn render_block(block: &MessageBlock<PromptCall<'_>>) -> Option<Value> {
             json!({"type": "thinking", "thinking": text, "signature": signature})
         }
         MessageBlock::Thinking(Thinking::Redacted { data }) => json!({"type": "redacted_thinking", "data": data}),
-        MessageBlock::Thinking(Thinking::Open { .. } | Thinking::Item { .. } | Thinking::BlockSignature { .. }) => {
+        MessageBlock::Thinking(
+            Thinking::Open { .. }
+            | Thinking::Item { .. }
+            | Thinking::BlockSignature { .. }
+            | Thinking::WebSearch { .. },
+        ) => {
             return None;
         }
         MessageBlock::Text { text } => json!({"type": "text", "text": text}),

@@ -83,6 +83,10 @@ fn render_blocks(message: &ModelMessage<PromptCall<'_>>) -> Vec<Value> {
                 own_signature = Some(signature);
                 continue;
             }
+            MessageBlock::Thinking(Thinking::WebSearch { part }) => {
+                parts.push(part.clone());
+                continue;
+            }
             MessageBlock::Thinking(_) => continue,
             MessageBlock::Text { text } => json!({"text": text}),
             MessageBlock::Call(call) => {
@@ -117,7 +121,11 @@ fn render_result(call: &PromptCall<'_>) -> Value {
 }
 
 fn accepts_thinking(thinking: &Thinking) -> bool {
-    matches!(thinking, Thinking::BlockSignature { .. }) && thinking.is_returnable()
+    match thinking {
+        Thinking::BlockSignature { .. } => thinking.is_returnable(),
+        Thinking::WebSearch { part } => ["toolCall", "toolResponse"].iter().any(|kind| part.get(*kind).is_some()),
+        Thinking::Shown { .. } | Thinking::Open { .. } | Thinking::Redacted { .. } | Thinking::Item { .. } => false,
+    }
 }
 
 /// 1 to 64 letters, digits, `_` and `-`.

@@ -97,7 +97,8 @@ fn open_thinking(thinking: &Thinking) -> Option<&str> {
         Thinking::Shown { .. }
         | Thinking::Redacted { .. }
         | Thinking::Item { .. }
-        | Thinking::BlockSignature { .. } => None,
+        | Thinking::BlockSignature { .. }
+        | Thinking::WebSearch { .. } => None,
     }
 }
 

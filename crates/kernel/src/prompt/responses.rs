@@ -1,6 +1,6 @@
 //! Renders a prompt as the `input` of a request in the format of OpenAI's Responses API.
 //!
-//! The input is a flat list of items: messages, reasoning, calls and their results. Nothing is stored at the provider,
+//! The input is a flat list of items: messages, reasoning, searches of the provider, calls and their results. Nothing is stored at the provider,
 //! so each request holds everything, with the reasoning encrypted.
 
 #[cfg(test)]
@@ -28,26 +28,31 @@ pub struct ResponsesInput {
 pub fn build_input(prompt: &Prompt<'_>) -> ResponsesInput {
     let mut items = Vec::new();
     // The API refuses an item that occurs twice.
-    let mut reasoning_ids = HashSet::new();
+    let mut item_ids = HashSet::new();
     for line in build_lines(prompt, &DialectRules { is_legal_call_id, accepts_thinking }) {
         match line {
             PromptLine::User(parts) => {
                 let content: Vec<Value> = parts.iter().map(render_part).collect();
                 items.push(json!({"type": "message", "role": "user", "content": content}));
             }
-            PromptLine::Assistant(message) => push_assistant(&message, &mut items, &mut reasoning_ids),
+            PromptLine::Assistant(message) => push_assistant(&message, &mut items, &mut item_ids),
         }
     }
     let instructions = if is_blank(prompt.system) { String::new() } else { prompt.system.to_owned() };
     ResponsesInput { instructions, items }
 }
 
-fn push_assistant(message: &ModelMessage<PromptCall<'_>>, items: &mut Vec<Value>, reasoning_ids: &mut HashSet<String>) {
+fn push_assistant(message: &ModelMessage<PromptCall<'_>>, items: &mut Vec<Value>, item_ids: &mut HashSet<String>) {
     for block in &message.blocks {
         match block {
             MessageBlock::Thinking(Thinking::Item { id, summary, encrypted }) => {
-                if reasoning_ids.insert(id.clone()) {
+                if item_ids.insert(id.clone()) {
                     items.push(render_reasoning(id, summary, encrypted));
+                }
+            }
+            MessageBlock::Thinking(Thinking::WebSearch { part }) => {
+                if search_id(part).is_some_and(|id| item_ids.insert(id.to_owned())) {
+                    items.push(part.clone());
                 }
             }
             MessageBlock::Thinking(_) => {}
@@ -93,7 +98,20 @@ fn render_result(call: &PromptCall<'_>) -> Value {
 }
 
 fn accepts_thinking(thinking: &Thinking) -> bool {
-    matches!(thinking, Thinking::Item { .. }) && thinking.is_returnable()
+    match thinking {
+        Thinking::Item { .. } => thinking.is_returnable(),
+        Thinking::WebSearch { part } => search_id(part).is_some(),
+        Thinking::Shown { .. }
+        | Thinking::Open { .. }
+        | Thinking::Redacted { .. }
+        | Thinking::BlockSignature { .. } => false,
+    }
+}
+
+/// The id of a search of this API.
+fn search_id(part: &Value) -> Option<&str> {
+    let id = part.get("id").and_then(Value::as_str)?;
+    (part["type"] == "web_search_call" && !is_blank(id)).then_some(id)
 }
 
 /// The service refuses ids of more than 64 characters.

@@ -266,7 +266,7 @@ fn reasoning_between_two_calls_goes_back_between_them() {
         thinks("end"),
     ];
     let mut turn = draft("run-1", "look");
-    turn.finish_message(from_reader_model(AssistantMessage { model: None, at: None, blocks }));
+    turn.finish_message(from_reader_model(AssistantMessage { blocks, ..AssistantMessage::default() }));
     let messages = anthropic(&[], Some(&turn));
     let block_text = |block: &Value| {
         let fields = ["thinking", "text", "id"].map(|field| block[field].as_str());
@@ -317,6 +317,37 @@ fn open_reasoning_goes_back_with_its_calls_to_its_own_model_alone() {
     };
     assert_eq!(sent_reasoning(READER_MODEL), [json!("hm"), Value::Null]);
     assert_eq!(sent_reasoning("other/model"), [Value::Null, Value::Null]);
+}
+
+/// A provider wants its own searches back, and no other takes them. The links below an answer are for people.
+#[rstest]
+#[case::its_own(READER_MODEL, 1)]
+#[case::of_another_model("other/model", 0)]
+fn a_search_goes_back_to_its_own_model_alone(#[case] model: &str, #[case] kept: usize) {
+    let item = json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "rust"}});
+    let part = json!({"toolCall": {"id": "ts_1", "args": {"queries": ["rust"]}}});
+    let thinking = [&item, &part].map(|part| Thinking::WebSearch { part: part.clone() }).to_vec();
+    let mut message =
+        AssistantMessage { model: Some(model.into()), ..AssistantMessage::new(thinking, "Safe.", vec![]) };
+    message.citations.add("https://cited.example", "A page");
+    let mut turn = draft("run-1", "is it?");
+    turn.finish_message(message);
+    assert_eq!(turn.answer().unwrap(), "Safe.\n\n- [A page](https://cited.example/)");
+    let sealed = seal(turn, &Verdict::Completed, PartialPolicy::Discard);
+    assert_eq!(sealed.final_text().unwrap(), "Safe.\n\n- [A page](https://cited.example/)");
+    assert_eq!(Turn::from_stored(&sealed.to_stored()).unwrap(), sealed);
+    let (turns, next) = ([Arc::new(sealed)], draft("run-2", "sure?"));
+    let prompt = prompt(&turns, Some(&next));
+    let items = responses::build_input(&prompt).items;
+    let contents = gemini::build_contents(&prompt).contents;
+    responses::check_items(&items).unwrap();
+    gemini::check_contents(&contents).unwrap();
+    assert_eq!(items.iter().filter(|sent| **sent == item).count(), kept);
+    assert_eq!(contents[1]["parts"].as_array().unwrap().iter().filter(|sent| **sent == part).count(), kept);
+    for sent in [items, contents].into_iter().chain(render_both(&prompt)) {
+        let sent = Value::Array(sent).to_string();
+        assert!(!sent.contains("cited.example") && sent.matches("rust").count() <= kept, "{sent}");
+    }
 }
 
 #[test]

@@ -10,8 +10,8 @@ use quell_protocol::{CallEnd, CallId, RunId};
 
 use super::output_buffer::{HeadTailBuffer, shorten_result};
 use super::{
-    AnsweredCall, AssistantMessage, CallResult, Compaction, DisplayOnly, MessageBlock, ModelMessage, ToolCall,
-    TurnItem, call_ids, is_blank,
+    AnsweredCall, AssistantMessage, CallResult, Citations, Compaction, DisplayOnly, MessageBlock, ModelMessage,
+    ToolCall, TurnItem, call_ids, is_blank,
 };
 use crate::image::image_sources;
 
@@ -163,6 +163,7 @@ impl TurnDraft {
         if let Some(answer) = last.filter(|message| message.calls().next().is_none()) {
             let first = answer.blocks.iter().position(|block| matches!(block, MessageBlock::Text { .. }));
             answer.blocks.retain(|block| !matches!(block, MessageBlock::Text { .. }));
+            answer.citations = Citations::default();
             // Blocks before the first text are reasoning and stay.
             answer.blocks.insert(first.unwrap_or(answer.blocks.len()), MessageBlock::Text { text });
             if !answer.has_content() {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FRAMING_BYTES, Thinking, is_blank};
+use super::{Citations, FRAMING_BYTES, Thinking, is_blank};
 
 /// A message of the model. `C` is the type of its calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,6 +18,9 @@ pub struct ModelMessage<C> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     pub blocks: Vec<MessageBlock<C>>,
+    /// The pages on which its text is based. For people; models do not read them.
+    #[serde(default, skip_serializing_if = "Citations::is_empty")]
+    pub citations: Citations,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +41,8 @@ struct StoredMessage<C> {
     #[serde(default = "Vec::new")]
     blocks: Vec<MessageBlock<C>>,
     #[serde(default)]
+    citations: Citations,
+    #[serde(default)]
     text: String,
     #[serde(default)]
     thinking: Vec<Thinking>,
@@ -46,14 +51,14 @@ struct StoredMessage<C> {
 }
 
 impl<C> From<StoredMessage<C>> for ModelMessage<C> {
-    fn from(StoredMessage { model, at, blocks, text, thinking, calls }: StoredMessage<C>) -> Self {
-        if blocks.is_empty() { Self::new(thinking, text, calls) } else { Self { model, at, blocks } }
+    fn from(StoredMessage { model, at, blocks, citations, text, thinking, calls }: StoredMessage<C>) -> Self {
+        if blocks.is_empty() { Self::new(thinking, text, calls) } else { Self { model, at, blocks, citations } }
     }
 }
 
 impl<C> Default for ModelMessage<C> {
     fn default() -> Self {
-        Self { model: None, at: None, blocks: Vec::new() }
+        Self { model: None, at: None, blocks: Vec::new(), citations: Citations::default() }
     }
 }
 
@@ -64,16 +69,20 @@ impl<C> ModelMessage<C> {
         let thinking = thinking.into_iter().map(MessageBlock::Thinking);
         let text = text.into_iter().map(|text| MessageBlock::Text { text });
         let blocks = thinking.chain(text).chain(calls.into_iter().map(MessageBlock::Call)).collect();
-        Self { model: None, at: None, blocks }
+        Self { blocks, ..Self::default() }
     }
 
-    /// All visible text, joined without separators, as it streamed.
+    /// All visible text, joined without separators, as it streamed, with the links to its citations below.
     pub fn text(&self) -> String {
         let text = |block: &'_ MessageBlock<C>| match block {
             MessageBlock::Text { text } => text.clone(),
             MessageBlock::Thinking(_) | MessageBlock::Call(_) => String::new(),
         };
-        self.blocks.iter().map(text).collect()
+        let mut shown: String = self.blocks.iter().map(text).collect();
+        if !is_blank(&shown) {
+            shown.push_str(&self.citations.as_markdown());
+        }
+        shown
     }
 
     pub fn thinking(&self) -> impl Iterator<Item = &Thinking> {
@@ -109,7 +118,8 @@ impl<C> ModelMessage<C> {
             MessageBlock::Text { text } => MessageBlock::Text { text },
             MessageBlock::Call(call) => MessageBlock::Call(map(call)),
         };
-        ModelMessage { model: self.model, at: self.at, blocks: self.blocks.into_iter().map(block).collect() }
+        let blocks = self.blocks.into_iter().map(block).collect();
+        ModelMessage { model: self.model, at: self.at, blocks, citations: self.citations }
     }
 
     /// Approximate bytes of it in a model request.

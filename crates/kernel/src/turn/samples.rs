@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::journal::JournalLine;
 
 use super::{
-    AssistantMessage, CODE_REFUSED, CODE_VISION, CallResult, MessageBlock, PartialPolicy, SealOptions, Thinking,
-    ToolCall, Turn, TurnDraft,
+    AssistantMessage, CODE_REFUSED, CODE_VISION, CallResult, Citations, MessageBlock, PartialPolicy, SealOptions,
+    Thinking, ToolCall, Turn, TurnDraft,
 };
 
 /// Part of every streamed piece, and of nothing else, so that tests notice a leak of partial text.
@@ -201,7 +201,31 @@ fn thinking() -> impl Strategy<Value = Thinking> {
         2 => ("(rs_[0-9])?", proptest::collection::vec(text(), 0..3), "[a-zA-Z0-9+/]{0,8}")
             .prop_map(|(id, summary, encrypted)| Thinking::Item { id, summary, encrypted }),
         2 => "[a-zA-Z0-9+/]{0,8}".prop_map(|signature| Thinking::BlockSignature { signature }),
+        2 => web_search().prop_map(|part| Thinking::WebSearch { part }),
     ]
+}
+
+/// Parts of searches that providers carried out, and what is none.
+fn web_search() -> impl Strategy<Value = Value> {
+    let item = |id: String| json!({"type": "web_search_call", "id": id, "status": "completed", "action": {}});
+    prop_oneof![
+        "(ws_[0-9])?".prop_map(item),
+        "ts_[0-9]".prop_map(|id| json!({"toolCall": {"id": id, "args": {}}, "thoughtSignature": "c2ln"})),
+        "ts_[0-9]".prop_map(|id| json!({"toolResponse": {"id": id, "response": {}}})),
+        Just(json!({})),
+        Just(Value::Null),
+    ]
+}
+
+fn citations() -> impl Strategy<Value = Citations> {
+    proptest::collection::vec("[a-z]{1,4}", 0..3).prop_map(|pages| {
+        let mut citations = Citations::default();
+        // No prompt may hold a link of a citation.
+        pages
+            .iter()
+            .for_each(|page| citations.add(&format!("https://cited.example/{page}"), &STREAM_MARKER.to_string()));
+        citations
+    })
 }
 
 /// Blocks in any order, as from a model that reasons between its calls.
@@ -213,7 +237,10 @@ fn message() -> impl Strategy<Value = AssistantMessage> {
     ];
     let blocks = proptest::collection::vec(block, 0..7);
     let model = prop_oneof![Just(None), Just(Some(READER_MODEL)), Just(Some("other/model"))];
-    (model, blocks).prop_map(|(model, blocks)| AssistantMessage { model: model.map(Into::into), at: None, blocks })
+    (model, blocks, citations()).prop_map(|(model, blocks, citations)| {
+        let model = model.map(Into::into);
+        AssistantMessage { model, at: None, blocks, citations }
+    })
 }
 
 fn result() -> impl Strategy<Value = CallResult> {

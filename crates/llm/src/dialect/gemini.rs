@@ -41,6 +41,19 @@ struct GeminiCandidate {
     content: GeminiParts,
     #[serde(default, deserialize_with = "null_as_default")]
     finish_reason: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    grounding_metadata: GroundingMetadata,
+}
+
+/// What the service has searched for, and the pages that it found.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct GroundingMetadata {
+    #[serde(default, deserialize_with = "null_as_default")]
+    web_search_queries: Vec<String>,
+    /// Each with the field `web` if it is a page.
+    #[serde(default, deserialize_with = "null_as_default")]
+    grounding_chunks: Vec<Value>,
 }
 
 #[derive(Deserialize, Default)]
@@ -49,7 +62,7 @@ struct GeminiParts {
     parts: Vec<GeminiPart>,
 }
 
-/// A part: a text or a call. Parts of other kinds have neither, and are ignored.
+/// A part: a text, a call or a search. Parts of other kinds have none of these, and are ignored.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct GeminiPart {
@@ -62,6 +75,12 @@ struct GeminiPart {
     thought_signature: String,
     #[serde(default)]
     function_call: Option<GeminiCall>,
+    /// A search of the service itself.
+    #[serde(default)]
+    tool_call: Option<Value>,
+    /// The result of such a search.
+    #[serde(default)]
+    tool_response: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -101,6 +120,10 @@ impl Dialect for GeminiContent {
         true
     }
 
+    fn has_web_search(&self) -> bool {
+        true
+    }
+
     fn key_header(&self, key: &str) -> (HeaderName, String) {
         (HeaderName::from_static("x-goog-api-key"), key.to_owned())
     }
@@ -122,9 +145,17 @@ impl Dialect for GeminiContent {
         if !request.conversation.system.is_empty() {
             body["systemInstruction"] = json!({"parts": [{"text": request.conversation.system}]});
         }
-        if !request.tools.is_empty() {
-            let declarations: Vec<Value> = request.tools.iter().map(encode_tool).collect();
-            body["tools"] = json!([{"functionDeclarations": declarations}]);
+        let declarations: Vec<Value> = request.tools.iter().map(encode_tool).collect();
+        let functions = (!declarations.is_empty()).then(|| json!({"functionDeclarations": declarations}));
+        // The tool of the API is no function, so that no other tool can be taken for it.
+        let web_search = request.web_search.then(|| json!({"googleSearch": {}}));
+        if functions.is_some() && web_search.is_some() {
+            // Without, the API refuses its own tools beside functions.
+            body["toolConfig"] = json!({"includeServerSideToolInvocations": true});
+        }
+        let tools: Vec<Value> = functions.into_iter().chain(web_search).collect();
+        if !tools.is_empty() {
+            body["tools"] = Value::Array(tools);
         }
         let mut generation = serde_json::Map::new();
         generation.extend(request.temperature.map(|number| ("temperature".to_owned(), json!(number))));
@@ -194,6 +225,7 @@ fn apply_response(response: GeminiResponse, partial: &mut PartialAnswer) -> Resu
     for candidate in response.candidates.into_iter().filter(|candidate| candidate.index == 0) {
         partial.has_begun = true;
         candidate.content.parts.into_iter().try_for_each(|part| apply_part(part, partial))?;
+        apply_grounding(&candidate.grounding_metadata, partial)?;
         if !candidate.finish_reason.is_empty() {
             partial.finish_reason = Some(parse_finish_reason(candidate.finish_reason, partial.call_count() > 0));
         }
@@ -201,7 +233,38 @@ fn apply_response(response: GeminiResponse, partial: &mut PartialAnswer) -> Resu
     Ok(())
 }
 
+fn apply_grounding(grounding: &GroundingMetadata, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
+    grounding.web_search_queries.iter().try_for_each(|query| partial.report_search(query))?;
+    for page in grounding.grounding_chunks.iter().filter_map(|chunk| chunk.get("web")) {
+        let field = |name: &str| page.get(name).and_then(Value::as_str).unwrap_or_default();
+        partial.citations.add(field("uri"), field("title"));
+    }
+    Ok(())
+}
+
+/// A search of the service, or its result, as it has to be sent back.
+fn apply_web_search(
+    kind: &str,
+    value: Value,
+    signature: String,
+    partial: &mut PartialAnswer,
+) -> Result<(), ResponseError> {
+    let queries = value.pointer("/args/queries").and_then(Value::as_array).into_iter().flatten();
+    queries.filter_map(Value::as_str).try_for_each(|query| partial.report_search(query))?;
+    let mut part = json!({kind: value});
+    if !signature.is_empty() {
+        part["thoughtSignature"] = json!(signature);
+    }
+    partial.push_web_search(part)
+}
+
 fn apply_part(part: GeminiPart, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
+    if let Some(call) = part.tool_call {
+        return apply_web_search("toolCall", call, part.thought_signature, partial);
+    }
+    if let Some(result) = part.tool_response {
+        return apply_web_search("toolResponse", result, part.thought_signature, partial);
+    }
     if part.thought {
         return partial.append_thinking(&part.text);
     }

@@ -35,6 +35,11 @@ enum ResponsesEvent {
     },
     #[serde(rename = "response.output_text.delta", alias = "response.refusal.delta")]
     TextDelta { delta: String },
+    #[serde(rename = "response.output_text.annotation.added")]
+    Annotation {
+        #[serde(default)]
+        annotation: Value,
+    },
     #[serde(rename = "response.reasoning_summary_part.added")]
     SummaryPart {
         #[serde(default)]
@@ -81,7 +86,16 @@ enum OutputItem {
         #[serde(default, deserialize_with = "null_as_default")]
         arguments: String,
     },
-    /// Such as a search that the provider itself carried out.
+    /// A search that the provider itself carried out.
+    WebSearchCall {
+        #[serde(default, deserialize_with = "null_as_default")]
+        id: String,
+        #[serde(default, deserialize_with = "null_as_default")]
+        status: String,
+        #[serde(default)]
+        action: Value,
+    },
+    /// Of a tool that is not asked for here.
     #[serde(other)]
     Other,
 }
@@ -128,6 +142,10 @@ impl Dialect for OpenAiResponses {
         true
     }
 
+    fn has_web_search(&self) -> bool {
+        true
+    }
+
     fn key_header(&self, key: &str) -> (HeaderName, String) {
         (AUTHORIZATION, format!("Bearer {key}"))
     }
@@ -157,8 +175,11 @@ impl Dialect for OpenAiResponses {
         if is_reasoning_model(model) {
             set("include", json!(["reasoning.encrypted_content"]));
         }
-        if !request.tools.is_empty() {
-            set("tools", request.tools.iter().map(encode_tool).collect());
+        // The tool of the API has no name, so that no other tool can be taken for it.
+        let web_search = request.web_search.then(|| json!({"type": "web_search"}));
+        let tools: Vec<Value> = request.tools.iter().map(encode_tool).chain(web_search).collect();
+        if !tools.is_empty() {
+            set("tools", Value::Array(tools));
         }
         match request.thinking {
             // A reasoning model accepts only its default temperature.
@@ -188,6 +209,7 @@ impl Dialect for OpenAiResponses {
             ResponsesEvent::ItemAdded { output_index, item } => apply_item_start(output_index, item, partial)?,
             ResponsesEvent::ItemDone { output_index, item } => apply_item_end(output_index, item, partial)?,
             ResponsesEvent::TextDelta { delta } => partial.append_text(&delta)?,
+            ResponsesEvent::Annotation { annotation } => add_citation(&annotation, partial),
             ResponsesEvent::SummaryPart { summary_index: 0 } | ResponsesEvent::Other => {}
             ResponsesEvent::SummaryPart { .. } => partial.append_thinking("\n\n")?,
             ResponsesEvent::ThinkingDelta { delta } => partial.append_thinking(&delta)?,
@@ -248,7 +270,7 @@ fn apply_item_start(index: u64, item: OutputItem, partial: &mut PartialAnswer) -
             0,
             ToolCallFragment { index: Some(index), id: call_id, name, arguments: String::new() },
         ),
-        OutputItem::Message { .. } | OutputItem::Other => Ok(()),
+        OutputItem::Message { .. } | OutputItem::WebSearchCall { .. } | OutputItem::Other => Ok(()),
     }
 }
 
@@ -262,7 +284,40 @@ fn apply_item_end(index: u64, item: OutputItem, partial: &mut PartialAnswer) -> 
         OutputItem::FunctionCall { call_id, name, arguments } if !partial.has_arguments(index) => {
             partial.append_call_fragment(0, ToolCallFragment { index: Some(index), id: call_id, name, arguments })
         }
-        OutputItem::FunctionCall { .. } | OutputItem::Message { .. } | OutputItem::Other => Ok(()),
+        OutputItem::WebSearchCall { id, status, action } => {
+            searched_queries(&action).try_for_each(|query| partial.report_search(query))?;
+            partial.push_web_search(web_search_item(&id, &status, action))
+        }
+        OutputItem::Message { content } => {
+            let annotations = content.iter().filter_map(|part| part.get("annotations")?.as_array()).flatten();
+            annotations.for_each(|annotation| add_citation(annotation, partial));
+            Ok(())
+        }
+        OutputItem::FunctionCall { .. } | OutputItem::Other => Ok(()),
+    }
+}
+
+/// The queries of a search; none for an action such as opening a page.
+fn searched_queries(action: &Value) -> impl Iterator<Item = &str> {
+    let queries = action.get("queries").and_then(Value::as_array);
+    let query = action.get("query").filter(|_| queries.is_none_or(Vec::is_empty));
+    queries.into_iter().flatten().chain(query).filter_map(Value::as_str)
+}
+
+/// The item as the next request has to repeat it.
+fn web_search_item(id: &str, status: &str, action: Value) -> Value {
+    let status = if status.is_empty() { "completed" } else { status };
+    let mut item = json!({"type": "web_search_call", "id": id, "status": status});
+    if !action.is_null() {
+        item["action"] = action;
+    }
+    item
+}
+
+fn add_citation(annotation: &Value, partial: &mut PartialAnswer) {
+    let field = |name: &str| annotation.get(name).and_then(Value::as_str).unwrap_or_default();
+    if field("type") == "url_citation" {
+        partial.citations.add(field("url"), field("title"));
     }
 }
 

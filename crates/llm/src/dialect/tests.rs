@@ -21,6 +21,9 @@ impl ModelSink for DeltaSink {
     fn on_thinking_delta(&mut self, delta: &str) {
         self.0.push(format!("thinking {delta}"));
     }
+    fn on_web_search(&mut self, query: &str) {
+        self.0.push(format!("search {query}"));
+    }
     fn on_retry(&mut self, _: u32, _: Duration, _: &str) {}
     fn on_usage(&mut self, _: Usage) {}
 }
@@ -62,6 +65,13 @@ impl FedAnswer {
         applied
     }
 
+    /// The answer at its end, with the links below it.
+    pub(crate) fn into_answer_with_links(mut self) -> (ModelAnswer, Vec<String>) {
+        self.partial.append_citation_links();
+        self.partial.send_deltas(&mut self.sink);
+        (self.partial.into_answer(), self.sink.0)
+    }
+
     pub(crate) fn into_answer(self) -> ModelAnswer {
         self.partial.into_answer()
     }
@@ -78,6 +88,7 @@ fn encode_empty_request(dialect: &dyn Dialect, base_url: &str) -> EncodedRequest
         temperature: None,
         max_tokens: None,
         thinking: None,
+        web_search: false,
     };
     dialect.encode_request(&Url::parse(base_url).unwrap(), "meta/m", &request).unwrap()
 }

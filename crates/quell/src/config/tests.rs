@@ -169,6 +169,22 @@ fn a_dialect_without_thinking_in_tokens_is_not_asked_for_it() {
     );
 }
 
+#[rstest]
+#[case::first("\"a/m\"", false)]
+#[case::demo("\"demo/demo\"", false)]
+#[case::first_of_two("[\"a/m\", \"b/m\"]", false)]
+#[case::second("[\"b/m\", \"a/m\"]", true)]
+#[case::gemini("\"c/m\"", true)]
+fn web_search_needs_a_first_model_whose_provider_has_it(#[case] model: &str, #[case] is_right: bool) {
+    let kinds = [("a", "openai"), ("b", "openai-responses"), ("c", "gemini")];
+    let providers = kinds.map(|(name, kind)| format!("[providers.{name}]\nkind = \"{kind}\"\n")).concat();
+    let config = format!("[agents.main]\nmodel = {model}\nweb_search = true\n{providers}");
+    match is_right {
+        true => assert!(parse_config(Path::new("quell.toml"), &config).is_ok()),
+        false => assert_refused(&config, "quell.toml:3:", "\"openai-responses\" or \"gemini\" search the web"),
+    }
+}
+
 #[test]
 fn limits_that_would_throw_away_everything_are_taken_for_mistakes() {
     for (line, place) in [

@@ -1,12 +1,13 @@
 //! Validate a parsed configuration across its sections.
 
 use quell_channels::config::ChannelConfig;
-use quell_engine::agent::{AgentConfig, RESERVED, check_tool_names, thinking_unsupported};
+use quell_engine::agent::{AgentConfig, RESERVED, check_tool_names, thinking_unsupported, web_search_unsupported};
 use quell_engine::engine::Retention;
 use quell_engine::memory::MemorySettings;
 use quell_engine::schedules::ScheduleSettings;
 use quell_kernel::agent_tree::{AgentTree, AgentTreeError};
 use quell_kernel::schedule::check_zone;
+use quell_llm::ProviderKind;
 use quell_protocol::AgentId;
 use quell_server::host_entry_problem;
 
@@ -79,6 +80,9 @@ fn agent_problems(config: &Config, report: &mut impl FnMut(&str, String)) {
         if let Some(text) = agent.thinking_problem().or_else(|| thinking_kind_problem(config, agent)) {
             let key = if agent.thinking_tokens.is_some() { "thinking_tokens" } else { "thinking" };
             report(&format!("agents.{id}.{key}"), text);
+        }
+        if let Some(text) = web_search_problem(config, agent) {
+            report(&format!("agents.{id}.web_search"), text);
         }
         if let Err(unknown) = check_tool_names(&agent.tools, config.mcp.keys()) {
             report(&format!("agents.{id}.tools"), unknown.to_string());
@@ -227,4 +231,15 @@ fn thinking_kind_problem(config: &Config, agent: &AgentConfig) -> Option<String>
     let (provider, _) = agent.model.first().split_once('/')?;
     let provider = config.providers.get(provider)?;
     (!provider.kind.has_thinking()).then(thinking_unsupported)
+}
+
+/// The first model must be one whose provider can search; those that take over may go without.
+fn web_search_problem(config: &Config, agent: &AgentConfig) -> Option<String> {
+    let (provider, _) = agent.model.first().split_once('/')?;
+    let kind = match config.providers.get(provider) {
+        Some(provider) => provider.kind,
+        None if provider == "demo" => ProviderKind::DEMO,
+        None => return None,
+    };
+    (agent.web_search && !kind.has_web_search()).then(web_search_unsupported)
 }

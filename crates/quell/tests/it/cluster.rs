@@ -4,6 +4,7 @@ mod clocks;
 mod cut_off;
 mod database_failures;
 mod dead_nodes;
+mod file_undo;
 mod nodes;
 mod operations;
 mod partitions;

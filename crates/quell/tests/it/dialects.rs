@@ -5,6 +5,7 @@
 
 mod official_clients;
 mod provider_garbage;
+mod web_search;
 
 use quell_protocol::{RunEvent, Usage};
 use quell_testkit::history_check::corpus::ModelDialect;

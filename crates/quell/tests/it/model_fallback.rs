@@ -158,6 +158,65 @@ async fn one_stop_ends_a_chain_between_two_providers() {
     test.close().await;
 }
 
+/// An engine with a chain whose window is full, so that the next message needs a summary.
+async fn start_engine_with_full_window() -> TestEngine {
+    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
+        add_dialect_agents(config);
+        let main = config.agents.get_mut(&parse_agent_id("main")).unwrap();
+        main.model = serde_json::from_value(json!(["openai/first", "anthropic/second"])).unwrap();
+        main.window_tokens = 600;
+    })
+    .await;
+    test.model.script(ScriptedResponse::text("Boats are fine. ".repeat(200)));
+    test.run_message("s", "tell me of boats").await;
+    test.model.script(ScriptedResponse::status(402));
+    test
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_summary_is_made_by_the_model_that_takes_over() {
+    let test = start_engine_with_full_window().await;
+    let mut watcher = NoticeRecorder::subscribe(&test.engine);
+    test.model.script(ScriptedResponse::text("They spoke of boats.")).script(ScriptedResponse::text("Trains."));
+    let view = test.run_message("s", "and of trains?").await;
+    assert_eq!(view.output.as_deref(), Some("Trains."), "{view:#?}");
+    let seen = fallbacks(&mut watcher, &view.run_id);
+    assert!(matches!(&seen[..], [(from, to, _)] if from == "openai/first" && to == "anthropic/second"), "{seen:?}");
+    let requests = test.model.recorded_requests();
+    let dialects: Vec<ModelDialect> = requests.iter().map(|request| request.dialect).collect();
+    use ModelDialect::{Anthropic, OpenAi};
+    assert_eq!(dialects, [OpenAi, OpenAi, Anthropic, Anthropic]);
+    assert!(messages_as_text(&test.last_messages()).contains("They spoke of boats."));
+    // Summary and answer are counted, and the refusal is not.
+    assert_eq!((view.usage.input_tokens, view.usage.output_tokens), (20, 10));
+    test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_stop_ends_a_summary_between_two_providers() {
+    let test = start_engine_with_full_window().await;
+    let run = parse_run_id("summarised");
+    test.stop_at(Point::ModelFallback, 1, &run);
+    test.send(Submission { idempotency_key: Some(run.clone()), ..submission("s", "and of trains?") }).await;
+    let view = test.wait_ended(&run).await;
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
+    assert_eq!(test.model.recorded_requests().len(), 2, "the second provider was asked after the stop");
+    test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn views_of_an_agent_show_its_whole_chain() {
+    let test = start_engine(&["openai/first", "anthropic/second"]).await;
+    let main = parse_agent_id("main");
+    let chain = ["openai/first", "anthropic/second"];
+    let row = test.engine.list_agents().into_iter().find(|row| row.id == main).unwrap();
+    assert_eq!((row.model.as_str(), row.models), ("openai/first", chain.map(str::to_owned).to_vec()));
+    assert_eq!(test.engine.agent_view(&main).unwrap().row.models, chain);
+    let node = test.engine.agent_tree().into_iter().find(|node| node.id == main).unwrap();
+    assert_eq!((node.model.as_str(), node.models), ("openai/first", chain.map(str::to_owned).to_vec()));
+    test.close().await;
+}
+
 /// Tokens are counted for the provider that was used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_provider_is_counted_for_its_own_tokens() {

@@ -19,12 +19,13 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use quell_channels::flow::{CHANNEL_DUTY_PREFIX, channel_duty};
 use quell_engine::Engine;
 use quell_engine::access::{Caller, Credential};
+use quell_engine::cluster::Cluster;
 use quell_engine::engine::{PeerCall, PeerMessages, PeerService, Placement, PlacementError};
 use quell_kernel::stop_text;
 use quell_protocol::api::SendRequest;
 use quell_protocol::channel::ChannelSend;
 use quell_protocol::session::SessionRequest;
-use quell_protocol::{ErrorCode, RunId, SessionKey};
+use quell_protocol::{ErrorCode, NodeName, RunId, SessionKey};
 use quell_store::Membership;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -222,7 +223,7 @@ fn is_repeatable(method: &Method, body: &[u8]) -> bool {
     *method != Method::DELETE && (*method != Method::POST || has_key())
 }
 
-/// Answers a request about a run on the node that has its session.
+/// Answers an undo on the node that has the files of the run, else on the node that has its session.
 async fn at_owner_of_run(
     server: &ServerState,
     request: Request,
@@ -232,11 +233,38 @@ async fn at_owner_of_run(
     match server.engine().find_stored_run(id).await? {
         Some(run) => {
             server.engine().refresh_owner(&run.session_key).await?;
-            at_owner_of(server, request, next, run.session_key, Placement::Place).await
+            match server.engine().find_node_of_changes(&run).await? {
+                Some(node) => at_node(server, request, next, &node).await,
+                None => at_owner_of(server, request, next, run.session_key, Placement::Place).await,
+            }
         }
         // The handler says that there is none.
         None => Ok(next.run(request).await),
     }
+}
+
+/// Answers a request on this node of the cluster. Here, if the node is this one or is gone: the handler then says so.
+async fn at_node(
+    server: &ServerState,
+    request: Request,
+    next: Next,
+    node: &NodeName,
+) -> Result<Response, ProblemResponse> {
+    let engine = server.engine();
+    let peers = engine.cluster().map(Cluster::live_peers).unwrap_or_default();
+    let Some(peer) = peers.into_iter().find(|row| row.membership.node == *node) else {
+        return Ok(next.run(request).await);
+    };
+    let (mut parts, body) = request.into_parts();
+    let call = ApiCall::from_request_parts(&mut parts, server).await?;
+    let body = read_body(server, body).await?;
+    forward(engine, &peer.membership, &parts, &call, &body).await.map_err(|problem| {
+        let detail = format!(
+            "the files are on the node {node}: {problem}. It is not known whether they were put back; repeat the undo, which \
+             tells"
+        );
+        problem_response(ErrorCode::NodeUnreachable, detail).retry_after(1)
+    })
 }
 
 /// A request whose caller is known, so that it is not counted again.

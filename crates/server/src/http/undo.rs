@@ -28,6 +28,12 @@ pub(super) async fn undo_run(
     call.count_request()?;
     let caller = call.require_write()?;
     let id = parse_run_id(&id)?;
+    // In a cluster, this node has the files, and perhaps never had the session.
+    if call.engine().cluster().is_some()
+        && let Some(run) = call.engine().find_stored_run(&id).await?
+    {
+        call.engine().refresh_owner(&run.session_key).await?;
+    }
     call.find_readable_run(&id).await?;
     let force = if request.force { UndoForce::OverwriteOthers } else { UndoForce::OwnChangesOnly };
     Ok(Json(call.engine().undo_run(caller, &id, force).await?))

@@ -1,6 +1,8 @@
 //! Files as they were before a run's file tools changed them.
 
 use super::*;
+use quell_protocol::NodeName;
+
 use crate::{FileBefore, FileChange, StoredFileChange};
 
 pub(crate) fn file_change(lineage: &[&str], path: &str, before: Option<FileBefore>) -> FileChange {
@@ -9,6 +11,7 @@ pub(crate) fn file_change(lineage: &[&str], path: &str, before: Option<FileBefor
         workdir: "/work/main".into(),
         path: path.into(),
         owner: None,
+        node: None,
         at: "2026-11-20T10:00:00.000000Z".into(),
         before,
         after_sha256: Some("cd".into()),
@@ -28,7 +31,8 @@ pub(crate) async fn changes_of_a_tree_come_back_in_order_and_without_contents<D:
     for run in ["root", "child", "other"] {
         accept_run(&store, run, run).await;
     }
-    let first = FileChange { owner: Some(1000), ..file_change(&["root"], "a.txt", before(Some(b"old\0\xff"))) };
+    let node = Some(NodeName::parse("node-1").unwrap());
+    let first = FileChange { owner: Some(1000), node, ..file_change(&["root"], "a.txt", before(Some(b"old\0\xff"))) };
     let new = FileChange { after_sha256: None, ..file_change(&["root", "child"], "/else/ü.txt", None) };
     let again = file_change(&["root"], "a.txt", before(None));
     store.file_changes().add(run_id("root"), vec![first.clone()]).await.unwrap();

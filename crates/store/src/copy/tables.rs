@@ -181,6 +181,7 @@ pub(crate) const TABLES: &[CopiedTable] = &[
             CopiedColumn { name: "content", kind: ColumnKind::Bytes },
             id("after_sha256"),
             id("undone_at"),
+            id("node"),
         ],
     ),
     numbered(

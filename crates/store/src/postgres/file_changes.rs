@@ -1,6 +1,6 @@
 //! Files as they were before a run's file tools changed them.
 
-use quell_protocol::RunId;
+use quell_protocol::{NodeName, RunId};
 use tokio_postgres::Row;
 
 use super::PostgresStore;
@@ -21,7 +21,7 @@ impl FileChangeStore for PostgresStore {
     fn list_tree(&self, root: RunId) -> StoreFuture<'_, Vec<StoredFileChange>> {
         self.read(move |db| {
             let sql = "SELECT seq, lineage, workdir, path, owner, at, before_sha256, before_mode, content IS NOT NULL, after_sha256,
-                              undone_at
+                              undone_at, node
                        FROM file_changes WHERE tree = $1 ORDER BY seq";
             db.query(sql, &[&root.as_str()])?.iter().map(stored_change).collect()
         })
@@ -45,15 +45,16 @@ impl FileChangeStore for PostgresStore {
 /// Returns whether the run exists.
 fn insert_changes(db: &PgConnection, run: &RunId, changes: &[FileChange]) -> Result<bool, StoreError> {
     let sql = "INSERT INTO file_changes
-                   (run, tree, lineage, workdir, path, owner, at, before_sha256, before_mode, content, after_sha256)
-               SELECT id, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11 FROM runs WHERE id = $1";
+                   (run, tree, lineage, workdir, path, owner, at, before_sha256, before_mode, content, after_sha256, node)
+               SELECT id, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12 FROM runs WHERE id = $1";
     for change in changes {
-        let FileChange { lineage, workdir, path, owner, at, before, after_sha256 } = change;
+        let FileChange { lineage, workdir, path, owner, node, at, before, after_sha256 } = change;
         let (tree, lineage) = (lineage.first().unwrap_or(run).as_str(), join_lineage(lineage));
         let before_sha256 = before.as_ref().map(|before| &before.sha256);
         let before_mode = before.as_ref().map(|before| i64::from(before.mode));
         let content = before.as_ref().and_then(|before| before.content.as_ref());
         let owner = owner.map(i64::from);
+        let node = node.as_ref().map(NodeName::as_str);
         let inserted = db.execute(
             sql,
             &[
@@ -68,6 +69,7 @@ fn insert_changes(db: &PgConnection, run: &RunId, changes: &[FileChange]) -> Res
                 &before_mode,
                 &content,
                 after_sha256,
+                &node,
             ],
         )?;
         if inserted == 0 {
@@ -85,6 +87,7 @@ fn stored_change(row: &Row) -> Result<StoredFileChange, StoreError> {
         workdir: text(row, 2)?,
         path: text(row, 3)?,
         owner: small_number(4)?,
+        node: get::<Option<String>>(row, 11)?.map(NodeName::parse).transpose().map_err(invalid_column)?,
         at: get(row, 5)?,
         before: sha256.zip(mode).map(|(sha256, mode)| FileBefore { sha256, mode, content: None }),
         after_sha256: get(row, 9)?,

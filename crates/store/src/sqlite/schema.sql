@@ -271,6 +271,8 @@ CREATE TABLE file_changes (
     content       BLOB,
     after_sha256  TEXT,
     undone_at     TEXT,
+    -- The node of a cluster that has the file.
+    node          TEXT,
     CHECK ((before_sha256 IS NULL) = (before_mode IS NULL))
 ) STRICT;
 

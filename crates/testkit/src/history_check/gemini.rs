@@ -9,7 +9,8 @@ use super::{
 
 const BODY_FIELDS: &str = "contents systemInstruction tools toolConfig generationConfig safetySettings cachedContent";
 /// The kinds of parts; each part has exactly one of them.
-const PART_KINDS: &[&str] = &["text", "inlineData", "fileData", "functionCall", "functionResponse"];
+const PART_KINDS: &[&str] =
+    &["text", "inlineData", "fileData", "functionCall", "functionResponse", "toolCall", "toolResponse"];
 
 /// All violations in the body of a request, in order of place within each rule. The model is a part of the path.
 pub fn check(body: &Value) -> Vec<HistoryViolation> {
@@ -26,6 +27,11 @@ pub fn check(body: &Value) -> Vec<HistoryViolation> {
         let schema = tool.get("parametersJsonSchema").or_else(|| tool.get("parameters"));
         Some(text_of(tool, "name")).filter(|_| schema.is_none_or(Value::is_object))
     });
+    let has_search = list_of(body, "tools").iter().any(|tool| tool.get("googleSearch").is_some());
+    let is_mixed = body.pointer("/toolConfig/includeServerSideToolInvocations") == Some(&Value::Bool(true));
+    let detail = "declares functions beside a tool of the service without toolConfig.includeServerSideToolInvocations";
+    let is_allowed = !has_search || declared.is_empty() || is_mixed;
+    findings.expect(is_allowed, HistoryRule::ToolDeclaration, "body.tools", detail);
     if contents.is_empty() {
         return findings.0;
     }
@@ -40,6 +46,7 @@ pub fn check(body: &Value) -> Vec<HistoryViolation> {
     let roles: Vec<(usize, &str)> = contents.iter().map(role).enumerate().collect();
     findings.check_role_order(&roles);
     check_call_pairing(&mut findings, contents);
+    check_search_pairing(&mut findings, contents);
     findings.0
 }
 
@@ -51,7 +58,7 @@ fn check_content(findings: &mut HistoryFindings, content: &Value, place: &str) {
     let role = text_of(content, "role");
     let (kinds, empty): (&[&str], _) = match role {
         "user" => (&["text", "inlineData", "fileData", "functionResponse"], HistoryRule::EmptyText),
-        "model" => (&["text", "functionCall"], HistoryRule::EmptyAssistant),
+        "model" => (&["text", "functionCall", "toolCall", "toolResponse"], HistoryRule::EmptyAssistant),
         other => {
             findings.add(HistoryRule::UnknownRole, place, format!("{other:?} is no role"));
             return;
@@ -105,6 +112,10 @@ fn check_part(findings: &mut HistoryFindings, part: &Value, kinds: &[&str], plac
             let is_valid = text_of(&part[kind], "fileUri").starts_with("https://");
             findings.expect(is_valid, HistoryRule::ContentType, place, WRONG_PICTURE);
         }
+        "toolCall" | "toolResponse" => {
+            let has_id = !text_of(&part[kind], "id").is_empty() && !text_of(&part[kind], "toolType").is_empty();
+            findings.expect(has_id, HistoryRule::CallShape, place, "has no id or no type");
+        }
         "functionCall" => {
             let call = &part[kind];
             let fields = call.as_object().unwrap_or(&empty);
@@ -121,6 +132,29 @@ fn check_part(findings: &mut HistoryFindings, part: &Value, kinds: &[&str], plac
             let is_object = result.get("response").is_some_and(Value::is_object);
             findings.expect(is_object, HistoryRule::ContentType, place, "the response is no object");
         }
+    }
+}
+
+/// A search of the service and its result stand in one content, in this order.
+fn check_search_pairing(findings: &mut HistoryFindings, contents: &[Value]) {
+    for (at, content) in contents.iter().enumerate() {
+        let mut open = Vec::new();
+        for part in list_of(content, "parts") {
+            if let Some(call) = part.get("toolCall") {
+                open.push(text_of(call, "id"));
+            } else if let Some(result) = part.get("toolResponse") {
+                let id = text_of(result, "id");
+                let is_open = open.contains(&id);
+                findings.expect(is_open, HistoryRule::OrphanResult, content_place(at), "answers no search");
+                open.retain(|call| *call != id);
+            }
+        }
+        findings.expect(
+            open.is_empty(),
+            HistoryRule::UnansweredCall,
+            content_place(at),
+            "has a search without its result",
+        );
     }
 }
 

@@ -20,7 +20,9 @@ pub fn check(body: &Value) -> Vec<HistoryViolation> {
         let is_text = instructions.as_str().is_some_and(|text| !is_blank(text));
         findings.expect(is_text, HistoryRule::EmptyText, "body.instructions", "says nothing");
     }
-    findings.check_tools(list_of(body, "tools"), |tool| {
+    let is_hosted = |tool: &&Value| text_of(tool, "type") == "web_search";
+    let functions: Vec<Value> = list_of(body, "tools").iter().filter(|tool| !is_hosted(tool)).cloned().collect();
+    findings.check_tools(&functions, |tool| {
         let is_function = text_of(tool, "type") == "function" && tool.get("parameters").is_some_and(Value::is_object);
         Some(text_of(tool, "name")).filter(|_| is_function)
     });
@@ -42,7 +44,7 @@ enum ItemSide {
     System,
     User,
     ModelText,
-    /// Reasoning and calls.
+    /// Reasoning, searches of the provider and calls.
     ModelWork,
     Result,
 }
@@ -53,7 +55,7 @@ fn side_of(item: &Value) -> Option<ItemSide> {
         ("message" | "", "system" | "developer") => Some(ItemSide::System),
         ("message" | "", "user") => Some(ItemSide::User),
         ("message" | "", "assistant") => Some(ItemSide::ModelText),
-        ("reasoning" | "function_call", _) => Some(ItemSide::ModelWork),
+        ("reasoning" | "web_search_call" | "function_call", _) => Some(ItemSide::ModelWork),
         ("function_call_output", _) => Some(ItemSide::Result),
         _ => None,
     }
@@ -76,6 +78,11 @@ fn check_item(findings: &mut HistoryFindings, item: &Value, place: &str) {
             let is_summary = |part: &Value| text_of(part, "type") == "summary_text" && part["text"].is_string();
             let has_summary = item.get("summary").and_then(Value::as_array).is_some_and(|s| s.iter().all(is_summary));
             findings.expect(has_summary, HistoryRule::ContentType, place, "has no list of summaries");
+        }
+        "web_search_call" => {
+            findings.check_unknown_fields(object, "type id status action", place);
+            let is_complete = ["id", "status"].iter().all(|name| !text_of(item, name).is_empty());
+            findings.expect(is_complete, HistoryRule::ContentType, place, "has no id or no status");
         }
         "function_call" => {
             findings.check_unknown_fields(object, "type id call_id name arguments status", place);
@@ -171,18 +178,22 @@ fn check_order(findings: &mut HistoryFindings, items: &[Value]) {
     }
 }
 
-/// Reasoning stands before the item that it led to, and never twice.
+/// Reasoning and searches stand before the item that they led to, and never twice.
 fn check_reasoning_order(findings: &mut HistoryFindings, items: &[Value]) {
     let mut ids = Vec::new();
-    for (at, item) in items.iter().enumerate().filter(|(_, item)| text_of(item, "type") == "reasoning") {
+    for (at, item) in items.iter().enumerate().filter(|(_, item)| leads_on(item)) {
         let next = items.get(at + 1).and_then(side_of);
-        let leads_on = matches!(next, Some(ItemSide::ModelText | ItemSide::ModelWork));
-        findings.expect(leads_on, HistoryRule::ThinkingLast, item_place(at), "is without the item that follows it");
+        let has_next = matches!(next, Some(ItemSide::ModelText | ItemSide::ModelWork));
+        findings.expect(has_next, HistoryRule::ThinkingLast, item_place(at), "is without the item that follows it");
         let id = text_of(item, "id");
         let is_new = id.is_empty() || !ids.contains(&id);
         findings.expect(is_new, HistoryRule::ReasoningTwice, item_place(at), format!("{id:?} was sent before"));
         ids.push(id);
     }
+}
+
+fn leads_on(item: &Value) -> bool {
+    matches!(text_of(item, "type"), "reasoning" | "web_search_call")
 }
 
 /// Results stand directly behind the items of the answer with their calls.

@@ -17,6 +17,14 @@ pub(super) trait FrameEncoder: Send {
     fn encode_redacted(&mut self, data: &str) -> Vec<Vec<u8>>;
     /// A call with its arguments in these pieces.
     fn encode_tool_call(&mut self, id: &str, name: &str, arguments: &[String]) -> Vec<Vec<u8>>;
+    /// A search that the provider itself carries out; no frames if the dialect has none.
+    fn encode_web_search(&mut self, _query: &str) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+    /// A page that the open text is based on; no frames if the dialect has none.
+    fn encode_citation(&mut self, _url: &str, _title: &str) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
     /// An error object in place of a frame.
     fn encode_error(&mut self, message: &str) -> Vec<Vec<u8>>;
     /// The end of a complete answer, with this finish reason or the dialect's own.

@@ -122,7 +122,7 @@ fn check_part_signatures(body: &Value) -> Vec<HistoryViolation> {
                 // The service takes this word for a call of another model.
                 Some("skip_thought_signature_validator") => !is_first_call,
                 Some(signature) => signature != part_signature(part),
-                None => is_wanted,
+                None => is_wanted || part.get("toolCall").or(part.get("toolResponse")).is_some(),
             };
             if wrong {
                 let place = format!("contents[{at}].parts[{nth}]");
@@ -134,11 +134,12 @@ fn check_part_signatures(body: &Value) -> Vec<HistoryViolation> {
     found
 }
 
-/// The server's signature of a text or of a call; base64, as in the service. It does not cover the id of a call.
+/// The server's signature of a text, a call or a search; base64, as in the service. It does not cover the id of a call.
 pub(super) fn part_signature(part: &Value) -> String {
     let call = &part["functionCall"];
     let mut hasher = DefaultHasher::new();
-    (text_of(part, "text"), text_of(call, "name"), call["args"].to_string()).hash(&mut hasher);
+    let search = [&part["toolCall"], &part["toolResponse"]].map(Value::to_string);
+    (text_of(part, "text"), text_of(call, "name"), call["args"].to_string(), search).hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 

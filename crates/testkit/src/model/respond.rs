@@ -69,6 +69,8 @@ impl<'a, W: AsyncWrite + Unpin> ScriptedResponseWriter<'a, W> {
             StreamStep::Text(text) => self.write_frames(&frames.encode_text(text)).await,
             StreamStep::Thinking(text) => self.write_frames(&frames.encode_thinking(text)).await,
             StreamStep::Redacted(data) => self.write_frames(&frames.encode_redacted(data)).await,
+            StreamStep::WebSearch(query) => self.write_frames(&frames.encode_web_search(query)).await,
+            StreamStep::Citation { url, title } => self.write_frames(&frames.encode_citation(url, title)).await,
             StreamStep::Error { message } => self.write_frames(&frames.encode_error(message)).await,
             StreamStep::ToolCall { id, name, arguments } => {
                 let arguments = split_chars(arguments, script.arguments_chunk_size);

@@ -87,6 +87,10 @@ pub enum StreamStep {
         /// Text of the arguments, JSON or not.
         arguments: String,
     },
+    /// A search of the web by the provider itself; skipped in a dialect without it.
+    WebSearch(String),
+    /// A page that the text before it is based on, with its title; skipped in a dialect without it.
+    Citation { url: String, title: String },
     /// Waits until the test opens the gate of this name.
     WaitFor(String),
     /// Sends nothing more, until the client disconnects.
@@ -163,6 +167,16 @@ impl ScriptedStream {
     /// Adds a tool call whose arguments are this text, JSON or not.
     pub fn raw_tool_call(self, id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
         self.step(StreamStep::ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() })
+    }
+
+    /// Adds a search of the web by the provider itself.
+    pub fn web_search(self, query: impl Into<String>) -> Self {
+        self.step(StreamStep::WebSearch(query.into()))
+    }
+
+    /// Names a page that the text before it is based on.
+    pub fn citation(self, url: impl Into<String>, title: impl Into<String>) -> Self {
+        self.step(StreamStep::Citation { url: url.into(), title: title.into() })
     }
 
     /// Waits here for the gate of this name.

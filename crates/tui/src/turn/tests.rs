@@ -22,6 +22,7 @@ fn outline(turn: &ChatTurn) -> Vec<String> {
         TurnBlock::Call(call) => format!("{} {} {:?} {}", call.tool, call.label, call.end, call.output),
         TurnBlock::Steered(text) => format!("steered: {text}"),
         TurnBlock::Compacted(turns) => format!("compacted {turns}"),
+        TurnBlock::WebSearch(query) => format!("searched for {query}"),
         TurnBlock::ModelFallback { from, to } => format!("{from} failed, {to} took over"),
     };
     turn.blocks.iter().map(part).collect()
@@ -176,6 +177,13 @@ fn the_history_makes_the_turn_that_the_events_made() {
     plain(&mut live);
     plain(&mut stored);
     assert_eq!(live.blocks, stored.blocks);
+}
+
+#[test]
+fn a_search_of_the_provider_is_named_where_it_happened() {
+    let search = json!({"type": "model.search", "query": "rust\nsafe"});
+    let turn = turn(&[step(1), search, text("Yes.")]);
+    assert_eq!(outline(&turn), ["searched for rust safe", "Yes."]);
 }
 
 #[test]

@@ -76,6 +76,10 @@ fn turn_rows(turn: &ChatTurn, options: RenderOptions, render_prose: ProseRendere
             TurnBlock::Thinking(text) => thinking_rows(text, turn, at, options),
             TurnBlock::Call(call) => call_rows(call, options),
             TurnBlock::Steered(text) => user_message_rows(text, options.width),
+            TurnBlock::WebSearch(query) => {
+                let note = options.texts.format("term.page.search", &[("query", query)]);
+                marked_rows(&note, "· ", QUIET_STYLE, options.width)
+            }
             TurnBlock::ModelFallback { from, to } => {
                 let note = options.texts.format("term.page.fallback", &[("from", from), ("to", to)]);
                 marked_rows(&note, "· ", QUIET_STYLE, options.width)

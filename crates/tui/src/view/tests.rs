@@ -9,7 +9,9 @@ use ratatui::style::Color;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::effects::{ChatInput, ChatRunUpdate, DaemonFailure, DaemonFailureKind, DaemonResponse, HistorySlice};
+use crate::effects::{
+    ChatEffect, ChatInput, ChatRunUpdate, DaemonFailure, DaemonFailureKind, DaemonResponse, HistorySlice,
+};
 use crate::harness::{ChatHarness, from_json, run_id, sent_run_id};
 use crate::theme::TerminalCapabilities;
 
@@ -393,6 +395,27 @@ fn edits(scene: &mut ChatHarness) {
     scene.receive_tool_ended(&id, "c2", "ok", "1 of 3 done\n[x] Look\n[>] Act\n[ ] Test");
     let completed = Receipt { verdict: Verdict::Completed, leftovers: Vec::new(), ..receipts::stopped_receipt() };
     scene.receive_end(&id, completed);
+}
+
+#[test]
+fn undo_takes_back_the_newest_run_that_changed_files() {
+    let mut scene = ChatHarness::new();
+    assert_eq!(scene.submit_text("/undo"), []);
+    assert!(scene.screen_text(80, 24).contains("No run here has changed files"));
+    edits(&mut scene);
+    let id = scene.submit_running("And now?");
+    scene.receive_stopped(&id);
+    let effects = scene.submit_text("/undo");
+    assert!(matches!(&effects[..], [ChatEffect::UndoRun(run)] if *run != id), "{effects:?}");
+    assert_eq!(scene.submit_text("/undo r7"), [ChatEffect::UndoRun(run_id("r7"))]);
+    let report = json!({"runId": "r1", "files": [{"path": "a.txt", "change": "restored"}], "unchanged": [],
+        "notCovered": ["commands (`shell`): 1"]});
+    scene.respond(DaemonResponse::Undone(Ok(from_json(report))));
+    let screen = scene.screen_text(80, 40);
+    assert!(screen.contains("Put back: a.txt; not covered: commands (`shell`): 1"), "{screen}");
+    let failure = DaemonFailure { text: "nothing was undone".into(), kind: DaemonFailureKind::Refused };
+    scene.respond(DaemonResponse::Undone(Err(failure)));
+    assert!(scene.screen_text(80, 40).contains("nothing was undone"));
 }
 
 #[test]

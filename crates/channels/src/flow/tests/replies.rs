@@ -229,6 +229,27 @@ async fn tools_are_told_where_that_is_wanted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn plans_and_changes_of_files_are_shown_where_tools_are() {
+    for (setting, is_shown) in [("show_tool_calls = true", true), ("", false)] {
+        let fixture = FlowFixture::start_with(setting, |_| {}).await;
+        let plan = serde_json::json!({"items": [{"text": "Paint the boat", "status": "in_progress"}]});
+        fixture.model.script(ScriptedResponse::tool_call("c1", "todo", &plan));
+        let write = serde_json::json!({"path": "boat.txt", "content": "red\n"});
+        fixture.model.script(ScriptedResponse::tool_call("c2", "write_file", &write));
+        fixture.model.script(ScriptedResponse::text("It is red."));
+        let message_id = fixture.network.receive_text("ann", "paint my boat");
+        if is_shown {
+            fixture.network.wait_for_text("● Paint the boat").await;
+            fixture.network.wait_for_text("+red").await;
+        }
+        let state = fixture.network.wait_for("the end", |state| state.reactions_on(&message_id) == ["✅"]).await;
+        assert_eq!(state.contains_text("+red"), is_shown, "{:?}", state.texts());
+        assert_eq!(state.contains_text("Paint the boat"), is_shown, "{:?}", state.texts());
+        fixture.shut_down().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn files_come_in_and_go_out_of_the_workdir_alone() {
     let fixture = FlowFixture::start().await;
     let file = |kind, source: &str, name: &str| {

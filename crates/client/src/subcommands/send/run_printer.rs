@@ -116,6 +116,9 @@ impl RunPrinter {
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => {
                 print_retry(attempt, attempts, delay_ms, &reason, output)?;
             }
+            EventKind::ModelSearch { query } => {
+                output.eprint_line(&format!("  searched the web: {}", one_line(&query, MAX_LABEL_CHARS)))?;
+            }
             EventKind::ModelFallback { from, to, reason } => print_fallback(&from, &to, &reason, output)?,
             EventKind::Snapshot { text, .. } => self.print_missed_text(&text, output)?,
             EventKind::Ending { verdict: Verdict::Aborted { .. } } if !self.is_stopping() => self.set_stopping(""),

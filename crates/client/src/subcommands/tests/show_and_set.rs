@@ -61,6 +61,21 @@ async fn a_run_is_shown_with_its_receipt_as_a_picture() {
     assert_eq!(seen.json()["receipt"]["rung"], "term");
 }
 
+#[tokio::test]
+async fn a_run_is_shown_with_its_changes_of_files() {
+    let change = json!({"state": "ended", "verdict": {"kind": "completed"}, "receipt": receipts::stopped_receipt()});
+    let row = |run: &str, diff: &str| json!({"runId": run, "role": "tool", "text": "", "at": "2026-05-01T10:00:00Z", "diff": diff});
+    let newest = json!({"items": [row("r2", "+of another run")], "nextCursor": "older"});
+    let older = json!({"items": [row("r1", "--- a/x\n+++ b/x\n-one\n+two"), row("r1", "+three")]});
+    let daemon = ScriptedDaemon::with_replies(vec![
+        ("GET /api/runs/r1", run_view("r1", change)),
+        ("GET /api/sessions/cli:default/history?turns=50", newest),
+        ("GET /api/sessions/cli:default/history?turns=50&cursor=older", older),
+    ]);
+    let out = run_done(&daemon, &["runs", "show", "r1"]).await.out();
+    assert!(out.ends_with("\n\n--- a/x\n+++ b/x\n-one\n+two\n\n+three\n") && !out.contains("another run"), "{out}");
+}
+
 /// A daemon that lists one state of the runs after the other and then waits for Ctrl-C.
 async fn watched(kind: CliOutputStreamKind, words: &[&str]) -> CapturedStreams {
     let looks = Mutex::new(vec![
@@ -199,7 +214,12 @@ async fn an_agent_is_shown_with_what_it_has_spent() {
         "computeStatus": "waiting_llm", "activeRuns": ["r1"], "default": false,
         "spend": {"day": "2026-05-01", "tokens": 1200, "cost": 0.5, "dailyTokens": 5000, "dailyCost": 2.0},
     });
-    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/agents/coder", agent.clone())]);
+    let mut chained = agent.clone();
+    chained["models"] = json!(["demo/chat", "a/x", "b/y"]);
+    let replies = vec![("GET /api/agents/coder", agent.clone()), ("GET /api/agents/chained", chained.clone())];
+    let daemon = ScriptedDaemon::with_replies(replies);
+    let seen = run_done(&daemon, &["agents", "show", "chained"]).await;
+    assert_eq!(lines(&seen)[0], "coder · demo/chat, then a/x, then b/y · ◔ waiting for the model");
     let seen = run_done(&daemon, &["agents", "show", "coder"]).await;
     let wanted = [
         "coder · demo/chat · ◔ waiting for the model",

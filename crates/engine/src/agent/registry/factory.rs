@@ -14,7 +14,7 @@ use quell_tools::{AgentFacts, Toolbox};
 
 use super::super::sandbox::{SandboxSite, directory_name};
 use super::super::tools::tool_specs;
-use super::super::{Agent, AgentConfig, check_tool_names, thinking_unsupported};
+use super::super::{Agent, AgentConfig, check_tool_names, thinking_unsupported, web_search_unsupported};
 
 #[derive(Debug, Clone)]
 pub struct AgentFactory {
@@ -60,6 +60,11 @@ impl AgentFactory {
     pub fn build(&self, id: &AgentId, config: AgentConfig) -> Result<Arc<Agent>, AgentConfigError> {
         let model = self.models.resolve(config.model.first());
         let model = model.map_err(|error| AgentConfigError { agent: id.clone(), problem: error.to_string() })?;
+        // Only for the agent itself: a session that chooses another model goes without.
+        if config.web_search && !model.supports_web_search() {
+            let problem = format!("web_search: {}", web_search_unsupported());
+            return Err(AgentConfigError { agent: id.clone(), problem });
+        }
         self.build_with_model(id, config, model)
     }
 

@@ -14,9 +14,8 @@ fn draft_of_turn(messages: &[&str], answer: &str) -> TurnDraft {
     let mut draft = TurnDraft::new(RunId::parse("r").unwrap(), messages[0].to_owned());
     messages[1..].iter().for_each(|text| draft.add_user((*text).to_owned(), None));
     draft.finish_message(ModelMessage {
-        model: None,
-        at: None,
         blocks: vec![MessageBlock::Text { text: answer.to_owned() }],
+        ..ModelMessage::default()
     });
     draft
 }

@@ -88,6 +88,11 @@ impl GeminiChecker {
         match single_field(&fields)? {
             ("text", value) => check_text(value),
             ("functionCall", value) => self.check_call(value),
+            // A search of the provider and its result.
+            ("toolCall" | "toolResponse", value) => match value["id"].as_str() {
+                Some(id) if !id.is_empty() => Ok(()),
+                _ => Err("has a search without an id"),
+            },
             _ => Err("has a part that a model cannot say"),
         }
     }

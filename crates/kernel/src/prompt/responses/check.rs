@@ -33,6 +33,7 @@ enum LastItem {
     User,
     Text,
     Reasoning,
+    Search,
     Call,
     Result,
 }
@@ -54,6 +55,7 @@ impl ResponsesChecker {
                 LastItem::Text
             }
             ("reasoning", None) => self.check_reasoning(fields)?,
+            ("web_search_call", None) => self.check_search(fields)?,
             ("function_call", None) => self.check_call(fields)?,
             ("function_call_output", None) => self.check_result(fields)?,
             _ => return Err("is of an unknown type or role"),
@@ -64,14 +66,14 @@ impl ResponsesChecker {
     }
 
     fn check_place(&self, item: LastItem, misses_results: bool) -> ResponsesCheckResult {
-        let of_model = matches!(item, LastItem::Text | LastItem::Reasoning | LastItem::Call);
+        let of_model = matches!(item, LastItem::Text | LastItem::Reasoning | LastItem::Search | LastItem::Call);
         if self.last.is_none() && item != LastItem::User {
             return Err("begins the conversation without the user");
         }
         if self.last == Some(LastItem::User) && item == LastItem::User {
             return Err("follows another user message");
         }
-        if self.last == Some(LastItem::Reasoning) && !of_model {
+        if matches!(self.last, Some(LastItem::Reasoning | LastItem::Search)) && !of_model {
             return Err("stands where the item that reasoning led to is due");
         }
         // Items of one answer are not divided by results, so calls are open until the last of them.
@@ -86,6 +88,7 @@ impl ResponsesChecker {
         match self.last {
             _ if !self.open_calls.is_empty() => Err("a result is missing at the end"),
             None => Err("there is no item"),
+            Some(LastItem::Search) => Err("the last item is a search that led to nothing"),
             Some(LastItem::Reasoning) => Err("the last item is reasoning that led to nothing"),
             Some(_) => Ok(()),
         }
@@ -100,6 +103,12 @@ impl ResponsesChecker {
             return Err("has a summary that is no text");
         }
         if self.reasoning_ids.insert(id.to_owned()) { Ok(LastItem::Reasoning) } else { Err("has reasoning twice") }
+    }
+
+    fn check_search(&mut self, fields: &Map<String, Value>) -> Result<LastItem, &'static str> {
+        check_known_fields(fields, &["type", "id", "status", "action"])?;
+        let id = text(fields, "id").filter(|id| !id.is_empty()).ok_or("has a search without an id")?;
+        if self.reasoning_ids.insert(id.to_owned()) { Ok(LastItem::Search) } else { Err("has a search twice") }
     }
 
     fn check_call(&mut self, fields: &Map<String, Value>) -> Result<LastItem, &'static str> {

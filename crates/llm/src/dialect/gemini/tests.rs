@@ -110,9 +110,9 @@ fn model_names_lose_their_collection() {
 }
 
 #[rstest]
-#[case(ThinkingMode::Adaptive, -1)]
-#[case(ThinkingMode::Tokens(2000), 2000)]
-fn the_request_is_complete(#[case] thinking: ThinkingMode, #[case] budget: i64) {
+#[case(ThinkingMode::Adaptive, -1, false)]
+#[case(ThinkingMode::Tokens(2000), 2000, true)]
+fn the_request_is_complete(#[case] thinking: ThinkingMode, #[case] budget: i64, #[case] web_search: bool) {
     let (run, agent, tools) = (RunId::parse("r").unwrap(), AgentId::parse("main").unwrap(), [shell_tool()]);
     let contents = vec![json!({"role": "user", "parts": [{"text": "hi"}]})];
     let conversation = Conversation { system: "Be brief.".into(), messages: contents, ..Conversation::default() };
@@ -124,13 +124,45 @@ fn the_request_is_complete(#[case] thinking: ThinkingMode, #[case] budget: i64) 
         temperature: Some(0.5),
         max_tokens: Some(100),
         thinking: Some(thinking),
+        web_search,
     };
     let base_url = Url::parse("http://h/v1beta").unwrap();
     let encoded = GeminiContent.encode_request(&base_url, "gemini-x", &request).unwrap();
-    let expected = json!({"contents": conversation.messages, "systemInstruction": {"parts": [{"text": "Be brief."}]},
+    let mut expected = json!({"contents": conversation.messages, "systemInstruction": {"parts": [{"text": "Be brief."}]},
         "tools": [{"functionDeclarations": [{"name": "shell", "description": "Runs a command.",
             "parametersJsonSchema": {"type": "object"}}]}],
         "generationConfig": {"temperature": 0.5, "maxOutputTokens": 100,
             "thinkingConfig": {"includeThoughts": true, "thinkingBudget": budget}}});
+    if web_search {
+        expected["tools"].as_array_mut().unwrap().push(json!({"googleSearch": {}}));
+        expected["toolConfig"] = json!({"includeServerSideToolInvocations": true});
+    }
     assert_eq!(serde_json::from_str::<Value>(&encoded.body).unwrap(), expected);
+}
+
+#[test]
+fn a_search_goes_back_and_its_pages_become_links() {
+    let call = json!({"id": "ts_1", "toolType": "GOOGLE_SEARCH_WEB", "args": {"queries": ["rust"]}});
+    let result = json!({"id": "ts_1", "toolType": "GOOGLE_SEARCH_WEB", "response": {"search_suggestions": "x"}});
+    let page = |n: u8| json!({"web": {"uri": format!("https://a.example/{n}"), "title": "a.example"}});
+    let grounding = json!({"webSearchQueries": ["rust", "rust 2"], "groundingChunks": [page(1), page(1), page(2), {}]});
+    let fed = FedAnswer::from_events(
+        &GeminiContent,
+        &[
+            parts_event(json!([{"toolCall": call, "thoughtSignature": "c2ln"}, {"toolResponse": result}])),
+            parts_event(json!([{"text": "It is safe."}])),
+            json!({"candidates": [{"finishReason": "STOP", "groundingMetadata": grounding}]}),
+        ],
+    );
+    let (answer, seen) = fed.into_answer_with_links();
+    let links = "\n\n- [a.example](https://a.example/1)\n- [a.example](https://a.example/2)";
+    assert_eq!(seen, ["search rust", "text It is safe.", "search rust 2", &format!("text {links}")]);
+    let search = |part: Value| MessageBlock::Thinking(Thinking::WebSearch { part });
+    let expected = [
+        search(json!({"toolCall": call, "thoughtSignature": "c2ln"})),
+        search(json!({"toolResponse": result})),
+        MessageBlock::Text { text: "It is safe.".into() },
+    ];
+    assert_eq!(answer.message.blocks, expected);
+    assert_eq!(answer.message.text(), format!("It is safe.{links}"));
 }

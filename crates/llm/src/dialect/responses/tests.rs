@@ -75,6 +75,9 @@ fn reasoning_text_and_parallel_calls_keep_their_order() {
     };
     let expected = [
         item("rs_1", &["First ls.", "Then w."], "ZW5j"),
+        MessageBlock::Thinking(Thinking::WebSearch {
+            part: json!({"type": "web_search_call", "id": "ws_1", "status": "completed"}),
+        }),
         MessageBlock::Text { text: "I look.".into() },
         call("a", "ls"),
         call("b", "w"),
@@ -135,11 +138,16 @@ fn a_whole_answer_is_taken_with_its_count() {
 }
 
 #[rstest]
-#[case("gpt-5", None, json!({"include": ["reasoning.encrypted_content"], "temperature": 0.5}))]
-#[case("gpt-4.1", None, json!({"temperature": 0.5}))]
-#[case("o3", Some(ThinkingMode::Tokens(8000)), json!({"include": ["reasoning.encrypted_content"],
+#[case("gpt-5", None, false, json!({"include": ["reasoning.encrypted_content"], "temperature": 0.5}))]
+#[case("gpt-4.1", None, true, json!({"temperature": 0.5}))]
+#[case("o3", Some(ThinkingMode::Tokens(8000)), false, json!({"include": ["reasoning.encrypted_content"],
     "reasoning": {"effort": "medium", "summary": "auto"}}))]
-fn the_request_is_complete(#[case] model: &str, #[case] thinking: Option<ThinkingMode>, #[case] more: Value) {
+fn the_request_is_complete(
+    #[case] model: &str,
+    #[case] thinking: Option<ThinkingMode>,
+    #[case] web_search: bool,
+    #[case] more: Value,
+) {
     let (run, agent, tools) = (RunId::parse("r").unwrap(), AgentId::parse("main").unwrap(), [shell_tool()]);
     let items = vec![json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]})];
     let conversation = Conversation { system: "Be brief.".into(), messages: items, ..Conversation::default() };
@@ -151,6 +159,7 @@ fn the_request_is_complete(#[case] model: &str, #[case] thinking: Option<Thinkin
         temperature: Some(0.5),
         max_tokens: Some(100),
         thinking,
+        web_search,
     };
     let base_url = Url::parse("http://h/v1").unwrap();
     let body: Value =
@@ -160,5 +169,53 @@ fn the_request_is_complete(#[case] model: &str, #[case] thinking: Option<Thinkin
         "tools": [{"type": "function", "name": "shell", "description": "Runs a command.",
             "parameters": {"type": "object"}, "strict": false}]});
     expected.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    if web_search {
+        expected["tools"].as_array_mut().unwrap().push(json!({"type": "web_search"}));
+    }
     assert_eq!(body, expected);
+}
+
+#[test]
+fn a_search_goes_back_and_its_pages_become_links() {
+    let action = json!({"type": "search", "query": "rust", "queries": ["rust", "rust 2"]});
+    let search = json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": action});
+    let open = json!({"type": "web_search_call", "id": "ws_2", "status": "completed", "action": {"type": "open_page",
+        "url": "https://a.example/1"}});
+    let page = |n: u8| {
+        json!({"type": "url_citation", "url": format!("https://a.example/{n}"), "title": "A (page)",
+        "start_index": 0, "end_index": 2})
+    };
+    let file = json!({"type": "file_citation", "file_id": "f", "filename": "x", "index": 1});
+    let message = json!({"type": "message", "content": [{"type": "output_text", "text": "It is safe.",
+        "annotations": [page(1), file, page(2)]}]});
+    let fed = FedAnswer::from_events(
+        &OpenAiResponses,
+        &[
+            item_event("done", 0, search.clone()),
+            item_event("done", 1, open.clone()),
+            json!({"type": "response.output_text.delta", "output_index": 2, "delta": "It is safe."}),
+            json!({"type": "response.output_text.annotation.added", "annotation": page(1)}),
+            item_event("done", 2, message),
+            end_event("completed", Value::Null),
+        ],
+    );
+    let (answer, seen) = fed.into_answer_with_links();
+    let links = "\n\n- [A page](https://a.example/1)\n- [A page](https://a.example/2)";
+    assert_eq!(seen, ["search rust", "search rust 2", "text It is safe.", &format!("text {links}")]);
+    let part = |part: Value| MessageBlock::Thinking(Thinking::WebSearch { part });
+    assert_eq!(answer.message.blocks, [part(search), part(open), MessageBlock::Text { text: "It is safe.".into() }]);
+    assert_eq!(answer.message.text(), format!("It is safe.{links}"));
+}
+
+/// The API refuses a search without the reasoning that led to it.
+#[rstest]
+#[case::kept("ZW5j", 2)]
+#[case::lost("", 0)]
+fn a_search_is_kept_with_its_reasoning_alone(#[case] encrypted: &str, #[case] kept: usize) {
+    let search = json!({"type": "web_search_call", "id": "ws_1", "status": "completed"});
+    let fed = FedAnswer::from_events(
+        &OpenAiResponses,
+        &[item_event("done", 0, reasoning("rs_1", json!([]), encrypted)), item_event("done", 1, search)],
+    );
+    assert_eq!(fed.into_answer().message.thinking().filter(|thinking| thinking.is_returnable()).count(), kept);
 }

@@ -1,6 +1,6 @@
 """Runs a tool loop and a failing request with the official client of a dialect, and prints what the client saw.
 
-Arguments: the kind of the dialect, and the address of the server.
+Arguments: the kind of the dialect, with `-search` behind it for a search of the provider, and the address of the server.
 """
 
 import json
@@ -175,11 +175,69 @@ def gemini(address):
     return seen
 
 
+def openai_responses_search(address):
+    """A search of the provider: the page is cited, and the search goes back in the next request."""
+    import openai
+
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="sk-test", max_retries=0)
+    settings = {"model": "m", "tools": [{"type": "web_search"}], "store": False}
+    items = [{"type": "message", "role": "user", "content": QUESTION}]
+    with client.responses.stream(input=items, **settings) as stream:
+        for _ in stream:
+            pass
+        response = stream.get_final_response()
+    seen = {"text": response.output_text, "searches": [], "pages": []}
+    for item in response.output:
+        if item.type == "web_search_call":
+            seen["searches"] += item.action.queries
+            items.append(item.model_dump(exclude_none=True))
+        else:
+            seen["pages"] += [[note.url, note.title] for part in item.content for note in part.annotations]
+            items.append({"role": "assistant", "content": response.output_text, "type": "message"})
+    items.append({"type": "message", "role": "user", "content": "sure?"})
+    seen["answer"] = client.responses.create(input=items, **settings, stream=True) and "sent"
+    return seen
+
+
+def gemini_search(address):
+    """A search of the service beside a function: the page is cited, and the search goes back in the next request."""
+    from google import genai
+    from google.genai import types
+
+    client = genai.Client(api_key="sk-test", http_options=types.HttpOptions(base_url=address))
+    declaration = types.FunctionDeclaration(name="shell", parameters_json_schema=SCHEMA)
+    config = types.GenerateContentConfig(
+        tools=[types.Tool(function_declarations=[declaration]), types.Tool(google_search=types.GoogleSearch())],
+        tool_config=types.ToolConfig(include_server_side_tool_invocations=True),
+        automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
+    )
+    contents = [types.Content(role="user", parts=[types.Part(text=QUESTION)])]
+    seen, kept = {"text": "", "searches": [], "pages": []}, []
+    for piece in client.models.generate_content_stream(model="m", contents=contents, config=config):
+        candidate = piece.candidates[0]
+        for part in candidate.content.parts:
+            if part.text:
+                seen["text"] += part.text
+            if part.text or part.tool_call or part.tool_response:
+                kept.append(part)
+        grounding = candidate.grounding_metadata
+        if grounding:
+            seen["searches"] += grounding.web_search_queries
+            seen["pages"] += [[chunk.web.uri, chunk.web.title] for chunk in grounding.grounding_chunks]
+    contents.append(types.Content(role="model", parts=kept))
+    contents.append(types.Content(role="user", parts=[types.Part(text="sure?")]))
+    for _ in client.models.generate_content_stream(model="m", contents=contents, config=config):
+        seen["answer"] = "sent"
+    return seen
+
+
 CLIENTS = {
     "openai": openai_chat,
     "openai-responses": openai_responses,
     "anthropic": anthropic,
     "gemini": gemini,
+    "openai-responses-search": openai_responses_search,
+    "gemini-search": gemini_search,
 }
 
 if __name__ == "__main__":

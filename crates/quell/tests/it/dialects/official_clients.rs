@@ -14,14 +14,14 @@ const MISSING_CLIENTS_HELP: &str = "this test needs the clients of model provide
 /// How long the program may take on a busy machine; most of it is the import.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Runs the program with a client against the scripted model, and returns what it printed as JSON.
-async fn run_client(dialect: ModelDialect, model: &ScriptedModel) -> Value {
+/// Runs the program with a client, named by its kind, against the scripted model, and returns what it printed as JSON.
+async fn run_client(task: &str, model: &ScriptedModel) -> Value {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = folder.join("../../target/tools/model-clients/bin/python");
     assert!(python.exists(), "{MISSING_CLIENTS_HELP}");
     let mut program = npm_packages::program_command(python.to_str().unwrap());
     program.arg(folder.join("tests/it/dialects/official_clients.py"));
-    program.args([dialect.kind(), &format!("http://{}", model.address())]);
+    program.args([task, &format!("http://{}", model.address())]);
     let ended = timeout(CLIENT_TIMEOUT, program.output()).await;
     let output = ended.expect("the program did not end in time").expect(MISSING_CLIENTS_HELP);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -46,7 +46,7 @@ async fn the_official_client_accepts_the_scripted_model(
     model.script(look.cached_tokens(60).split_arguments(4));
     model.script(ScriptedStream::new().text("Two files."));
     model.script(ScriptedResponse::error_inside_stream("I be", "the engine is on fire"));
-    let seen = run_client(dialect, &model).await;
+    let seen = run_client(dialect.kind(), &model).await;
     let calls = json!([["call_1", "shell", {"command": "ls ü"}], ["call_2", "shell", {"command": "pwd"}]]);
     assert_eq!((&seen["text"], &seen["calls"]), (&json!("I look."), &calls), "{seen:#}");
     assert_eq!(seen["thinking"], "I had better look.", "{seen:#}");
@@ -56,4 +56,21 @@ async fn the_official_client_accepts_the_scripted_model(
     // The history that the client sent back is valid, with its reasoning.
     model.assert_histories_valid();
     assert!(messages_as_text(model.recorded_requests()[1].messages()).contains(reasoning_mark(dialect)));
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_official_client_accepts_a_scripted_search(#[values(OpenAiResponses, Gemini)] dialect: ModelDialect) {
+    if is_switched_off("QUELL_SKIP_MODEL_CLIENTS") {
+        return;
+    }
+    let model = ScriptedModel::start().await;
+    let answer = ScriptedStream::new().web_search("is rust safe").text("It is.");
+    model.script(answer.citation("https://rust.example/safe", "Safety")).script(ScriptedResponse::text("Sure."));
+    let seen = run_client(&format!("{}-search", dialect.kind()), &model).await;
+    let pages = json!([["https://rust.example/safe", "Safety"]]);
+    let expected = json!({"text": "It is.", "searches": ["is rust safe"], "pages": pages, "answer": "sent"});
+    assert_eq!(seen, expected);
+    model.assert_histories_valid();
+    assert_eq!(model.recorded_requests().len(), 2);
 }

@@ -16,6 +16,18 @@ async fn start_engine_consolidating() -> TestEngine {
     start_engine(|config| config.memory.consolidate = true).await
 }
 
+/// Like [`start_engine_consolidating`], with a second model for the agent.
+async fn start_engine_with_chain() -> TestEngine {
+    start_engine(|config| {
+        config.memory.consolidate = true;
+        let second = config.providers["scripted"].clone();
+        config.providers.insert("second".to_owned(), second);
+        let main = config.agents.get_mut(&parse_agent_id("main")).unwrap();
+        main.model = serde_json::from_value(json!([main.model.first(), "second/m"])).unwrap();
+    })
+    .await
+}
+
 /// Sends a message and waits until its run is over; background tasks may still run.
 async fn run_completed(test: &TestEngine, message: Submission) -> RunView {
     let run = test.send(message).await;
@@ -138,15 +150,42 @@ async fn a_consolidation_that_fails_harms_nobody(#[case] consolidation: Scripted
     test.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_model_consolidates_when_a_provider_fails() {
+    let test = start_engine_with_chain().await;
+    let [refused, answer] = [ScriptedResponse::status(402), ScriptedResponse::text(CONSOLIDATION_ANSWER)];
+    test.script_marker("ask", [ScriptedResponse::text("It is red now."), refused, answer]);
+    let view = run_completed(&test, submission("s", &format!("Now marker:ask {MESSAGE_TEXT}"))).await;
+    test.wait_ended(&view.run_id).await;
+    assert_eq!(consolidation_requests(&test).len(), 2);
+    assert_eq!(list_notes(&test, session_scope("s")).await.len(), 2);
+    // The refusal costs nothing.
+    let expected = view.usage.input_tokens + view.usage.output_tokens + 15;
+    let engine = test.engine.clone();
+    leaks::wait_until(WAIT_TIMEOUT, move || {
+        let today = engine.agent_view(&parse_agent_id("main")).unwrap().spend.tokens;
+        if today == expected { Ok(()) } else { Err(format!("{today} instead of {expected}")) }
+    })
+    .await;
+    test.close().await;
+}
+
 /// A stop of the run reaches its consolidation at every cancellation point.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_of_its_run_ends_it_wherever_it_is(
-    #[values(Point::Consolidation, Point::ModelSend, Point::ModelStream, Point::AfterModel, Point::Remember)]
+    #[values(
+        Point::Consolidation,
+        Point::ModelSend,
+        Point::ModelStream,
+        Point::AfterModel,
+        Point::ModelFallback,
+        Point::Remember
+    )]
     point: Point,
     #[values(StopLevel::Gentle, StopLevel::Forced)] level: StopLevel,
 ) {
-    let test = start_engine_consolidating().await;
+    let test = start_engine_with_chain().await;
     let run = parse_run_id("asked");
     let (engine, id, point_hook) = (test.engine.clone(), run.clone(), test.point_hook.clone());
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
@@ -156,7 +195,11 @@ async fn a_stop_of_its_run_ends_it_wherever_it_is(
     };
     // After this point the run itself passes no other.
     test.point_hook.arm(Point::AfterModel, 1, move || point_hook.arm(point, 1, action));
-    test.script_marker("ask", [ScriptedResponse::text("It is red now."), ScriptedResponse::text(CONSOLIDATION_ANSWER)]);
+    let consolidation = match point {
+        Point::ModelFallback => ScriptedResponse::status(402),
+        _ => ScriptedResponse::text(CONSOLIDATION_ANSWER),
+    };
+    test.script_marker("ask", [ScriptedResponse::text("It is red now."), consolidation]);
     test.send(submission_as(&run, "s", &format!("Now marker:ask {MESSAGE_TEXT}"))).await;
     let stop = tokio::time::timeout(WAIT_TIMEOUT, receiver.recv()).await.expect("the point was not reached").unwrap();
     assert_eq!(stop.background.tasks.len(), 1);
@@ -164,6 +207,7 @@ async fn a_stop_of_its_run_ends_it_wherever_it_is(
     let view = test.wait_ended(&run).await;
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     assert!(list_notes(&test, session_scope("s")).await.is_empty(), "at {point:?}");
+    assert!(consolidation_requests(&test).len() <= 1, "another model was asked after the stop");
     assert_eq!(test.run_message("s", "thanks").await.verdict, Some(Verdict::Completed));
     test.model.assert_histories_valid();
     test.close().await;

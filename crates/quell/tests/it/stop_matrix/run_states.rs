@@ -15,6 +15,9 @@ enum Reached {
     Connecting,
     Requested,
     Streaming,
+    /// The first provider has refused the request, and the second one has it.
+    SecondRequested,
+    SecondStreaming,
     Refused,
     /// As many processes of the run are alive.
     Processes(usize),
@@ -47,6 +50,16 @@ pub(super) const STOPPABLE_STATES: &[StoppableState] = &[
     StoppableState::new("streaming", |_, _| vec![stream_forever()], Reached::Streaming),
     StoppableState::new(FIRED, |_, _| vec![stream_forever()], Reached::Streaming),
     StoppableState::new("back-off", |_, _| vec![ScriptedResponse::rate_limited("50")], Reached::Refused),
+    StoppableState::new(
+        "second model silent",
+        |_, _| vec![ScriptedResponse::status(402), ScriptedResponse::SilentBeforeHeaders],
+        Reached::SecondRequested,
+    ),
+    StoppableState::new(
+        "second model streaming",
+        |_, _| vec![ScriptedResponse::status(402), stream_forever()],
+        Reached::SecondStreaming,
+    ),
     StoppableState::new("plain tool", |_, run| call_shell(run, commands::obeys_signals), Reached::Processes(1)),
     StoppableState::new(
         "TERM-ignoring",
@@ -113,6 +126,10 @@ impl StoppableState {
             Reached::Streaming => {
                 request().await.wait_streaming().await;
             }
+            Reached::SecondRequested => drop(wait_second_request(fixture, state_run).await),
+            Reached::SecondStreaming => {
+                wait_second_request(fixture, state_run).await.wait_streaming().await;
+            }
             Reached::Refused => {
                 request().await.wait_finished().await;
             }
@@ -139,15 +156,21 @@ impl StoppableState {
 /// The daemon's configuration. Each state has its own agent, so that a stop of an agent stops one state.
 pub(super) fn config_toml(model: &ScriptedModel, hole: &BlackHole) -> String {
     let provider = |name: &str, url: String| format!("[providers.{name}]\nkind = \"openai\"\nbase_url = \"{url}\"\n");
-    let mut text = provider("scripted", model.base_url()) + provider("hole", hole.base_url()).as_str();
+    let mut text = [("scripted", model.base_url()), ("second", model.base_url()), ("hole", hole.base_url())]
+        .map(|(name, url)| provider(name, url))
+        .concat();
     let script = json!(mcp::SERVER_SCRIPT);
     text.push_str(&format!("[mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {script}]\ngrace_ms = 200\n"));
     for agent in ["main", "scout"] {
         text.push_str(&format!("[agents.{agent}]\nmodel = \"scripted/m\"\nmcp = []\n"));
     }
     for state in STOPPABLE_STATES {
-        let model = if state.name == "connecting" { "hole/m" } else { "scripted/m" };
-        text.push_str(&format!("[agents.{}]\nmodel = \"{model}\"\n", state.agent()));
+        let model = match state.name {
+            "connecting" => "\"hole/m\"",
+            "second model silent" | "second model streaming" => "[\"scripted/m\", \"second/m\"]",
+            _ => "\"scripted/m\"",
+        };
+        text.push_str(&format!("[agents.{}]\nmodel = {model}\n", state.agent()));
         if !matches!(state.name, "MCP call" | "question of a server") {
             text.push_str("mcp = []\n");
         }

@@ -6,17 +6,26 @@ use super::super::recorded_request::RecordedRequest;
 use super::super::request_checks::part_signature;
 use super::super::scripted_response::ScriptedTokens;
 use super::{FrameEncoder, sse_event};
+use crate::history_check::list_of;
 
 pub(super) struct GeminiFrameEncoder {
     id: String,
     tokens: ScriptedTokens,
     has_thought: bool,
     calls: usize,
+    /// Whether the request has functions, so that searches are parts of the answer, too.
+    has_functions: bool,
+    searches: Vec<String>,
+    pages: Vec<Value>,
 }
 
 impl GeminiFrameEncoder {
     pub(super) fn new(request: &RecordedRequest, tokens: ScriptedTokens) -> Self {
-        Self { id: format!("answer-{}", request.index), tokens, has_thought: false, calls: 0 }
+        let has_functions =
+            list_of(&request.body, "tools").iter().any(|tool| tool.get("functionDeclarations").is_some());
+        let (searches, pages) = (Vec::new(), Vec::new());
+        let id = format!("answer-{}", request.index);
+        Self { id, tokens, has_thought: false, calls: 0, has_functions, searches, pages }
     }
 
     fn encode_parts(&self, parts: Value, finish_reason: Option<&str>) -> Vec<Vec<u8>> {
@@ -24,6 +33,12 @@ impl GeminiFrameEncoder {
         let mut usage = json!({"promptTokenCount": self.tokens.input, "totalTokenCount": self.tokens.input});
         if let Some(reason) = finish_reason {
             candidate["finishReason"] = json!(reason);
+            if !self.searches.is_empty() {
+                candidate["groundingMetadata"] = json!({
+                    "webSearchQueries": self.searches, "groundingChunks": self.pages, "groundingSupports": [],
+                    "searchEntryPoint": {"renderedContent": "<div></div>"},
+                });
+            }
             usage["candidatesTokenCount"] = json!(self.tokens.output);
             usage["totalTokenCount"] = json!(self.tokens.input + self.tokens.output);
         }
@@ -61,6 +76,27 @@ impl FrameEncoder for GeminiFrameEncoder {
         }
         self.calls += 1;
         self.encode_parts(json!([part]), None)
+    }
+
+    /// Beside functions, the API sends a search and its result as signed parts; otherwise only what it found, at the end.
+    fn encode_web_search(&mut self, query: &str) -> Vec<Vec<u8>> {
+        let id = format!("{}-search-{}", self.id, self.searches.len());
+        self.searches.push(query.to_owned());
+        if !self.has_functions {
+            return Vec::new();
+        }
+        let mut call = json!({"toolCall": {"id": id, "toolType": "GOOGLE_SEARCH_WEB", "args": {"queries": [query]}}});
+        let mut result = json!({"toolResponse": {"id": id, "toolType": "GOOGLE_SEARCH_WEB",
+            "response": {"search_suggestions": "<div></div>"}}});
+        for part in [&mut call, &mut result] {
+            part["thoughtSignature"] = json!(part_signature(part));
+        }
+        self.encode_parts(json!([call, result]), None)
+    }
+
+    fn encode_citation(&mut self, url: &str, title: &str) -> Vec<Vec<u8>> {
+        self.pages.push(json!({"web": {"uri": url, "title": title}}));
+        Vec::new()
     }
 
     fn encode_error(&mut self, message: &str) -> Vec<Vec<u8>> {

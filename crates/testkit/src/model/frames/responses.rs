@@ -24,7 +24,7 @@ pub(super) struct ResponsesFrameEncoder {
 
 /// An item that may still grow, with its text so far.
 enum OpenItem {
-    Text(String),
+    Text { text: String, annotations: Vec<Value> },
     Reasoning(String),
 }
 
@@ -99,11 +99,11 @@ impl ResponsesFrameEncoder {
 
     fn end_open_item(&mut self) {
         match self.open.take() {
-            Some(OpenItem::Text(text)) => {
+            Some(OpenItem::Text { text, annotations }) => {
                 let id = self.item_id("msg");
                 let done = json!({"content_index": 0, "text": text, "logprobs": []});
                 self.push_part_event("response.output_text.done", &id, done);
-                let part = json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []});
+                let part = json!({"type": "output_text", "text": text, "annotations": annotations, "logprobs": []});
                 self.push_part_event("response.content_part.done", &id, json!({"content_index": 0, "part": part}));
                 self.finish_item(
                     json!({"type": "message", "id": id, "role": "assistant", "status": "completed", "content": [part]}),
@@ -148,7 +148,7 @@ impl ResponsesFrameEncoder {
 impl FrameEncoder for ResponsesFrameEncoder {
     fn encode_text(&mut self, text: &str) -> Vec<Vec<u8>> {
         let id = match &self.open {
-            Some(OpenItem::Text(_)) => self.item_id("msg"),
+            Some(OpenItem::Text { .. }) => self.item_id("msg"),
             _ => {
                 self.start_response();
                 self.end_open_item();
@@ -158,11 +158,11 @@ impl FrameEncoder for ResponsesFrameEncoder {
                 );
                 let part = json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []});
                 self.push_part_event("response.content_part.added", &id, json!({"content_index": 0, "part": part}));
-                self.open = Some(OpenItem::Text(String::new()));
+                self.open = Some(OpenItem::Text { text: String::new(), annotations: Vec::new() });
                 id
             }
         };
-        if let Some(OpenItem::Text(whole)) = &mut self.open {
+        if let Some(OpenItem::Text { text: whole, .. }) = &mut self.open {
             whole.push_str(text);
         }
         let delta = json!({"content_index": 0, "delta": text, "logprobs": []});
@@ -220,6 +220,32 @@ impl FrameEncoder for ResponsesFrameEncoder {
             json!({"name": name, "arguments": whole}),
         );
         self.finish_item(item("completed", &whole));
+        self.take_frames()
+    }
+
+    fn encode_web_search(&mut self, query: &str) -> Vec<Vec<u8>> {
+        self.start_response();
+        self.end_open_item();
+        let id = self.item_id("ws");
+        let action = json!({"type": "search", "query": query, "queries": [query]});
+        let item = |status: &str| json!({"type": "web_search_call", "id": id, "status": status, "action": action});
+        self.add_item(&item("in_progress"));
+        for state in ["in_progress", "searching", "completed"] {
+            self.push_part_event(&format!("response.web_search_call.{state}"), &id, json!({}));
+        }
+        self.finish_item(item("completed"));
+        self.take_frames()
+    }
+
+    fn encode_citation(&mut self, url: &str, title: &str) -> Vec<Vec<u8>> {
+        let id = self.item_id("msg");
+        if let Some(OpenItem::Text { text, annotations }) = &mut self.open {
+            let annotation = json!({"type": "url_citation", "url": url, "title": title, "start_index": 0,
+                "end_index": text.chars().count()});
+            let fields = json!({"content_index": 0, "annotation_index": annotations.len(), "annotation": annotation});
+            annotations.push(annotation);
+            self.push_part_event("response.output_text.annotation.added", &id, fields);
+        }
         self.take_frames()
     }
 

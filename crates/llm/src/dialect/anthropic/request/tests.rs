@@ -31,6 +31,7 @@ fn body_for(messages: Vec<Value>, settings: Settings) -> Value {
         temperature,
         max_tokens,
         thinking,
+        web_search: false,
     };
     serde_json::from_str(&request_body("m", &request).unwrap()).unwrap()
 }
