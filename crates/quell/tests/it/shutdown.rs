@@ -153,7 +153,8 @@ async fn assert_ends_in_time(daemon: &TestDaemon, signal: Signal) {
     let status = daemon.wait_exit().await;
     let took = begun.elapsed();
     println!("ended {took:?} after {signal:?}");
-    assert!(took < scaled_limit(SHUTDOWN_LIMIT), "{took:?}\n{}", daemon.output());
+    // On a busy machine the daemon may use all of its time, and its process ends after that.
+    assert!(took < SHUTDOWN_LIMIT + scaled_limit(Duration::from_secs(1)), "{took:?}\n{}", daemon.output());
     assert!(status.success(), "{status:?}\n{}", daemon.output());
 }
 

@@ -39,7 +39,7 @@ async fn status_shows_all_nodes_and_forgets_a_dead_one() {
     let printed = cluster.quell(1, &["cluster", "status"]).await;
     let text = String::from_utf8(printed.stdout).unwrap();
     assert_eq!(printed.status.code(), Some(0), "{text}");
-    assert!(text.contains("node-1*  ● active") && text.contains("* node-1 answers · leases of 2"), "{text}");
+    assert!(text.contains("node-1*  ● active") && text.contains("* node-1 answers · leases of 4"), "{text}");
     cluster.nodes.remove(0).kill9().await;
     poll_until("another node than the dead one notices", async || {
         (cluster.state_of("node-0", 0).await.as_deref() != Some("active")).then_some(())

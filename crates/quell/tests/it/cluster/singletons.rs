@@ -10,8 +10,8 @@ use reqwest::Method;
 
 use super::*;
 
-/// Within this time after the death of a node, another one has its duties.
-const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(5);
+/// Within this time after the death of a node, another one has its duties: their lease, and a margin.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_millis(LEASE_MS + 3000);
 const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };
 /// A private chat has the id of its user.
 const CHAT: i64 = 77;
