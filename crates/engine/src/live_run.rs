@@ -35,7 +35,7 @@ pub use events::Follower;
 use events::RunEventRing;
 pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};
 use kept_files::KeptFiles;
-pub use request::{RunDefaults, RunRequest};
+pub use request::{RunDefaults, RunRequest, RunWork};
 pub use usage::{BillingInfo, ProviderChange, usage_by_provider};
 pub use writer::{RunWriter, TurnSealed};
 
@@ -62,6 +62,7 @@ pub enum Acceptance {
 
 pub struct LiveRun {
     pub run: NewRun,
+    pub work: RunWork,
     /// Hash of the request, compared for idempotency.
     pub fingerprint: String,
     pub deadline: Moment,
@@ -197,6 +198,7 @@ impl LiveRun {
         Self {
             journal: defaults.journal.run_journal(run.id.clone()),
             run,
+            work: request.work,
             fingerprint: request.fingerprint,
             deadline: now.plus(timeout),
             scope: Scope::new(clock, defaults.probe.clone()),

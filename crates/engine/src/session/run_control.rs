@@ -19,7 +19,7 @@ use super::{SessionClaim, Sessions};
 use crate::access::is_named_token;
 use crate::agent::{RunControl, SubRunRequest, SubRunSession, sub_run_report};
 use crate::channel_origin::ScheduleCreator;
-use crate::live_run::{LiveRun, RunProgress, RunRequest};
+use crate::live_run::{LiveRun, RunProgress, RunRequest, RunWork};
 use crate::schedules::ScheduleChangeError;
 
 pub(super) struct SessionRunControl<'a> {
@@ -117,6 +117,7 @@ impl SessionRunControl<'_> {
             surface: parent.surface,
             parent: Some(parent.id.clone()),
             text: request.text,
+            work: RunWork::default(),
             on_busy: OnBusy::Queue,
             timeout: None,
             fingerprint: String::new(),
