@@ -36,7 +36,7 @@ use events::RunEventRing;
 pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};
 pub use kept_files::ChangeOrigin;
 use kept_files::KeptFiles;
-pub use request::{RunDefaults, RunRequest};
+pub use request::{RunDefaults, RunRequest, RunWork};
 pub use usage::{BillingInfo, ProviderChange, usage_by_provider};
 pub use writer::{RunWriter, TurnSealed};
 
@@ -63,6 +63,7 @@ pub enum Acceptance {
 
 pub struct LiveRun {
     pub run: NewRun,
+    pub work: RunWork,
     /// Hash of the request, compared for idempotency.
     pub fingerprint: String,
     pub deadline: Moment,
@@ -200,6 +201,7 @@ impl LiveRun {
         Self {
             journal: defaults.journal.run_journal(run.id.clone()),
             run,
+            work: request.work,
             fingerprint: request.fingerprint,
             deadline: now.plus(timeout),
             scope: Scope::new(clock, defaults.probe.clone()),

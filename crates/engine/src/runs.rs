@@ -11,6 +11,7 @@ mod amendments;
 mod channel_delivery;
 mod consolidation;
 mod hooks;
+mod message_files;
 mod queries;
 mod recording;
 mod run_metrics;

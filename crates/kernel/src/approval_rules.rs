@@ -97,6 +97,43 @@ impl Allowance {
     }
 }
 
+/// A waiting call, as far as an allowance for later calls depends on it.
+#[derive(Debug, Clone, Copy)]
+pub struct WaitingCallKind<'a> {
+    pub tool: &'a str,
+    pub arguments: &'a serde_json::Value,
+    pub is_escalated: bool,
+    pub is_question: bool,
+    pub quorum: u32,
+}
+
+impl<'a> From<&'a ApprovalRow> for WaitingCallKind<'a> {
+    fn from(row: &'a ApprovalRow) -> Self {
+        Self {
+            tool: &row.tool,
+            arguments: &row.arguments,
+            is_escalated: row.escalation.is_some(),
+            is_question: row.question.is_some(),
+            quorum: row.quorum,
+        }
+    }
+}
+
+/// The narrowest allowance for later calls, for clients that can say "always" and no more: exactly this command or path,
+/// or all calls of a tool that has none, in the same session. `None` if the call has no such allowance.
+#[must_use]
+pub fn standing_allowance(call: WaitingCallKind<'_>) -> Option<ApprovalAnswer> {
+    if call.quorum > 1 || call.is_question {
+        return None;
+    }
+    let Some(field) = subject_field(call.tool) else { return Some(ApprovalAnswer::for_session()) };
+    // All commands of a session would be more than the person has read.
+    let subject = call.arguments.get(field)?.as_str()?;
+    let is_exact = !subject.contains('*') && !subject.trim().is_empty() && !is_too_long(subject);
+    let is_confined = !call.is_escalated || call.tool == "shell";
+    (is_exact && is_confined).then(|| ApprovalAnswer::for_pattern(subject.to_owned()))
+}
+
 /// True if a remembered allowance answers for this call. A call that needs several people is covered by none.
 #[must_use]
 pub fn rule_covers(rule: &ApprovalRule, row: &ApprovalRow) -> bool {
@@ -112,12 +149,20 @@ pub fn rule_covers(rule: &ApprovalRule, row: &ApprovalRow) -> bool {
 
 /// The text that a pattern matches: the command of a shell, or the path of a file tool.
 fn subject_of_call(row: &ApprovalRow) -> Option<&str> {
-    let field = match row.tool.as_str() {
-        "shell" => "command",
-        "read_file" | "write_file" | "edit_file" | "list_files" | "search_files" => "path",
-        _ => return None,
-    };
-    row.arguments.get(field)?.as_str()
+    row.arguments.get(subject_field(&row.tool)?)?.as_str()
+}
+
+/// The argument that a pattern matches.
+fn subject_field(tool: &str) -> Option<&'static str> {
+    match tool {
+        "shell" => Some("command"),
+        "read_file" | "write_file" | "edit_file" | "list_files" | "search_files" => Some("path"),
+        _ => None,
+    }
+}
+
+fn is_too_long(pattern: &str) -> bool {
+    pattern.chars().count() > MAX_PATTERN_CHARS
 }
 
 fn check_pattern(pattern: &str, row: &ApprovalRow) -> Result<(), AllowanceProblem> {
@@ -128,7 +173,7 @@ fn check_pattern(pattern: &str, row: &ApprovalRow) -> Result<(), AllowanceProble
     if row.escalation.is_some() && row.tool != "shell" {
         return Err(AllowanceProblem::NoPatternForEscalatedFiles(row.tool.clone()));
     }
-    if pattern.chars().count() > MAX_PATTERN_CHARS {
+    if is_too_long(pattern) {
         return Err(AllowanceProblem::PatternTooLong);
     }
     if pattern.trim_start().starts_with('*') || pattern.trim().is_empty() {
@@ -278,6 +323,31 @@ mod tests {
         let session = answer(AllowanceScope::Session, None);
         assert_eq!(Allowance::of_answer(&session, &outside), Ok(Allowance::Session));
         assert!(Allowance::of_answer(&answer(AllowanceScope::Pattern, Some("ls *")), &escalated(row("ls a"))).is_ok());
+    }
+
+    #[test]
+    fn always_covers_exactly_the_command_and_no_other() {
+        let standing = |row: &ApprovalRow| standing_allowance(row.into());
+        for waiting in [row("git push; echo done"), escalated(row("make"))] {
+            let given = rule(&waiting, &standing(&waiting).expect("an allowance"));
+            assert!(rule_covers(&given, &waiting), "{waiting:?}");
+            assert!(!rule_covers(&given, &row("git push")) && given.session_key.is_none());
+        }
+        let fetch = ApprovalRow { tool: "fetch_url".to_owned(), ..row("x") };
+        assert_eq!(standing(&fetch), Some(ApprovalAnswer::for_session()));
+        let read = ApprovalRow { tool: "read_file".to_owned(), arguments: json!({"path": "/srv/a"}), ..row("") };
+        assert_eq!(standing(&read), Some(ApprovalAnswer::for_pattern("/srv/a".to_owned())));
+        let unbounded = [
+            row("rm *.tmp"),
+            row(" "),
+            row(&"x".repeat(1001)),
+            escalated(read),
+            ApprovalRow { arguments: json!({}), ..row("") },
+            ApprovalRow { quorum: 2, ..row("ls") },
+        ];
+        for other in unbounded {
+            assert_eq!(standing(&other), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -155,6 +155,11 @@ impl Image {
     }
 }
 
+/// True for data in a format that models accept.
+pub(crate) fn is_image(bytes: &[u8]) -> bool {
+    detect_media_type(bytes).is_some()
+}
+
 /// Recognises PNG (RFC 2083, 3.1), JPEG (start of image and the next marker), GIF (87a and 89a), and WebP (RIFF
 /// container, RFC 9649, 2.4).
 fn detect_media_type(bytes: &[u8]) -> Option<&'static str> {

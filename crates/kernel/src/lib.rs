@@ -7,6 +7,7 @@ pub mod admission;
 pub mod agent_tree;
 pub mod approval;
 pub mod approval_rules;
+pub mod attachment;
 pub mod call_batch;
 pub mod channel;
 pub mod clock_skew;

@@ -53,6 +53,18 @@ pub const CODE_VISION: &str = "vision";
 /// Prefix of the user message that tells a model of the end of a background sub-run.
 pub const BACKGROUND_NEWS_PREFIX: &str = "[The background ";
 
+/// The user message of a turn whose run summarised the conversation on request.
+pub const COMPACTION_REQUEST: &str = "[The user asked to summarise the conversation so far.]";
+
+/// The user message of a turn with a message that somebody added in the assistant's name.
+pub const ADDED_MESSAGE_REQUEST: &str =
+    "[The next message was added to the conversation in the assistant's name. It answers no request.]";
+
+/// True for the message of a run that stands where models need a message of the user, and that nobody wrote.
+pub fn is_stand_in_request(text: &str) -> bool {
+    [COMPACTION_REQUEST, ADDED_MESSAGE_REQUEST].contains(&text)
+}
+
 /// Error code of a run whose message a hook withheld: no model ever sees it; people do.
 pub const CODE_WITHHELD: &str = "withheld";
 
@@ -289,6 +301,11 @@ pub struct PartialMessage {
 impl Turn {
     pub fn run_id(&self) -> &RunId {
         &self.run_id
+    }
+
+    /// True if its run summarised the conversation on request, and did nothing else.
+    pub fn is_compaction_request(&self) -> bool {
+        matches!(self.items.first(), Some(TurnItem::User { text, .. }) if text == COMPACTION_REQUEST)
     }
 
     /// The summary that replaces turns before this one.

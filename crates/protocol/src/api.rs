@@ -238,6 +238,9 @@ pub struct AgentAbortAnswer {
     pub run_ids: Vec<RunId>,
     /// `not_waiting_llm` if no run was stopped.
     pub reason: Option<String>,
+    /// The ids of the schedules that this call paused: those that the stopped runs made. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused_schedules: Vec<String>,
     /// Nodes of the cluster that could not be asked. Absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreached: Vec<UnreachedNode>,

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use quell_client::{receipt_chart, receipt_line};
 use quell_engine::access::{Caller, RequestOrigin};
 use quell_engine::agent::AgentConfig;
-use quell_engine::engine::{Follower, RunFollow, StopTextMode, Submission, SubmitOutcome};
+use quell_engine::engine::{Follower, RunFollow, RunWork, StopTextMode, Submission, SubmitOutcome};
 use quell_engine::{Engine, EngineConfig};
 use quell_kernel::StopLevel;
 use quell_kernel::registry::{StopRequest, StopScope};
@@ -148,6 +148,7 @@ async fn send_message(engine: &Engine, caller: &Caller, text: &str) -> anyhow::R
     let submission = Submission {
         session: demo_session()?,
         text: text.to_owned(),
+        work: RunWork::default(),
         agent: None,
         idempotency_key: None,
         on_busy: OnBusy::Queue,

@@ -52,7 +52,7 @@ impl ClusterRoute {
                 id.map_or(Self::Here, Self::ChangeRun)
             }
             ("PATCH" | "DELETE", ["api", "sessions", key])
-            | ("POST", ["api", "sessions", key, "reset"])
+            | ("POST", ["api", "sessions", key, "compact" | "reset"])
             | ("PUT", ["api", "sessions", key, "sharing"]) => with_key(key, Self::ChangeSession),
             ("GET", ["api", "approvals" | "approval-rules" | "processes" | "agents"])
             | ("GET", ["api", "agents", _])
@@ -88,12 +88,12 @@ pub(crate) fn route_of_method(method: &str, params: &Value) -> ClusterRoute {
     let key = session_of_params(params);
     match (method, key) {
         ("chat.send", Some(key)) => ClusterRoute::Message(key),
-        ("sessions.patch" | "sessions.reset" | "sessions.delete" | "sessions.share", Some(key)) => {
+        ("chat.inject" | "sessions.patch" | "sessions.reset" | "sessions.delete" | "sessions.share", Some(key)) => {
             ClusterRoute::ChangeSession(key)
         }
         ("sessions.describe" | "sessions.resolve", Some(key)) => ClusterRoute::Session(key),
         ("approvals.list" | "plugin.approval.list", _) => ClusterRoute::EveryNode,
-        ("approvals.resolve" | "plugin.approval.resolve", _) => ClusterRoute::AnyNode,
+        ("approvals.resolve" | "plugin.approval.resolve" | "exec.approval.resolve", _) => ClusterRoute::AnyNode,
         _ => ClusterRoute::Here,
     }
 }

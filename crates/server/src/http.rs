@@ -63,6 +63,7 @@ pub(crate) fn api_routes() -> Router<ServerState> {
         .route("/api/sessions/{key}/export", get(archive::export))
         .route("/api/import", post(archive::import))
         .route("/api/sessions/{key}/sharing", put(sessions::share))
+        .route("/api/sessions/{key}/compact", post(sessions::compact))
         .route("/api/sessions/{key}/reset", post(sessions::reset))
         .route("/api/sessions/{key}/memory", get(memory::list_of_session))
         .route("/api/sessions/{key}/memory/{note}", delete(memory::forget_session_note))

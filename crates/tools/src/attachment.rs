@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use quell_protocol::SessionKey;
+use quell_protocol::{RunId, SessionKey};
 use sha2::{Digest, Sha256};
 
 use crate::atomic_write::AtomicWriteTarget;
@@ -16,6 +16,26 @@ use crate::file_tool::{FileToolContext, FileToolError, StopFlag, read_at_most};
 /// The folder below an agent's workdir for the files that a session received. Other sessions cannot read it.
 pub fn attachment_folder(session: &SessionKey) -> String {
     format!("{ATTACHMENTS_FOLDER}/{}", session_hash(session))
+}
+
+/// The path of a file that came with the message of a run, relative to the workdir.
+pub fn message_file_path(session: &SessionKey, run: &RunId, number: usize, name: Option<&str>) -> String {
+    format!("{}/{}/{number}-{}", attachment_folder(session), run_folder_name(run), safe_file_name(name))
+}
+
+/// Makes a file name that cannot leave its folder and has no line break, 80 characters at most.
+fn safe_file_name(name: Option<&str>) -> String {
+    const MAX_CHARS: usize = 80;
+    let legal = |c: char| if c.is_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
+    let name: String = name.unwrap_or("file").chars().map(legal).collect();
+    let name = name.trim_matches('.');
+    let over = name.chars().count().saturating_sub(MAX_CHARS);
+    // Keep the end: it has the extension.
+    name.chars().skip(over).collect()
+}
+
+fn run_folder_name(run: &RunId) -> String {
+    run.as_str().chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
 }
 
 fn session_hash(session: &SessionKey) -> String {

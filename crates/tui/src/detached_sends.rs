@@ -44,6 +44,7 @@ impl ChatState {
                 self.mark_connected();
             }
             Ok(SendReply::Stopped(answer)) => {
+                self.show_paused_schedules(&answer);
                 self.restore_detached_texts(answer);
                 self.mark_connected();
             }

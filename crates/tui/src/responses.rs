@@ -1,6 +1,6 @@
 //! Apply the daemon's responses to the chat state.
 
-use quell_client::daemon_client::SendReply;
+use quell_client::daemon_client::{SendReply, StopReply};
 use quell_client::receipt_line;
 use quell_client::text_format::one_line;
 use quell_protocol::api::{AgentRow, HistoryMessage, Hold, Page, RunView, StopAnswer};
@@ -28,7 +28,7 @@ impl ChatState {
         match answer {
             DaemonResponse::Sent { run, result } => self.handle_sent(&run, result),
             DaemonResponse::SessionStopped { session, result } => self.handle_session_stopped(&session, result),
-            DaemonResponse::RunStopped { run, result } => self.handle_run_stopped(&run, result.map(drop)),
+            DaemonResponse::RunStopped { run, result } => self.handle_run_stopped(&run, result),
             DaemonResponse::Session { key, result } => {
                 self.poll_timers.session.schedule_next(now, PollInterval::Normal);
                 self.handle_result(result, |chat, result| chat.update_session(&key, result))
@@ -183,12 +183,16 @@ impl ChatState {
     fn handle_stop_text_reply(&mut self, answer: &StopAnswer) {
         self.mark_connected();
         let covered: Vec<RunId> = answer.run_ids.iter().chain(&answer.ending).cloned().collect();
-        let nothing = covered.is_empty() && answer.withdrawn.is_empty() && answer.processes.is_empty();
+        let nothing = covered.is_empty()
+            && answer.withdrawn.is_empty()
+            && answer.processes.is_empty()
+            && answer.paused_schedules.is_empty();
         if nothing {
             self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.nothing"));
         } else {
             self.cover_runs(&covered);
         }
+        self.show_paused_schedules(answer);
         self.restore_withdrawn(answer);
     }
 
@@ -201,6 +205,7 @@ impl ChatState {
             Ok(answer) => {
                 self.mark_connected();
                 self.restore_withdrawn(&answer);
+                self.show_paused_schedules(&answer);
                 if let Some(node) = answer.unreached.iter().max_by_key(|node| node.lease_ends_in_ms) {
                     let names = answer.unreached.iter().map(|node| node.node.as_str()).collect::<Vec<_>>().join(", ");
                     let seconds = node.lease_ends_in_ms.div_ceil(1000).to_string();
@@ -212,6 +217,15 @@ impl ChatState {
                 self.note_failure(&failure);
                 self.handle_stop_failure(failure);
             }
+        }
+    }
+
+    /// Adds a remark that names the schedules which a stop has paused.
+    pub(crate) fn show_paused_schedules(&mut self, answer: &StopAnswer) {
+        if !answer.paused_schedules.is_empty() {
+            let ids = answer.paused_schedules.join(", ");
+            let text = self.texts.format("stop.paused-schedules", &[("ids", &ids)]);
+            self.transcript.push_remark(NoticeLevel::Info, text);
         }
     }
 
@@ -239,10 +253,15 @@ impl ChatState {
         self.composer.prepend_texts(&fresh);
     }
 
-    fn handle_run_stopped(&mut self, run: &RunId, result: DaemonResult<()>) {
+    fn handle_run_stopped(&mut self, run: &RunId, result: DaemonResult<StopReply>) {
         let is_own = self.complete_stop_request(&ChatStopRequest::Run(run.clone()));
         match result {
-            Ok(()) => self.mark_connected(),
+            Ok(reply) => {
+                self.mark_connected();
+                if let StopReply::Ticket(ticket) = reply {
+                    self.show_paused_schedules(&ticket.stop);
+                }
+            }
             // The daemon does not know the run yet and keeps the stop for it, or the run is gone.
             Err(failure) if failure.kind == DaemonFailureKind::NotFound => self.mark_connected(),
             Err(failure) => {

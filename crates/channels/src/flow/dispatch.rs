@@ -8,7 +8,9 @@ use std::sync::Arc;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use quell_engine::channel_origin::{ChannelOrigin, ChannelRunOptions};
-use quell_engine::engine::{Caller, SessionTransferError, StopTextMode, Submission, SubmitError, SubmitOutcome};
+use quell_engine::engine::{
+    Caller, RunWork, SessionTransferError, StopTextMode, Submission, SubmitError, SubmitOutcome,
+};
 use quell_kernel::admission::AdmissionError;
 use quell_kernel::channel::commands::ChannelCommand;
 use quell_kernel::channel::inbox::{InboxMessage, InboxPoll};
@@ -126,6 +128,7 @@ async fn submit_run(channels: &Channels, queued: InboxMessage<ChatOrigin>) {
     let submission = Submission {
         session: conversation,
         text,
+        work: RunWork::default(),
         agent: channel.config.agent.clone(),
         idempotency_key: Some(run),
         on_busy: effective_on_busy(channels, channel.on_busy(), &message),

@@ -17,7 +17,7 @@ use quell_kernel::channel::sanitise::NarrationPolicy;
 use quell_kernel::channel::session_keys::conversation_key;
 use quell_protocol::{Attachment, ChannelMessage, RunId};
 use quell_scope::Point;
-use quell_tools::attachment::{attachment_folder, read_attachment, write_attachment};
+use quell_tools::attachment::{message_file_path, read_attachment, write_attachment};
 use tokio::sync::watch;
 
 use super::channel::ActiveChannel;
@@ -265,12 +265,7 @@ impl ChatReply {
         if file.bytes.is_some_and(|bytes| bytes > MAX_FILE_BYTES) {
             return Err(format!("it is larger than {} MiB", MAX_FILE_BYTES / 1024 / 1024));
         }
-        let path = format!(
-            "{}/{}/{number}-{}",
-            attachment_folder(context.session),
-            run_folder_name(&self.target.run_id),
-            safe_file_name(file)
-        );
+        let path = message_file_path(context.session, &self.target.run_id, number, file.name.as_deref());
         let written = {
             // The semaphore is never closed.
             let _permit = self.target.channel.fetch_permits.acquire().await;
@@ -354,21 +349,6 @@ impl ReplyDelivery for ChatReply {
         // Keeps the first reason.
         let _ = self.withheld_reason.set(reason.to_owned());
     }
-}
-
-/// Makes a file name that cannot leave its folder and has no line break, 80 characters at most.
-fn safe_file_name(file: &Attachment) -> String {
-    const MAX_CHARS: usize = 80;
-    let legal = |c: char| if c.is_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
-    let name: String = file.name.as_deref().unwrap_or("file").chars().map(legal).collect();
-    let name = name.trim_matches('.');
-    let over = name.chars().count().saturating_sub(MAX_CHARS);
-    // Keep the end: it has the extension.
-    name.chars().skip(over).collect()
-}
-
-fn run_folder_name(run: &RunId) -> String {
-    run.as_str().chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
 }
 
 impl std::fmt::Debug for ChatReply {

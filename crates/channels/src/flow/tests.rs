@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::engine::{Caller, Retention, SessionSettings, StopTextMode, Submission};
+use quell_engine::engine::{Caller, Retention, RunWork, SessionSettings, StopTextMode, Submission};
 use quell_engine::hooks::HookSettings;
 use quell_engine::memory::MemorySettings;
 use quell_engine::{Engine, EngineConfig};
@@ -140,6 +140,7 @@ fn page_submission(session: &str, text: &str) -> Submission {
     Submission {
         session: SessionKey::parse(session).unwrap(),
         text: text.to_owned(),
+        work: RunWork::default(),
         agent: None,
         idempotency_key: None,
         on_busy: OnBusy::Queue,

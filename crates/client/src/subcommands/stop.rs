@@ -144,6 +144,7 @@ fn print_run_report(report: &StopCommandReport, io: &mut CommandIo) -> Subcomman
     for process in &report.stop.processes {
         io.output.print_line(&format!("left by it, {}", process_end_text(process)))?;
     }
+    report.print_paused_schedules(io)?;
     Ok(())
 }
 

@@ -99,6 +99,13 @@ impl StopCommandReport {
         run_ids.is_empty() && ending.is_empty() && withdrawn.is_empty() && processes.is_empty() && !has_schedules
     }
 
+    pub(super) fn print_paused_schedules(&self, io: &mut CommandIo) -> io::Result<()> {
+        for schedule in &self.stop.paused_schedules {
+            io.output.print_line(&format!("paused the schedule {}", one_line(schedule, 100)))?;
+        }
+        Ok(())
+    }
+
     /// Prints what was stopped, run by run, to stdout.
     pub(super) fn print_report(&self, io: &mut CommandIo) -> io::Result<()> {
         let covered = self.covered_runs();
@@ -118,9 +125,7 @@ impl StopCommandReport {
         for process in &self.stop.processes {
             io.output.print_line(&process_end_text(process))?;
         }
-        for schedule in &self.stop.paused_schedules {
-            io.output.print_line(&format!("paused the schedule {}", one_line(schedule, 100)))?;
-        }
+        self.print_paused_schedules(io)?;
         for text in problems.into_iter().flatten() {
             let text = io.output.stdout().apply_style(OutputStyle::Failure, &text);
             io.output.print_line(&text)?;

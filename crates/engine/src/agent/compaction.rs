@@ -9,7 +9,8 @@ use std::time::Duration;
 use quell_kernel::model_chain::AnswerProgress;
 use quell_kernel::prompt;
 use quell_kernel::registry::RunPhase;
-use quell_kernel::turn::{Compaction, Turn, TurnDraft, is_blank, newest_that_fit, turns_to_summarise};
+use quell_kernel::run::WorkOutcome;
+use quell_kernel::turn::{Compaction, ModelMessage, Turn, TurnDraft, is_blank, newest_that_fit, turns_to_summarise};
 use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelSink};
 use quell_protocol::Usage;
 use quell_scope::{Cancelled, Interrupted, Point};
@@ -42,26 +43,65 @@ pub(super) enum CompactionTarget {
     FitWindow,
     /// Half of the last request, which the provider refused as too long.
     HalveRequest,
+    /// All earlier turns, because a person asked for it.
+    Everything,
 }
+
+/// The answers of a run that summarises on request.
+const COMPACTED_ANSWER: &str = "The conversation before this was summarised. The model now reads the summary instead.";
+const NOTHING_TO_COMPACT_ANSWER: &str = "There was nothing to summarise.";
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestBudget(usize);
 
 impl AgentLoop<'_> {
+    /// Summarises the whole conversation before this run, and answers that it did.
+    ///
+    /// # Errors
+    /// [`Cancelled`] if the scope was cancelled; the conversation is as before then.
+    ///
+    /// # Cancel safety
+    /// As [`AgentLoop::run`].
+    pub async fn compact_on_request(&self) -> Result<WorkOutcome, Cancelled> {
+        self.scope.check(Point::BeforeStep)?;
+        self.check_budget(1)?;
+        self.writer.begin_step(1)?;
+        // waits: for files, with the scope, in `load_images`.
+        self.load_images().await?;
+        // waits: the model is called with the scope, in `compact_history`.
+        let answer = match self.compact_history(CompactionTarget::Everything).await? {
+            CompactionOutcome::Compacted => COMPACTED_ANSWER,
+            CompactionOutcome::NothingToCompact => NOTHING_TO_COMPACT_ANSWER,
+            CompactionOutcome::Failed(problem) => {
+                let message = format!("the conversation was not summarised, and stays as it is: {problem}");
+                return Ok(WorkOutcome::Failed { code: "compaction_failed".to_owned(), message });
+            }
+        };
+        self.writer.finish_message(ModelMessage::new(Vec::new(), answer, Vec::new()))?;
+        Ok(WorkOutcome::Completed)
+    }
+
     /// Summarises older turns if they would not fit.
     pub(super) async fn compact_history(&self, target: CompactionTarget) -> Result<CompactionOutcome, Cancelled> {
         self.scope.check(Point::Compaction)?;
         let sizes = self.writer.with_draft(|draft| RequestSizes::measure(self, draft))?;
         let RequestBudget(limit) = self.request_budget(target)?;
-        let turn_count = turns_to_summarise(&sizes.turn_sizes, sizes.fixed_bytes, limit);
+        let first = self.history.len() - sizes.turn_sizes.len();
+        let visible_turns = self.history.get(first..).unwrap_or_default();
+        let turn_count = match target {
+            CompactionTarget::Everything if visible_turns.iter().all(|turn| is_summary_alone(turn)) => 0,
+            CompactionTarget::Everything => visible_turns.len(),
+            CompactionTarget::FitWindow | CompactionTarget::HalveRequest => {
+                turns_to_summarise(&sizes.turn_sizes, sizes.fixed_bytes, limit)
+            }
+        };
         if turn_count == 0 {
             return Ok(CompactionOutcome::NothingToCompact);
         }
-        let first = self.history.len() - sizes.turn_sizes.len();
         let old_turns = self.history.get(first..first + turn_count).unwrap_or_default();
         let earlier_summary = sizes.summary.as_deref();
         let max_bytes = match target {
-            CompactionTarget::FitWindow => self.window_bytes(),
+            CompactionTarget::FitWindow | CompactionTarget::Everything => self.window_bytes(),
             CompactionTarget::HalveRequest => limit,
         };
         let summary = match self.summarise_turns(&newest_that_fit(old_turns, max_bytes), earlier_summary).await {
@@ -86,7 +126,9 @@ impl AgentLoop<'_> {
     /// The most bytes of the next request.
     pub(super) fn request_budget(&self, target: CompactionTarget) -> Result<RequestBudget, Cancelled> {
         Ok(RequestBudget(match target {
-            CompactionTarget::FitWindow => self.window_bytes() / 100 * WINDOW_FULL_PERCENT,
+            CompactionTarget::FitWindow | CompactionTarget::Everything => {
+                self.window_bytes() / 100 * WINDOW_FULL_PERCENT
+            }
             CompactionTarget::HalveRequest => {
                 self.writer.with_draft(|draft| RequestSizes::measure(self, draft).total_bytes())? / 2
             }
@@ -174,6 +216,11 @@ impl AgentLoop<'_> {
             error => Interrupted::Failed(error),
         })
     }
+}
+
+/// True for the turn of a run that has summarised the conversation on request.
+fn is_summary_alone(turn: &Turn) -> bool {
+    turn.is_compaction_request() && turn.compaction().is_some()
 }
 
 /// Sizes of the parts of a request, in bytes.

@@ -308,7 +308,15 @@ fn abort_answer(id: &AgentId, stop_result: &StopResult, idle_reason: &str) -> Ag
     let aborted = stop_result.stopped_anything();
     let reason = (!aborted).then(|| idle_reason.to_owned());
     let run_ids = stop_result.aborted.clone();
-    AgentAbortAnswer { ok: true, agent_id: id.clone(), aborted, run_ids, reason, unreached: Vec::new() }
+    AgentAbortAnswer {
+        ok: true,
+        agent_id: id.clone(),
+        aborted,
+        run_ids,
+        reason,
+        paused_schedules: stop_result.schedules.ids(),
+        unreached: Vec::new(),
+    }
 }
 
 impl Engine {

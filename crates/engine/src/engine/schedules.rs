@@ -23,6 +23,7 @@ use super::{
 };
 use crate::access::RequestOrigin;
 use crate::channel_origin::{ScheduleCreator, SenderRights};
+use crate::live_run::RunWork;
 use crate::schedules::{
     PatchAuthor, PauseProgress, PausedSchedules, ScheduleChangeError, ScheduleRecord, ScheduleStop, ScheduleStopOrigin,
     Schedules, StoppedSchedules, to_stored,
@@ -331,6 +332,7 @@ impl Engine {
         let submission = Submission {
             session: view.session_key.clone(),
             text: view.text.clone(),
+            work: RunWork::default(),
             agent: view.agent.clone(),
             idempotency_key: Some(run),
             on_busy: OnBusy::Queue,

@@ -13,11 +13,11 @@ use sha2::{Digest, Sha256};
 
 use super::{Caller, Engine, StopResult};
 use crate::channel_origin::ChannelOrigin;
-use crate::live_run::{Acceptance, LiveRun, RunRequest};
+use crate::live_run::{Acceptance, LiveRun, RunRequest, RunWork};
 
 /// The largest message. It is more than any model reads, and each message is held several times in memory during its
 /// run.
-const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+pub(super) const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopTextMode {
@@ -32,6 +32,7 @@ pub struct Submission {
     /// An unknown session is created.
     pub session: SessionKey,
     pub text: String,
+    pub work: RunWork,
     pub agent: Option<AgentId>,
     /// Becomes the run id.
     pub idempotency_key: Option<RunId>,
@@ -224,6 +225,7 @@ impl Engine {
             surface: caller.surface,
             parent: None,
             text: submission.text.clone(),
+            work: submission.work.clone(),
             on_busy: submission.on_busy,
             timeout: submission.timeout.filter(|time| !time.is_zero()),
             fingerprint: compute_fingerprint(caller, submission),
@@ -275,13 +277,26 @@ pub(super) fn agent_from_session_key(key: &SessionKey) -> Option<AgentId> {
     AgentId::parse(id).ok()
 }
 
-/// Fingerprint for idempotency: principal, session, agent and text. The lengths keep the parts apart.
+/// Fingerprint for idempotency: principal, session, agent, text and files. The lengths keep the parts apart.
 fn compute_fingerprint(caller: &Caller, submission: &Submission) -> String {
     let agent = submission.agent.as_ref().map_or("", AgentId::as_str);
     let mut hash = Sha256::new();
-    for part in [caller.principal.as_str(), submission.session.as_str(), agent, &submission.text] {
+    let mut add = |part: &[u8]| {
         hash.update(part.len().to_le_bytes());
-        hash.update(part.as_bytes());
+        hash.update(part);
+    };
+    for part in [caller.principal.as_str(), submission.session.as_str(), agent, &submission.text] {
+        add(part.as_bytes());
+    }
+    match &submission.work {
+        RunWork::Answer { files } => {
+            for file in files.iter() {
+                add(file.name.as_deref().unwrap_or_default().as_bytes());
+                add(&file.bytes);
+            }
+        }
+        // Nobody repeats them: they get a new id each time.
+        RunWork::Compact | RunWork::AddMessage(_) => {}
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

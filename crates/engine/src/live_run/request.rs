@@ -1,7 +1,9 @@
 //! A run as it is requested, by a client or by another run.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use quell_kernel::attachment::MessageFile;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::permissions::RunPermissions;
 use quell_protocol::api::OnBusy;
@@ -22,6 +24,24 @@ pub struct RunDefaults {
     pub probe: PointProbe,
 }
 
+/// What a run does.
+#[derive(Debug, Clone)]
+pub enum RunWork {
+    /// Answers its message, which may come with files.
+    Answer { files: Arc<[MessageFile]> },
+    /// Summarises the conversation before it.
+    Compact,
+    /// Adds this message to the conversation, in the assistant's name. No model is called.
+    AddMessage(String),
+}
+
+impl Default for RunWork {
+    /// Answers a message without files.
+    fn default() -> Self {
+        Self::Answer { files: Arc::default() }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct RunRequest {
     /// A new id if absent.
@@ -34,6 +54,7 @@ pub struct RunRequest {
     pub surface: Surface,
     pub parent: Option<RunId>,
     pub text: String,
+    pub work: RunWork,
     /// What to do if the session is busy.
     pub on_busy: OnBusy,
     /// Time limit from now; the default applies if absent.

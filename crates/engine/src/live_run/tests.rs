@@ -26,6 +26,7 @@ pub(crate) fn live_run_with_id(clock: Clock, id: &str) -> Arc<LiveRun> {
         surface: Surface::Http,
         parent: None,
         text: "x".to_owned(),
+        work: RunWork::default(),
         on_busy: OnBusy::Queue,
         timeout: None,
         fingerprint: String::new(),

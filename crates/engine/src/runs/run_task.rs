@@ -8,19 +8,19 @@ use std::thread;
 
 use futures_util::FutureExt;
 use quell_kernel::run::WorkOutcome;
-use quell_kernel::turn::Turn;
+use quell_kernel::turn::{ModelMessage, Turn};
 use quell_kernel::{Moment, RunStateInput, StopLevel};
 use quell_mcp::SessionEndpoint;
 use quell_process::CommandNetwork;
 use quell_protocol::StopReason;
-use quell_scope::{Cancelled, Held, Interrupted, Release};
+use quell_scope::{Cancelled, Held, Interrupted, Point, Release};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::channel_delivery::AnswerDelivery;
 use super::{RunTable, channel_delivery};
 use crate::agent::{Agent, AgentLoop, ImageCache, RunControl};
 use crate::channel_origin::ChannelOrigin;
-use crate::live_run::{LiveRun, RunProgress};
+use crate::live_run::{LiveRun, RunProgress, RunWork};
 
 /// The permit of a run to be in flight.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl RunTable {
         // Started before anything that could end this run, so that a reset of its session deletes this note, too. A
         // chat message is saved later, after its hooks have changed it.
         let save = async {
-            if live_run.channel_origin.is_none() {
+            if live_run.channel_origin.is_none() && matches!(live_run.work, RunWork::Answer { .. }) {
                 self.save_message_note(live_run).await;
             }
         };
@@ -124,6 +124,11 @@ impl RunTable {
                 return Ok(WorkOutcome::Failed { code: code.to_owned(), message });
             }
         };
+        if let RunWork::AddMessage(text) = &live_run.work {
+            live_run.scope.check(Point::BeforeStep)?;
+            live_run.writer().finish_message(ModelMessage::new(Vec::new(), text.clone(), Vec::new()))?;
+            return Ok(WorkOutcome::Completed);
+        }
         // waits: raced in the hooks.
         self.run_start_hooks(live_run).await?;
         let _ = live_run.billing_info.set(agent.billing_info());
@@ -138,6 +143,10 @@ impl RunTable {
             None => None,
         };
         let channel_message = channel_message.as_ref().map(|(origin, words)| (*origin, words.as_str()));
+        if let RunWork::Answer { files } = &live_run.work {
+            // waits: raced in `save_message_files`.
+            self.save_message_files(live_run, files, &live_run.writer(), &agent.workdir).await?;
+        }
         let history = channel_delivery::trim_history(history, channel_origin);
         let (services, session) = (self.services(), &live_run.run.session);
         let server_sandbox = services.mcp.starts_programs().then(|| services.sandbox(&agent, session));
@@ -164,7 +173,10 @@ impl RunTable {
             writer: live_run.writer(),
             control,
         };
-        let outcome = agent_loop.run().await?;
+        let outcome = match &live_run.work {
+            RunWork::Compact => return agent_loop.compact_on_request().await,
+            RunWork::Answer { .. } | RunWork::AddMessage(_) => agent_loop.run().await?,
+        };
         if outcome != WorkOutcome::Completed {
             return Ok(outcome);
         }

@@ -20,7 +20,7 @@ use crate::access::is_named_token;
 use crate::agent::{RunControl, SubRunRequest, SubRunSession, sub_run_report};
 use crate::channel_origin::ScheduleCreator;
 use crate::cluster::Cluster;
-use crate::live_run::{ChangeOrigin, LiveRun, RunProgress, RunRequest};
+use crate::live_run::{ChangeOrigin, LiveRun, RunProgress, RunRequest, RunWork};
 use crate::schedules::ScheduleChangeError;
 
 pub(super) struct SessionRunControl<'a> {
@@ -120,6 +120,7 @@ impl SessionRunControl<'_> {
             surface: parent.surface,
             parent: Some(parent.id.clone()),
             text: request.text,
+            work: RunWork::default(),
             on_busy: OnBusy::Queue,
             timeout: None,
             fingerprint: String::new(),

@@ -267,6 +267,22 @@ async fn a_stop_of_a_run_pauses_the_schedules_that_it_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_abort_of_an_agent_names_the_schedules_that_it_paused() {
+    let scheduled = ScheduleTest::start().await;
+    let arguments = json!({"text": "look again", "every": "2h"});
+    scheduled.test.model.script(ScriptedResponse::tool_call("c1", "cron_add", &arguments)).script(endless_tokens());
+    let sent = scheduled.test.engine.submit(&admin(), submission("s", "look from time to time")).await.unwrap();
+    let SubmitOutcome::Accepted(sent) = sent else { panic!("{sent:?}") };
+    scheduled.test.wait_text(&sent.run_id).await;
+    let made = scheduled.test.engine.list_schedules(&admin()).await.unwrap();
+    let (answer, _stop) =
+        scheduled.test.engine.abort_agent_tree(&admin(), &parse_agent_id("main"), &stop_ask(StopLevel::Gentle));
+    assert_eq!(answer.paused_schedules, [made[0].id.clone()]);
+    scheduled.test.wait_ended(&sent.run_id).await;
+    scheduled.test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_schedule_whose_creator_has_no_token_is_paused() {
     let scheduled = ScheduleTest::start().await;
     let schedule = scheduled.test.engine.create_schedule(&alice(), every_hour("hello")).await.unwrap();

@@ -16,8 +16,9 @@ use std::time::Instant;
 
 use futures_util::{FutureExt, poll};
 use quell_engine::Engine;
-use quell_engine::engine::{Caller, RunFollow, StopResult};
+use quell_engine::engine::{Caller, RunFollow, RunWork, StopResult};
 use quell_kernel::approval::ApprovalPolicy;
+use quell_kernel::attachment::{MessageFile, MessageFileKind};
 use quell_kernel::registry::StopRequest;
 use quell_mcp::McpConfig;
 use quell_protocol::api::{ComputeStatus, OnBusy};

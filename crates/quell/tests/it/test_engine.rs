@@ -16,7 +16,7 @@ use quell_engine::engine::{
     Subscription,
 };
 use quell_engine::hooks::HookSettings;
-use quell_engine::live_run::RunProgress;
+use quell_engine::live_run::{RunProgress, RunWork};
 use quell_engine::memory::MemorySettings;
 use quell_engine::{Engine, EngineConfig};
 use quell_kernel::expiry::ExpiryLimits;
@@ -508,6 +508,7 @@ pub(crate) fn submission(session: &str, text: &str) -> Submission {
     Submission {
         session: parse_session_key(session),
         text: text.to_owned(),
+        work: RunWork::default(),
         agent: Some(parse_agent_id("main")),
         idempotency_key: None,
         on_busy: OnBusy::Queue,

@@ -1,11 +1,14 @@
 //! The gateway's WebSocket, tested with a client that shares no code with it.
 
+mod attachments;
 mod chat;
 mod connection_limits;
 mod contract;
 mod follow;
 mod gateway;
+mod gateway_approvals;
 mod handshake;
+mod session_work;
 mod stop;
 
 use std::collections::VecDeque;

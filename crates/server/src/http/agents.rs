@@ -113,6 +113,7 @@ pub(super) async fn abort(
         (answer.aborted, answer.reason) = (true, None);
     }
     answer.run_ids = stopped.run_ids;
+    answer.paused_schedules = stopped.paused_schedules;
     answer.unreached = stopped.unreached;
     Ok(Json(answer))
 }

@@ -249,6 +249,7 @@ fn content_object(schema: &str) -> Value {
         "HOLD" => {
             json_object_content(&json!({"held": {"type": ["boolean", "null"]}, "reason": {"type": ["string", "null"]}}))
         }
+        "EMPTY" => json_object_content(&json!({})),
         "REASON" => json_object_content(&json!({"reason": {"type": ["string", "null"]}})),
         "text" => json!({"text/plain": {"schema": {"type": "string"}}}),
         "file" => json!({"*/*": {"schema": {}}}),

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use quell_engine::engine::{StopTextMode, Submission, SubmitError, SubmitOutcome};
+use quell_engine::engine::{RunWork, StopTextMode, Submission, SubmitError, SubmitOutcome};
 use quell_kernel::stop_text;
 use quell_protocol::api::{Page, RunView, SendRequest};
 use quell_protocol::{ErrorCode, RunId, SessionKey};
@@ -35,6 +35,7 @@ pub(super) async fn send_message(
     let submission = Submission {
         session: SessionKey::parse(key)?,
         text: request.text,
+        work: RunWork::default(),
         agent: request.agent,
         idempotency_key: request.idempotency_key,
         on_busy: request.on_busy.unwrap_or_default(),

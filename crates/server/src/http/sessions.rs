@@ -3,8 +3,8 @@
 use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
-use quell_engine::engine::{OpenSessionError, OpenSessionOutcome, SessionError};
-use quell_protocol::api::{HistoryMessage, Page, SessionRow, SharingRequest};
+use quell_engine::engine::{OpenSessionError, OpenSessionOutcome, SessionError, SessionWorkError};
+use quell_protocol::api::{HistoryMessage, Page, SendAnswer, SessionRow, SharingRequest};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ErrorCode, SessionKey};
@@ -142,6 +142,28 @@ pub(super) async fn reset(
     let row = if done { call.engine().find_session(&key).await? } else { None };
     row.map(Json).ok_or_else(|| session_not_found(&key))
 }
+
+impl From<SessionWorkError> for ProblemResponse {
+    fn from(error: SessionWorkError) -> Self {
+        problem_response(error.code(), error.to_string())
+    }
+}
+
+/// Starts the run that summarises a conversation.
+pub(super) async fn compact(
+    call: ApiCall,
+    Path(key): Path<String>,
+    OptionalJsonBody(EmptyBody {}): OptionalJsonBody<EmptyBody>,
+) -> Result<(StatusCode, Json<SendAnswer>), ProblemResponse> {
+    let caller = call.require_write()?;
+    let key = SessionKey::parse(key)?;
+    Ok((StatusCode::ACCEPTED, Json(call.engine().compact_session(caller, &key).await?)))
+}
+
+/// A body without any field, which may be absent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct EmptyBody {}
 
 pub(super) async fn delete(
     call: ApiCall,

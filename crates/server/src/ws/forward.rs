@@ -120,6 +120,24 @@ impl WsClient {
         }
     }
 
+    /// Calls a method at the node that has the session, or gets it now; `None` if it is this one.
+    pub(super) async fn call_session_owner(
+        self: &Arc<Self>,
+        method: &str,
+        params: Value,
+        key: &SessionKey,
+    ) -> Option<Result<Value, RpcError>> {
+        let cluster = self.engine().cluster().filter(|_| !self.is_forwarded)?;
+        if cluster.owns_session(key) {
+            return None;
+        }
+        match self.engine().find_node_for(key, Placement::Place).await {
+            Ok(None) => None,
+            Ok(Some(owner)) => Some(self.ask_node(&owner, method, &params).await),
+            Err(error) => Some(Err(error.into())),
+        }
+    }
+
     async fn answer_at_owner(
         self: Arc<Self>,
         method: &str,

@@ -1,5 +1,6 @@
 //! Events that gateway clients expect besides `chat` and `agent`: `plugin.approval.*` and `session.message`.
 
+use quell_kernel::turn::is_stand_in_request;
 use quell_protocol::{EventKind, RunEvent, Verdict};
 use serde_json::{Value, json};
 
@@ -10,7 +11,9 @@ use super::payloads;
 /// Sends a call that waits for a person, and that it waits no more, as the gateway does for those of plugins.
 pub(super) fn send_approval_event(client: &WsClient, event: &RunEvent) {
     match &event.kind {
-        EventKind::ApprovalRequested { id, call_id, tool, arguments, escalation, expires_at, .. } => {
+        EventKind::ApprovalRequested { id, call_id, tool, arguments, escalation, expires_at, quorum } => {
+            // A question on another node of the cluster is not known as one here: it then refuses "always".
+            let row = client.engine().find_approval(id);
             let live_run = client.engine().live_run(&event.run_id);
             let waiting = payloads::WaitingCall {
                 id,
@@ -23,6 +26,8 @@ pub(super) fn send_approval_event(client: &WsClient, event: &RunEvent) {
                 run: &event.run_id,
                 requested_at: &event.at,
                 expires_at,
+                is_question: row.is_some_and(|row| row.question.is_some()),
+                quorum: *quorum,
             };
             client.outbox.push_event("plugin.approval.requested", &waiting.to_payload(), DropPolicy::MustDeliver);
         }
@@ -52,6 +57,9 @@ pub(super) fn send_session_message(client: &WsClient, event: &RunEvent) {
         EventKind::Started { .. } => {
             // The text of a run on another node is not known here.
             let Some(live_run) = client.engine().live_run(&event.run_id) else { return };
+            if is_stand_in_request(&live_run.run.text) {
+                return;
+            }
             payloads::live_message_row(&event.run_id, "user", &live_run.run.text, &event.at)
         }
         EventKind::Ended { verdict: Verdict::Completed, text: Some(text), .. } => {

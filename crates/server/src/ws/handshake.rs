@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::frame::RpcError;
+use super::methods::attachments::attachment_policy;
 use super::methods::parameters::METHODS;
 use super::peer::{APPROVALS_SCOPE, WsPeer, WsRole};
 use super::{MAX_BUFFERED, TICK_INTERVAL, close};
@@ -241,6 +242,7 @@ fn hello_payload(server: &ServerState, connection: &str, protocol: u64, role: Ws
         "auth": {"role": if role == WsRole::Node { "node" } else { "operator" }, "scopes": scopes},
         "policy": {
             "maxBufferedBytes": MAX_BUFFERED,
+            "attachments": attachment_policy(),
             "tickIntervalMs": u64::try_from(TICK_INTERVAL.as_millis()).unwrap_or(u64::MAX),
         },
     })

@@ -2,6 +2,7 @@
 
 mod agent_run;
 mod approvals;
+pub(super) mod attachments;
 mod chat;
 mod commands;
 mod follow;
@@ -11,6 +12,7 @@ pub(super) mod parameters;
 mod queries;
 mod session_reads;
 mod session_settings;
+mod session_work;
 mod sessions;
 mod stop;
 
@@ -300,9 +302,6 @@ impl WsClient {
         params: Value,
         load: ConnectionLoad,
     ) -> Result<MethodOutcome, RpcError> {
-        if let Some(refusal) = parameters::unsupported_method(method) {
-            return Err(refusal);
-        }
         if let Some(access) = parameters::required_access(method)? {
             self.peer.require_access(access)?;
         }
@@ -316,12 +315,16 @@ impl WsClient {
             "hold.set" => return Ok(pending(stop::hold_set(client, params))),
             "approvals.list" => approvals::list(self)?,
             "plugin.approval.list" => approvals::plugin_list(self)?,
-            "approvals.resolve" | "plugin.approval.resolve" => approvals::resolve(self, params)?,
+            "approvals.resolve" | "plugin.approval.resolve" | "exec.approval.resolve" => {
+                approvals::resolve(self, params)?
+            }
             "chat.send" => return Ok(pending(chat::send(client, params))),
-            "agent" if load.pending_requests >= MAX_PENDING_WAITS => {
+            "agent" | "sessions.compact" if load.pending_requests >= MAX_PENDING_WAITS => {
                 return Err(RpcError::unavailable("too many requests of this connection are pending"));
             }
             "agent" => return Ok(MethodOutcome::TwoAnswers(Box::pin(agent_run::start(client, params)))),
+            "chat.inject" => return Ok(pending(session_work::inject(client, params))),
+            "sessions.compact" => return Ok(pending(session_work::compact(client, params))),
             "chat.metadata" => session_reads::chat_metadata(self, params)?,
             "config.get" => gateway_info::config(self),
             "system-presence" => gateway_info::presence(self),

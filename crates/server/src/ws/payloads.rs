@@ -1,8 +1,10 @@
 //! JSON payloads that several methods and events share.
 
+use quell_kernel::approval_rules::{WaitingCallKind, standing_allowance};
+use quell_kernel::image::{MarkedText, split_markers};
 use quell_kernel::turn::CODE_REFUSED;
 use quell_protocol::api::{HistoryMessage, RunResult, RunView, SessionRow};
-use quell_protocol::approval::{ApprovalRow, Escalation};
+use quell_protocol::approval::{AllowanceScope, ApprovalRow, Escalation};
 use quell_protocol::{AgentId, CallId, RunId, SessionKey, Verdict};
 use quell_scope::clock::Clock;
 use serde_json::{Value, json};
@@ -55,28 +57,53 @@ pub(super) struct WaitingCall<'a> {
     pub(super) run: &'a RunId,
     pub(super) requested_at: &'a str,
     pub(super) expires_at: &'a str,
+    pub(super) is_question: bool,
+    pub(super) quorum: u32,
+}
+
+/// The decisions that a waiting call offers.
+pub(super) fn allowed_decisions(call: WaitingCallKind<'_>) -> &'static [&'static str] {
+    match standing_allowance(call) {
+        Some(_) => &["allow-once", "allow-always", "deny"],
+        None => &["allow-once", "deny"],
+    }
 }
 
 impl WaitingCall<'_> {
-    /// The form in which the gateway lists those of plugins. An allowance for later calls is given elsewhere.
+    fn kind(&self) -> WaitingCallKind<'_> {
+        WaitingCallKind {
+            tool: self.tool,
+            arguments: self.arguments,
+            is_escalated: self.escalation.is_some(),
+            is_question: self.is_question,
+            quorum: self.quorum,
+        }
+    }
+
+    /// The form in which the gateway lists those of plugins.
     pub(super) fn to_payload(&self) -> Value {
         let place = self.escalation.map_or_else(String::new, |escalation| {
             format!(" outside of the sandbox, because: {}. Now {}", escalation.reason, escalation.rule)
         });
         let who = self.agent.map_or("An agent", |agent| agent.as_str());
+        let always = standing_allowance(self.kind()).and_then(|answer| answer.scope).map_or("", |scope| match scope {
+            AllowanceScope::Pattern => ". To allow it always covers exactly this, in every session.",
+            AllowanceScope::Session => ". To allow it always covers all calls of this tool in this session.",
+            AllowanceScope::Once => "",
+        });
         json!({
             "id": self.id,
             "request": {
                 "pluginId": "quell",
                 "title": format!("{who} wants to run {}", self.tool),
-                "description": format!("{}{place}", self.arguments),
+                "description": format!("{}{place}{always}", self.arguments),
                 "severity": "warning",
                 "toolName": self.tool,
                 "toolCallId": self.call_id,
                 "agentId": self.agent,
                 "sessionKey": self.session,
                 "runId": self.run,
-                "allowedDecisions": ["allow-once", "deny"],
+                "allowedDecisions": allowed_decisions(self.kind()),
             },
             "createdAtMs": rfc3339_to_ms(self.requested_at),
             "expiresAtMs": rfc3339_to_ms(self.expires_at),
@@ -97,6 +124,8 @@ pub(super) fn approval_row(row: &ApprovalRow) -> Value {
         run: &row.run_id,
         requested_at: &row.requested_at,
         expires_at: &row.expires_at,
+        is_question: row.question.is_some(),
+        quorum: row.quorum,
     };
     waiting.to_payload()
 }
@@ -180,12 +209,22 @@ pub(super) fn prompt_row(run: &RunView, position: TranscriptPosition) -> Value {
     row
 }
 
+/// The text of a message. Pictures of a user are named, without their data.
+fn text_blocks(message: &HistoryMessage) -> Vec<Value> {
+    let text_block = |text: &str| json!({"type": "text", "text": text});
+    if message.role != "user" {
+        return Some(&message.text).filter(|text| !text.is_empty()).map(|text| text_block(text)).into_iter().collect();
+    }
+    let block = |piece: MarkedText<'_>| match piece {
+        MarkedText::Text(text) => Some(text.trim_end_matches('\n')).filter(|text| !text.is_empty()).map(text_block),
+        MarkedText::Image(_) => Some(json!({"type": "image", "omitted": true})),
+    };
+    split_markers(&message.text).into_iter().filter_map(block).collect()
+}
+
 pub(super) fn message_row(message: &HistoryMessage, position: TranscriptPosition) -> Value {
     let role = if message.role == "tool" { "toolResult" } else { message.role.as_str() };
-    let mut content = Vec::new();
-    if !message.text.is_empty() {
-        content.push(json!({"type": "text", "text": message.text}));
-    }
+    let mut content = text_blocks(message);
     for call in &message.calls {
         content.push(json!({"type": "toolCall", "id": call.id, "name": call.tool, "arguments": call.arguments}));
     }

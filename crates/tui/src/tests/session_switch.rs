@@ -45,6 +45,17 @@ fn texts_that_a_stop_withdrew_in_the_session_left_behind_come_back_here() {
 }
 
 #[test]
+fn a_stop_names_the_schedules_that_it_paused() {
+    let (mut scene, _) = ChatHarness::running("one");
+    scene.press_esc();
+    let session = scene.chat.session().clone();
+    let result = Ok(from_json(json!({"aborted": true, "runIds": [], "pausedSchedules": ["s-1", "s-2"]})));
+    scene.respond(DaemonResponse::SessionStopped { session, result });
+    let shown = scene.screen_text(80, 24);
+    assert!(shown.contains("Paused what was scheduled: s-1, s-2"), "{shown}");
+}
+
+#[test]
 fn failures_in_the_previous_session_name_it() {
     let (mut scene, _) = ChatHarness::running("one");
     scene.press_esc();

@@ -3,6 +3,7 @@
 use quell_testkit::gateway_client::GatewayTestClient;
 
 use super::*;
+use crate::ws::WsTestClient;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_to_any_node_runs_on_the_node_of_the_session() {
@@ -127,6 +128,28 @@ async fn an_approval_is_listed_and_decided_at_any_node() {
     cluster.api(1).post(&path, &json!({"decision": "allow"})).await.expect_status(200);
     assert_eq!(cluster.api(1).run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
     assert_problem(&cluster.api(1).post("/api/approvals/none", &json!({"decision": "allow"})).await, 404, "not_found");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_client_follows_a_session_of_another_node() {
+    let Some(cluster) = TestCluster::start(2, Bus::Nats).await else { return };
+    cluster.complete_run(0, "s").await;
+    assert_eq!(cluster.owner("s"), "node-0");
+    let token = std::fs::read_to_string(cluster.homes[1].data_dir().join("token")).unwrap();
+    let url = format!("http://{}", cluster.nodes[1].address());
+    let mut client = WsTestClient::connect_to(&url, token.trim()).await;
+    client.call("sessions.messages.subscribe", json!({"key": "s"})).await;
+    cluster.complete_run(0, "s").await;
+    let answer = client.wait_event("session.message").await["payload"]["message"].clone();
+    assert_eq!(answer["role"], "assistant", "{answer}");
+    let added = client.call("chat.inject", json!({"sessionKey": "s", "message": "by the way"})).await;
+    let message = client.wait_event("session.message").await["payload"].clone();
+    assert_eq!(message["runId"], added["runId"], "{message}");
+    assert_eq!(message["message"]["content"][0]["text"], "by the way", "{message}");
+    cluster.model.script(ScriptedResponse::text("a summary"));
+    let compacted = client.call("sessions.compact", json!({"key": "s"})).await;
+    assert_fields(&compacted, &json!({"ok": true, "compacted": true}));
+    assert_eq!(cluster.owner("s"), "node-0", "it stays where it was");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -50,7 +50,7 @@ impl ControlUi {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = format!("http://{}", listener.local_addr().unwrap());
         let tables = format!("[approvals]\nby_own_principal = true\n[server]\nallowed_origins = [\"{origin}\"]\n");
-        let openclaw = OpenClawFixture::start_with("approvals = { shell = \"ask\" }", &tables).await?;
+        let openclaw = OpenClawFixture::start_with("vision = true\napprovals = { shell = \"ask\" }", &tables).await?;
         #[expect(clippy::disallowed_methods, reason = "the test's own file server, which ends with its runtime")]
         tokio::spawn(serve_page(listener, openclaw.package_file("openclaw/dist/control-ui")));
         let browser = Browser::start(Viewport::DESKTOP).await;
@@ -114,9 +114,41 @@ async fn the_control_ui_chats_stops_and_answers_calls() {
     page.wait_shown("it was allowed").await;
     page.openclaw.wait_newest_run_ended().await;
 
+    model.script(ScriptedResponse::tool_call("c2", "shell", &json!({"command": "echo ran"})));
+    model.script(ScriptedResponse::text("it is always allowed"));
+    page.send("run it always").await;
+    page.click_button("Always allow").await;
+    page.wait_shown("it is always allowed").await;
+    let rules = page.openclaw.http.get("/api/approval-rules").await.expect_status(200);
+    assert_fields(&rules["items"][0], &json!({"tool": "shell", "pattern": "echo ran"}));
+
     page.browser.open("about:blank").await;
     page.browser.open(&page.address).await;
     page.wait_shown("it was allowed").await;
     page.wait_shown("now stop").await;
     model.assert_histories_valid();
+}
+
+/// A picture of one pixel.
+const PIXEL: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_control_ui_sends_a_picture_to_the_model() {
+    let Some(page) = ControlUi::start().await else { return };
+    let model = &page.openclaw.model;
+    model.script(ScriptedStream::new().wait_for_gate("go").text("one pixel"));
+    page.browser.click(COMPOSER).await;
+    let paste = "const bytes = Uint8Array.from(atob(arguments[0]), character => character.charCodeAt(0)); \
+                 const clipboardData = new DataTransfer(); \
+                 clipboardData.items.add(new File([bytes], 'pixel.png', {type: 'image/png'})); \
+                 document.activeElement.dispatchEvent( \
+                   new ClipboardEvent('paste', {clipboardData, bubbles: true, cancelable: true}));";
+    page.browser.run_script(paste, &[json!(PIXEL)]).await;
+    page.browser.wait_visible(".chat-attachment-image-button").await;
+    page.send("what is this?").await;
+    model.open_gate("go");
+    page.wait_shown("one pixel").await;
+    page.openclaw.wait_newest_run_ended().await;
+    let sent = model.recorded_requests().pop().unwrap().body.to_string();
+    assert!(sent.contains(PIXEL), "{sent}");
 }

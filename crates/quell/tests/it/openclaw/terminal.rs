@@ -63,6 +63,8 @@ async fn the_terminal_shows_a_waiting_call_and_answers_it() {
     enter_line(&mut terminal, "run it").await;
     terminal.wait_text("main wants to run shell").await;
     terminal.type_keys(UP);
+    terminal.wait_text("→ Always allow").await;
+    terminal.type_keys(UP);
     terminal.wait_text("→ Allow once").await;
     terminal.type_keys(ENTER);
     terminal.wait_text("plugin approval: allowed once").await;
@@ -76,6 +78,20 @@ async fn the_terminal_shows_a_waiting_call_and_answers_it() {
     openclaw.http.post(&format!("/api/approvals/{id}"), &json!({"decision": "deny"})).await.expect_status(200);
     terminal.wait_text_gone("main wants to run shell").await;
     terminal.wait_text("it was denied").await;
+
+    openclaw.model.script(call("c3")).script(ScriptedResponse::text("it is always allowed"));
+    enter_line(&mut terminal, "run it once more").await;
+    terminal.wait_text("main wants to run shell").await;
+    terminal.type_keys(UP);
+    terminal.wait_text("→ Always allow").await;
+    terminal.type_keys(ENTER);
+    terminal.wait_text("plugin approval: always allowed").await;
+    terminal.wait_text("it is always allowed").await;
+    let rules = openclaw.http.get("/api/approval-rules").await.expect_status(200);
+    assert_fields(&rules["items"][0], &json!({"tool": "shell", "pattern": "echo ran"}));
+    openclaw.model.script(call("c4")).script(ScriptedResponse::text("nobody was asked"));
+    enter_line(&mut terminal, "run it again and again").await;
+    terminal.wait_text("nobody was asked").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -82,6 +82,20 @@ async fn the_command_line_adds_pauses_and_removes_schedules() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stop_of_a_run_prints_the_schedules_that_it_paused() {
+    let (model, daemon) = start_daemon("").await;
+    let arguments = json!({"text": "look again", "every": "2h"});
+    model.script(ScriptedResponse::tool_call("c1", "cron_add", &arguments));
+    model.script(ScriptedResponse::silent_mid_stream("Made."));
+    let run = daemon.api().send_message("s", "look from time to time").await;
+    daemon.api().run_events(&run, 0).await.wait_for("text.delta").await;
+    let made = daemon.api().get("/api/schedules").await.expect_status(200);
+    let stopped = run_cli(daemon.home(), &["stop", &run]);
+    let line = format!("paused the schedule {}", made["items"][0]["id"].as_str().unwrap());
+    assert!(stopped.out.contains(&line), "{}{}", stopped.out, stopped.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_answer_of_a_firing_is_sent_into_a_chat() {
     let _lock = ProcessLock::shared().await;
     let telegram = FakeTelegram::start().await;

@@ -43,6 +43,8 @@ pub(super) struct SweepCase {
     pub(super) agent: &'static str,
     /// Sent by a chat network, with a file; the answer is delivered there.
     pub(super) is_from_channel: bool,
+    /// What the run does.
+    pub(super) work: fn() -> RunWork,
     pub(super) prepare: CaseStep,
     pub(super) moment: StopMoment,
     /// Steps between the stop and the end of the run, and checks for this case only.
@@ -63,6 +65,7 @@ impl SweepCase {
             name: name.to_owned(),
             agent: "main",
             is_from_channel: false,
+            work: RunWork::default,
             prepare: do_nothing,
             moment: StopMoment::BeforeMessage,
             check_after: do_nothing,
@@ -79,6 +82,10 @@ impl SweepCase {
 
     pub(super) fn sent_by_channel(self) -> Self {
         Self { is_from_channel: true, ..self }
+    }
+
+    pub(super) fn work(self, work: fn() -> RunWork) -> Self {
+        Self { work, ..self }
     }
 
     pub(super) fn prepare(self, prepare: CaseStep) -> Self {
@@ -286,6 +293,7 @@ impl<'a> CaseRun<'a> {
         Submission {
             agent: Some(parse_agent_id(case.agent)),
             channel_origin,
+            work: (case.work)(),
             ..submission_as(&self.run, &self.session, &self.text)
         }
     }

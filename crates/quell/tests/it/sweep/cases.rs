@@ -60,16 +60,29 @@ fn model_cases() -> Vec<SweepCase> {
             })
             .when(|case_run| wait_text(case_run).boxed())
             .hides(&["Let me see about"]),
-        SweepCase::new("summarising older turns")
-            .agent("small")
-            .prepare(|case_run| {
-                send_long_turn(case_run, ScriptedResponse::silent_mid_stream("So far it was about")).boxed()
-            })
-            .when(|case_run| wait_summarising(case_run).boxed())
-            .check_after(|case_run| wait_summary_disconnected(case_run).boxed())
-            .shows(&["It was a long story."])
-            .hides(&["So far it was about"]),
+        summarising_case("summarising older turns").agent("small"),
+        summarising_case("summarising on request").work(|| RunWork::Compact),
+        // Before the thread that writes the file, and while it is at work.
+        SweepCase::new("before a file of the message is written").work(work_with_file).at(Point::Attachments, 1),
+        SweepCase::new("a file of the message is written").work(work_with_file).at(Point::Attachments, 2),
     ]
+}
+
+/// A run whose summary of an earlier turn has begun.
+fn summarising_case(name: &str) -> SweepCase {
+    SweepCase::new(name)
+        .prepare(|case_run| {
+            send_long_turn(case_run, ScriptedResponse::silent_mid_stream("So far it was about")).boxed()
+        })
+        .when(|case_run| wait_summarising(case_run).boxed())
+        .check_after(|case_run| wait_summary_disconnected(case_run).boxed())
+        .shows(&["It was a long story."])
+        .hides(&["So far it was about"])
+}
+
+fn work_with_file() -> RunWork {
+    let file = MessageFile { name: Some("a.txt".to_owned()), kind: MessageFileKind::Other, bytes: b"a".to_vec() };
+    RunWork::Answer { files: [file].into() }
 }
 
 fn tool_cases() -> Vec<SweepCase> {

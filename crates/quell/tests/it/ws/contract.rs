@@ -32,21 +32,6 @@ async fn an_array_is_no_frame_and_no_params() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attachments_are_refused_by_name() {
-    let (server, mut client) = start_connected().await;
-    let mut params = chat_send_params("s", "what is this?", "k");
-    params["attachments"] = json!([{"type": "image", "mimeType": "image/png", "content": "aGVsbG8="}]);
-    let error = client.call_refused("chat.send", params).await;
-    assert_fields(&error, &json!({"code": "INVALID_REQUEST", "message": "attachments are not supported yet"}));
-    assert_eq!(error["details"], json!({"code": "UNSUPPORTED_PARAMETER", "parameter": "attachments"}));
-    assert!(server.model.recorded_requests().is_empty(), "nothing was sent");
-    server.model.script(ScriptedResponse::text("done"));
-    let mut none = chat_send_params("s", "x", "k");
-    none["attachments"] = json!([]);
-    assert_eq!(client.call("chat.send", none).await["status"], "started");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_parameter_that_is_not_heeded_is_refused_by_name() {
     let (server, mut client) = start_connected().await;
     let send = chat_send_params("s", "x", "k");

@@ -2,7 +2,7 @@
 
 use quell_kernel::approval::ApprovalPolicy;
 
-use super::{WsTestClient, chat_send_params, start_connected};
+use super::{WsTestClient, start_connected};
 use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,17 +163,4 @@ async fn histories_previews_and_usage_are_read() {
     assert!(!config.to_string().contains(&server.token));
     assert_eq!(client.call("system-presence", json!({})).await[0]["mode"], "gateway");
     assert_eq!(client.call("exec.approval.list", json!({})).await, json!([]));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn methods_that_cannot_be_served_are_refused_with_a_reason() {
-    let (_server, mut client) = start_connected().await;
-    for (method, params) in
-        [("sessions.compact", json!({"key": "s"})), ("chat.inject", json!({"sessionKey": "s", "message": "x"}))]
-    {
-        let error = client.call_refused(method, params).await;
-        assert_eq!(error["details"], json!({"code": "UNSUPPORTED_METHOD", "method": method}), "{error}");
-    }
-    let reader = chat_send_params("s", "x", "k");
-    client.call_refused_as("INVALID_REQUEST", "sessions.create", reader).await;
 }

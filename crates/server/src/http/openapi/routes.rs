@@ -271,6 +271,18 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         ],
     ),
     post(
+        Use,
+        "/api/sessions/{key}/compact",
+        "Summarise a session's conversation for its model, by a run that a stop ends as any other",
+        Optional("EMPTY"),
+        &[
+            "202 SendAnswer the run that summarises",
+            "404 unknown",
+            "409 the session is busy, or there is nothing to summarise",
+            "503 new runs are held",
+        ],
+    ),
+    post(
         Manage,
         "/api/sessions/{key}/reset",
         "Stop a session and empty its history; old turns stay under a boundary",

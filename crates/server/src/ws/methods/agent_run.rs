@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
 use super::super::payloads;
+use super::attachments::AttachmentParams;
 use super::{RpcResult, WsClient, chat, parse_params};
 
 /// The work that leads to the second answer.
@@ -27,6 +28,8 @@ struct AgentParams {
     session_id: Option<SessionKey>,
     /// Seconds; zero is no limit of its own.
     timeout: Option<u64>,
+    #[serde(default)]
+    attachments: Vec<AttachmentParams>,
 }
 
 /// Sends the message as `chat.send` does. Without a session it goes to the main one of the agent.
@@ -42,7 +45,7 @@ pub(super) async fn start(client: Arc<WsClient>, value: Value) -> Result<(Value,
     let run = params.idempotency_key;
     let message = json!({
         "sessionKey": key, "message": params.message, "idempotencyKey": run, "agentId": params.agent_id,
-        "timeoutMs": params.timeout.map(|seconds| seconds.saturating_mul(1000)),
+        "attachments": params.attachments, "timeoutMs": params.timeout.map(|seconds| seconds.saturating_mul(1000)),
     });
     let sent = client.dispatch("chat.send", message).await?;
     let mut accepted = sent.clone();

@@ -1,6 +1,7 @@
-//! `approvals.list`, `approvals.resolve` and their `plugin.approval.*` aliases.
+//! `approvals.list`, `approvals.resolve` and the methods of the gateway that do the same.
 
 use quell_engine::engine::AnswerError;
+use quell_kernel::approval_rules::standing_allowance;
 use quell_protocol::api::AccessLevel;
 use quell_protocol::approval::{AllowanceScope, ApprovalAnswer, ApprovalRow, Decision};
 use serde::Deserialize;
@@ -40,8 +41,9 @@ struct ResolveParams {
     fields: Option<Map<String, Value>>,
 }
 
-/// The gateway's words for a decision. No answer gives a permission for all calls, so `allow-always` allows one call.
-#[derive(Debug, Deserialize)]
+/// The gateway's words for a decision, and `allow`, Quell's own. Without a `scope`, "always" is the narrowest allowance
+/// for later calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum DecisionWord {
     Allow,
@@ -53,16 +55,43 @@ enum DecisionWord {
 pub(super) fn resolve(client: &WsClient, value: Value) -> RpcResult {
     client.peer.require_approver()?;
     let params: ResolveParams = parse_params(value)?;
-    // What covers later calls is said by `scope`. "always" allows this one call, and the response says so.
+    let answer = read_answer(client, &params)?;
+    let (decision, scope, pattern) = (answer.decision, answer.scope, answer.pattern.clone());
+    let row: ApprovalRow = client.engine().answer_approval(&client.peer.caller, &params.id, answer)?;
+    let decision_word = match (decision, scope) {
+        (Decision::Deny, _) => "deny",
+        (Decision::Allow, None | Some(AllowanceScope::Once)) => "allow-once",
+        (Decision::Allow, Some(AllowanceScope::Session | AllowanceScope::Pattern)) => "allow-always",
+    };
+    Ok(json!({"ok": true, "approval": row, "decision": decision_word, "scope": scope, "pattern": pattern}))
+}
+
+fn read_answer(client: &WsClient, params: &ResolveParams) -> Result<ApprovalAnswer, RpcError> {
+    if params.decision == DecisionWord::AllowAlways && params.scope.is_none() {
+        // It ends the same way if another client answers in between: this answer is refused.
+        let row = client.engine().find_approval(&params.id).ok_or_else(|| AnswerError::Unknown(params.id.clone()))?;
+        return standing_allowance((&row).into()).ok_or_else(|| no_standing_allowance(&row));
+    }
     let decision = match params.decision {
         DecisionWord::Allow | DecisionWord::AllowOnce | DecisionWord::AllowAlways => Decision::Allow,
         DecisionWord::Deny => Decision::Deny,
     };
     let ResolveParams { scope, pattern, reason, fields, .. } = params;
-    let answer = ApprovalAnswer { decision, scope, pattern, reason, fields };
-    let row: ApprovalRow = client.engine().answer_approval(&client.peer.caller, &params.id, answer)?;
-    let decision_word = if decision == Decision::Allow { "allow-once" } else { "deny" };
-    Ok(json!({"ok": true, "approval": row, "decision": decision_word}))
+    Ok(ApprovalAnswer {
+        decision,
+        scope: *scope,
+        pattern: pattern.clone(),
+        reason: reason.clone(),
+        fields: fields.clone(),
+    })
+}
+
+fn no_standing_allowance(row: &ApprovalRow) -> RpcError {
+    let message = "allow-always is unavailable for this call, because it cannot be limited to this command or path; use \
+                   allow-once, or name a scope";
+    RpcError::invalid(message).with_details(json!({
+        "code": "APPROVAL_SCOPE_INVALID", "allowedDecisions": payloads::allowed_decisions(row.into()),
+    }))
 }
 
 impl From<AnswerError> for RpcError {
@@ -76,6 +105,7 @@ impl From<AnswerError> for RpcError {
             AnswerError::WrongScope(_) => "APPROVAL_SCOPE_INVALID",
             AnswerError::WrongFields(_) => "APPROVAL_FIELDS_INVALID",
         };
-        Self::invalid(error.to_string()).with_details(json!({"code": code}))
+        // The gateway's clients read the code as `reason`.
+        Self::invalid(error.to_string()).with_details(json!({"code": code, "reason": code}))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_engine::engine::{RunFollow, StopTextMode, Submission, SubmitError, SubmitOutcome};
+use quell_engine::engine::{RunFollow, RunWork, StopTextMode, Submission, SubmitError, SubmitOutcome};
 use quell_engine::live_run::RunProgress;
 use quell_kernel::admission::AdmissionError;
 use quell_protocol::api::{OnBusy, RunView, SendAnswer};
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::super::frame::RpcError;
 use super::super::outbox::DropPolicy;
 use super::super::payloads;
+use super::attachments::{AttachmentParams, decode_attachments};
 use super::{RpcResult, WsClient, check_session_id, commands, parse_params};
 
 #[derive(Debug, Deserialize)]
@@ -29,7 +30,12 @@ struct ChatSendParams {
     session_id: Option<String>,
     #[serde(default)]
     suppress_command_interpretation: bool,
+    #[serde(default)]
+    attachments: Vec<AttachmentParams>,
 }
+
+/// The text of a message that has files alone.
+const FILES_ONLY_TEXT: &str = "(files, without words)";
 
 /// Default timeout of `agent.wait`, as in OpenClaw's gateway.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
@@ -82,12 +88,19 @@ pub(super) async fn send(client: Arc<WsClient>, value: Value) -> RpcResult {
         client.outbox.push_event("chat", &payload, DropPolicy::MustDeliver);
         return Ok(json!({"runId": key, "sessionKey": send.session_key, "status": "ok"}));
     }
+    let files = decode_attachments(&send.attachments)?;
+    let on_busy = match parse_queue_mode(send.queue_mode.as_deref())? {
+        // A message that the active run takes in has text alone.
+        OnBusy::Steer if !files.is_empty() => OnBusy::Queue,
+        on_busy => on_busy,
+    };
     let submission = Submission {
         session: send.session_key,
-        text,
+        text: if text.trim().is_empty() && !files.is_empty() { FILES_ONLY_TEXT.to_owned() } else { text },
+        work: RunWork::Answer { files },
         agent: send.agent_id,
         idempotency_key: Some(send.idempotency_key),
-        on_busy: parse_queue_mode(send.queue_mode.as_deref())?,
+        on_busy,
         timeout: send.timeout_ms.map(Duration::from_millis),
         stop_text_mode: if send.suppress_command_interpretation {
             StopTextMode::Literal
@@ -137,7 +150,7 @@ fn parse_queue_mode(mode: Option<&str>) -> Result<OnBusy, RpcError> {
 }
 
 /// Refuses NUL, and drops other control characters except line breaks and tabs.
-fn strip_control_characters(text: &str) -> Result<String, RpcError> {
+pub(super) fn strip_control_characters(text: &str) -> Result<String, RpcError> {
     if text.contains('\0') {
         return Err(RpcError::invalid("the message holds a NUL character"));
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use quell_engine::engine::NumberedTurn;
-use quell_protocol::api::RunView;
+use quell_kernel::turn::is_stand_in_request;
+use quell_protocol::api::{HistoryMessage, RunView};
 use quell_protocol::{AgentId, RunId, SessionKey};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -68,7 +69,8 @@ pub(super) async fn history(client: Arc<WsClient>, value: Value) -> RpcResult {
     if let Some(row_payload) = &mut session_info {
         add_settings(&client, row_payload, key).await?;
     }
-    let queued: Vec<Value> = active.iter().filter(|run| run.state == "queued").map(payloads::pending_input).collect();
+    let is_queued = |run: &&RunView| run.state == "queued" && !is_stand_in_request(&run.text);
+    let queued: Vec<Value> = active.iter().filter(is_queued).map(payloads::pending_input).collect();
     let receipts = match &params.input_run_ids {
         Some(ids) => Some(input_receipts(&client, key, ids).await?),
         None => None,
@@ -177,11 +179,14 @@ fn count_fitting(rows: &[(TranscriptPosition, Value)], max_bytes: usize) -> usiz
     rows.iter().take_while(fits).count().max(1)
 }
 
-/// The rows of a turn, in order. Notes are for the model only, and clients of this protocol have no row for thinking
+/// The rows of a turn, in order. Notes and requests that nobody wrote are for the model only, and clients of this protocol have no row for thinking
 /// alone.
 fn turn_rows(turn: &NumberedTurn) -> impl DoubleEndedIterator<Item = (TranscriptPosition, Value)> {
-    let rows =
-        turn.messages.iter().enumerate().filter(|(_, message)| message.role != "note" && !message.is_thinking_alone());
+    let is_shown = |message: &HistoryMessage| {
+        let is_stand_in = message.role == "user" && is_stand_in_request(&message.text);
+        message.role != "note" && !is_stand_in && !message.is_thinking_alone()
+    };
+    let rows = turn.messages.iter().enumerate().filter(move |(_, message)| is_shown(message));
     rows.map(|(index, message)| {
         let position = TranscriptPosition { turn: turn.number, index };
         (position, payloads::message_row(message, position))
@@ -191,8 +196,9 @@ fn turn_rows(turn: &NumberedTurn) -> impl DoubleEndedIterator<Item = (Transcript
 /// The prompts of active runs: their turns are not sealed, or not stored yet.
 fn active_run_rows(active: &[RunView], newest: &[NumberedTurn]) -> Vec<(TranscriptPosition, Value)> {
     let mut turn = newest.first().map_or(0, |turn| turn.number);
-    let unsealed =
-        active.iter().filter(|run| run.state != "queued" && newest.iter().all(|turn| turn.run != run.run_id));
+    let unsealed = active.iter().filter(|run| {
+        run.state != "queued" && !is_stand_in_request(&run.text) && newest.iter().all(|turn| turn.run != run.run_id)
+    });
     let row = |run: &RunView| {
         turn += 1;
         let position = TranscriptPosition { turn, index: 0 };

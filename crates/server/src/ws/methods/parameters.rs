@@ -32,10 +32,7 @@ fn is_supported(spec: &MethodSpec, name: &str, value: &Value) -> bool {
 }
 
 pub(super) fn unsupported_parameter(method: &str, name: &str) -> RpcError {
-    let message = match (method, name) {
-        ("chat.send", "attachments") => "attachments are not supported yet".to_owned(),
-        _ => format!("{method} does not support the parameter {name}"),
-    };
+    let message = format!("{method} does not support the parameter {name}");
     RpcError::invalid(message).with_details(json!({"code": "UNSUPPORTED_PARAMETER", "parameter": name}))
 }
 
@@ -59,7 +56,7 @@ const fn open(access: RouteAccess, name: &'static str, parameters: &'static str)
 
 pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     // `thinking`, `deliver` and the rest that a client may leave out are refused unless they ask for nothing.
-    method(Use, "agent", "message idempotencyKey agentId sessionKey sessionId timeout"),
+    method(Use, "agent", "message idempotencyKey agentId sessionKey sessionId timeout attachments"),
     method(Read, "agent.wait", "runId timeoutMs"),
     method(List, "agents.list", ""),
     open(List, "approvals.list", ""),
@@ -68,17 +65,20 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     // never widen a stop. `preserveSideRuns` has no effect, because Quell has no side runs.
     method(Stop, "chat.abort", "sessionKey runId agentId preserveSideRuns force reason stopReason"),
     method(Read, "chat.history", "sessionKey sessionId agentId limit offset cursor maxBytes inputRunIds"),
+    method(Use, "chat.inject", "sessionKey agentId message label"),
     method(Token, "chat.metadata", "agentId sessionKey"),
     method(
         Use,
         "chat.send",
-        "sessionKey sessionId message idempotencyKey agentId queueMode timeoutMs suppressCommandInterpretation",
+        "sessionKey sessionId message idempotencyKey agentId queueMode timeoutMs suppressCommandInterpretation \
+         attachments",
     ),
     method(Read, "chat.startup", "sessionKey sessionId agentId limit offset cursor maxBytes inputRunIds"),
     method(Token, "commands.list", "scope includeArgs agentId sessionKey"),
     method(Token, "config.get", ""),
     open(Public, "connect", ""),
     open(List, "exec.approval.list", ""),
+    open(Approve, "exec.approval.resolve", "id decision scope pattern reason fields"),
     // `probe` is ignored: the answer is always current.
     open(Public, "health", "probe"),
     method(Token, "hold.get", ""),
@@ -95,6 +95,7 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     method(Stop, "runs.stop", "runId sessionKey force wait reason"),
     open(Public, "runs.unfollow", "runId"),
     method(Stop, "sessions.abort", "key sessionKey runId agentId clearQueued force reason stopReason"),
+    method(Use, "sessions.compact", "key agentId"),
     // `parentSessionKey` and the fields beside it are accepted: a session takes nothing over from another one.
     method(
         Use,
@@ -127,18 +128,6 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     method(Token, "system-presence", ""),
 ];
 
-/// Methods of the gateway that Quell knows and refuses, each with the reason.
-const UNSUPPORTED_METHODS: &[(&str, &str)] = &[
-    ("chat.inject", "only a run adds to a conversation, so that what models read stays valid; use chat.send"),
-    ("sessions.compact", "a conversation is summarised by itself when it fills four fifths of the model's window"),
-];
-
-pub(super) fn unsupported_method(name: &str) -> Option<RpcError> {
-    let (name, reason) = UNSUPPORTED_METHODS.iter().find(|(known, _)| *known == name)?;
-    let refusal = RpcError::invalid(format!("{name} is not supported: {reason}"));
-    Some(refusal.with_details(json!({"code": "UNSUPPORTED_METHOD", "method": name})))
-}
-
 fn find_method(name: &str) -> Option<&'static MethodSpec> {
     METHODS.iter().find(|method| method.name == name)
 }
@@ -159,7 +148,7 @@ fn is_default_value(method: &str, name: &str, value: &Value) -> bool {
     let is = |wanted: bool| *value == Value::Bool(wanted);
     let is_empty = || value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
     match (method, name) {
-        ("chat.send", "attachments" | "mentions" | "toolBindings") => is_empty(),
+        ("chat.send", "mentions" | "toolBindings") => is_empty(),
         ("chat.send" | "agent", "deliver" | "fastMode" | "bestEffortDeliver") => is(false),
         ("models.list", "refresh" | "preparedOnly" | "includeProviderCapabilities") => is(false),
         ("sessions.list", "requireLastInteraction" | "ownerFirst" | "involvingMe" | "includePeople") => is(false),
@@ -182,10 +171,20 @@ mod tests {
     }
 
     #[test]
+    fn the_page_names_every_method_and_parameter() {
+        let page = include_str!("../../../../../docs/websocket.md");
+        for method in METHODS {
+            for word in method.parameters.split_whitespace().chain([method.name]) {
+                assert!(page.contains(word), "docs/websocket.md does not name {word} of {}", method.name);
+            }
+        }
+    }
+
+    #[test]
     fn unsupported_parameters_are_refused_by_name() {
         let refused = check_parameters("chat.send", json!({"message": "x", "thinking": "high"})).unwrap_err();
         assert_eq!(refused, unsupported_parameter("chat.send", "thinking"));
-        assert!(check_parameters("chat.send", json!({"message": "x", "thinking": null, "attachments": []})).is_ok());
+        assert!(check_parameters("chat.send", json!({"message": "x", "thinking": null, "mentions": []})).is_ok());
         assert!(check_parameters("chat.send", json!({"deliver": true})).is_err());
         assert!(check_parameters("stop.all", json!([true])).is_err());
         assert_eq!(check_parameters("stop.all", Value::Null).unwrap(), json!({}));
