@@ -1,4 +1,4 @@
-// Puts the agents in tree order for display. Exports agentTreeRows. Pure.
+// Puts the agents in tree order for display. Exports agentTreeRows and modelChain. Pure.
 
 /**
  * Rows `{agent, depth, position, siblingCount, childCount, collapsed}`, parents before their children. Agents

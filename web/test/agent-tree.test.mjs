@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { agentTreeRows } from "../js/agent-tree.js";
+import { agentTreeRows, modelChain } from "../js/agent-tree.js";
 
 const shown = (agents, closed) =>
   agentTreeRows(agents, closed).map((row) => `${"-".repeat(row.depth)}${row.agent.id}`);
@@ -20,6 +20,12 @@ test("children stand below their parents, in the order of the list", () => {
   const [a, b] = agentTreeRows(agents);
   assert.deepEqual([a.position, a.siblingCount, a.childCount], [1, 2, 2]);
   assert.deepEqual([b.position, b.siblingCount, b.childCount], [1, 2, 1]);
+});
+
+test("all models of an agent are named in their order", () => {
+  assert.equal(modelChain({ model: "a/x", models: ["a/x", "b/y"] }), "a/x → b/y");
+  assert.equal(modelChain({ model: "a/x", models: ["a/x"] }), "a/x");
+  assert.equal(modelChain({ model: "a/x" }), "a/x");
 });
 
 test("a collapsed agent hides only its descendants", () => {

@@ -359,6 +359,12 @@ test("a call that waited for an approval when the stop came has not started", ()
   );
 });
 
+test("searches of the provider are kept in their order", () => {
+  const searches = ["one", "two"].map((query) => ({ type: "model.search", query }));
+  const run = listen(newRun("r"), [...started, ...searches, ...end({ kind: "completed" }, "Hi.")]);
+  assert.deepEqual(run.searches, ["one", "two"]);
+});
+
 test("a model that takes over is kept with the reason", () => {
   const change = { from: "a/x", to: "b/y", reason: "overloaded" };
   const fallback = { type: "model.fallback", ...change };

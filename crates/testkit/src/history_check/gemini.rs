@@ -113,8 +113,8 @@ fn check_part(findings: &mut HistoryFindings, part: &Value, kinds: &[&str], plac
             findings.expect(is_valid, HistoryRule::ContentType, place, WRONG_PICTURE);
         }
         "toolCall" | "toolResponse" => {
-            let has_id = !text_of(&part[kind], "id").is_empty() && !text_of(&part[kind], "toolType").is_empty();
-            findings.expect(has_id, HistoryRule::CallShape, place, "has no id or no type");
+            let is_complete = !text_of(&part[kind], "id").is_empty() && !search_type(&part[kind]).is_empty();
+            findings.expect(is_complete, HistoryRule::CallShape, place, "has no id or no type");
         }
         "functionCall" => {
             let call = &part[kind];
@@ -133,6 +133,12 @@ fn check_part(findings: &mut HistoryFindings, part: &Value, kinds: &[&str], plac
             findings.expect(is_object, HistoryRule::ContentType, place, "the response is no object");
         }
     }
+}
+
+/// The type of a search. The service reads both spellings, and its own client writes the second one.
+pub(crate) fn search_type(search: &Value) -> &str {
+    let field = if search.get("toolType").is_some() { "toolType" } else { "tool_type" };
+    text_of(search, field)
 }
 
 /// A search of the service and its result stand in one content, in this order.

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::fake_server::http1::RawHttpRequest;
 use crate::history_check::corpus::ModelDialect;
+use crate::history_check::gemini::search_type;
 use crate::history_check::{self, HistoryRule, HistoryViolation, list_of, text_of};
 
 pub(super) fn check_request_body(dialect: ModelDialect, body: &Value) -> Vec<HistoryViolation> {
@@ -138,7 +139,10 @@ fn check_part_signatures(body: &Value) -> Vec<HistoryViolation> {
 pub(super) fn part_signature(part: &Value) -> String {
     let call = &part["functionCall"];
     let mut hasher = DefaultHasher::new();
-    let search = [&part["toolCall"], &part["toolResponse"]].map(Value::to_string);
+    let search = [&part["toolCall"], &part["toolResponse"]].map(|search| {
+        let content = [&search["args"], &search["response"]].map(Value::to_string);
+        (text_of(search, "id"), search_type(search), content)
+    });
     (text_of(part, "text"), text_of(call, "name"), call["args"].to_string(), search).hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }

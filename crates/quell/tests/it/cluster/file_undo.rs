@@ -24,7 +24,7 @@ async fn an_undo_is_done_where_the_files_are_or_names_the_node() {
     let file = file_of(&cluster, 0);
     assert!(file.exists() && !file_of(&cluster, 1).exists());
     // The node of the files is gone, and another one goes on with the session.
-    cluster.nodes.remove(0).kill9().await;
+    assert!(cluster.nodes.remove(0).stop().await.success());
     cluster.complete_run(0, "s").await;
     assert_eq!(cluster.owner("s"), "node-1");
     let path = format!("/api/runs/{run}/undo");

@@ -93,7 +93,13 @@ async fn a_model_that_takes_over_without_search_goes_without() {
 /// A sub-run may do no more than its parent, so it may not search where its parent may not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sub_run_searches_only_where_its_parent_may() {
-    let test = start_searching_engine().await;
+    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
+        add_dialect_agents(config);
+        let gemini = parse_agent_id(Gemini.kind());
+        config.agents.get_mut(&gemini).unwrap().web_search = true;
+        config.agents.get_mut(&parse_agent_id("main")).unwrap().delegates = Some(vec![gemini]);
+    })
+    .await;
     let spawn = json!({"agent": "gemini", "prompt": "look it up"});
     test.model.script(ScriptedResponse::tool_call("c1", "spawn_agent", &spawn));
     test.run_message("s", "go").await;
