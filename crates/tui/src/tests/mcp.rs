@@ -23,9 +23,11 @@ fn prompts() -> McpList {
 /// A chat whose list of prompts is open.
 fn chat_with_prompts() -> ChatHarness {
     let mut scene = ChatHarness::new();
-    scene.type_text("/prompts");
-    let query = DaemonQuery::McpList { kind: McpListKind::Prompts, agent: None };
-    assert!(scene.press_key(KeyCode::Enter).contains(&ChatEffect::Query(query)));
+    let effects = scene.submit_text("/prompts");
+    let is_query = |effect: &ChatEffect| {
+        matches!(effect, ChatEffect::Query(DaemonQuery::McpList { kind: McpListKind::Prompts, .. }))
+    };
+    assert!(effects.iter().any(is_query), "{effects:?}");
     scene.respond(DaemonResponse::McpList { kind: McpListKind::Prompts, result: Ok(prompts()) });
     scene
 }

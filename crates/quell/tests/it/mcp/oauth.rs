@@ -66,6 +66,25 @@ async fn call_echo(test: &TestEngine) -> String {
     last_result(test)
 }
 
+/// A server whose tokens live long, and an engine that has signed in there and called it once.
+async fn start_signed_in() -> (FakeMcpServer, TestEngine) {
+    let server = FakeMcpServer::start_with_sign_in(LONG_LIFETIME_S).await;
+    let test = start_engine(&server).await;
+    sign_in(&server, test.test_dir.path()).await;
+    assert_eq!(call_echo(&test).await, "hello");
+    (server, test)
+}
+
+/// Starts a run whose call needs a refresh. The refresh token is replaced, and the answer held back.
+async fn start_held_refresh(server: &FakeMcpServer, test: &TestEngine) -> RunId {
+    server.revoke_token();
+    server.hold_token_answers();
+    test.model.script(ScriptedResponse::tool_call("c2", "far__echo", &json!({"text": "hello"})));
+    let run = test.send(submission("s", "do it")).await;
+    server.wait_grants(2).await;
+    run
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sign_in_opens_the_server_and_its_token_is_for_the_owner_alone() {
     let server = FakeMcpServer::start_with_sign_in(LONG_LIFETIME_S).await;
@@ -99,10 +118,7 @@ async fn a_token_that_expires_is_refreshed_and_a_refused_refresh_asks_for_a_sign
 /// A server that refuses the token before its end, as after a restart of its authorization server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_refused_in_use_is_replaced_and_the_call_repeated() {
-    let server = FakeMcpServer::start_with_sign_in(LONG_LIFETIME_S).await;
-    let test = start_engine(&server).await;
-    sign_in(&server, test.test_dir.path()).await;
-    assert_eq!(call_echo(&test).await, "hello");
+    let (server, test) = start_signed_in().await;
     server.revoke_token();
     assert_eq!(call_echo(&test).await, "hello");
     assert_eq!(server.grants(), ["authorization_code", "refresh_token"]);
@@ -118,15 +134,8 @@ async fn a_token_refused_in_use_is_replaced_and_the_call_repeated() {
 /// The authorization server has replaced the refresh token when the stop comes, and its answer is on the way.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_in_a_refresh_does_not_lose_the_new_tokens() {
-    let server = FakeMcpServer::start_with_sign_in(LONG_LIFETIME_S).await;
-    let test = start_engine(&server).await;
-    sign_in(&server, test.test_dir.path()).await;
-    assert_eq!(call_echo(&test).await, "hello");
-    server.revoke_token();
-    server.hold_token_answers();
-    test.model.script(ScriptedResponse::tool_call("c2", "far__echo", &json!({"text": "hello"})));
-    let run = test.send(submission("s", "do it")).await;
-    server.wait_grants(2).await;
+    let (server, test) = start_signed_in().await;
+    let run = start_held_refresh(&server, &test).await;
     let view = test.stop_and_wait(&run).await;
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     server.release_token_answers();
@@ -140,16 +149,9 @@ async fn a_stop_in_a_refresh_does_not_lose_the_new_tokens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sign_out_waits_for_a_refresh_and_its_tokens_go_too() {
-    let server = FakeMcpServer::start_with_sign_in(LONG_LIFETIME_S).await;
-    let test = start_engine(&server).await;
-    sign_in(&server, test.test_dir.path()).await;
-    assert_eq!(call_echo(&test).await, "hello");
-    server.revoke_token();
-    server.hold_token_answers();
-    test.model.script(ScriptedResponse::tool_call("c2", "far__echo", &json!({"text": "hello"})));
+    let (server, test) = start_signed_in().await;
+    let run = start_held_refresh(&server, &test).await;
     test.model.script(ScriptedResponse::text("fine"));
-    let run = test.send(submission("s", "do it")).await;
-    server.wait_grants(2).await;
     let mut sign_out = mcp_command(&server, test.test_dir.path(), "logout", "").spawn().unwrap();
     server.release_token_answers();
     assert!(sign_out.wait().await.unwrap().success());
