@@ -13,8 +13,8 @@ async fn an_agent_made_at_run_time_works_as_a_configured_one_and_is_there_after_
     });
     let created = create_agent(&server, "night/watch", fields).await;
     let expected = json!({
-        "id": "night/watch", "model": "scripted/model", "parent": "team/writer", "children": [], "role": "watch",
-        "computeStatus": "idle", "activeRuns": [], "default": false,
+        "id": "night/watch", "model": "scripted/model", "models": ["scripted/model"], "parent": "team/writer",
+        "children": [], "role": "watch", "computeStatus": "idle", "activeRuns": [], "default": false,
     });
     assert_eq!(created, expected);
     let parent = server.http.get(&agent_path("team/writer")).await.expect_status(200);

@@ -10,7 +10,12 @@ async fn the_tree_shows_every_agent_in_its_place_with_what_it_does() {
     create_agent(&server, "alone", json!({})).await;
     let run = start_endless_run(&server, "b", "s").await;
     let tree = server.http.get("/api/agents/tree").await.expect_status(200);
-    let node = |id: &str, children: Value| json!({"id": id, "model": "scripted/model", "computeStatus": "idle", "activeRuns": [], "children": children});
+    let node = |id: &str, children: Value| {
+        json!({
+            "id": id, "model": "scripted/model", "models": ["scripted/model"], "computeStatus": "idle",
+            "activeRuns": [], "children": children,
+        })
+    };
     let with = |mut node: Value, more: Value| {
         node.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         node
