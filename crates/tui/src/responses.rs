@@ -220,12 +220,16 @@ impl ChatState {
         }
     }
 
-    /// Adds a remark that names the schedules which a stop has paused.
+    /// Adds a remark that names the schedules which a stop has paused, and one if a restart could forget the pauses.
     pub(crate) fn show_paused_schedules(&mut self, answer: &StopAnswer) {
         if !answer.paused_schedules.is_empty() {
             let ids = answer.paused_schedules.join(", ");
             let text = self.texts.format("stop.paused-schedules", &[("ids", &ids)]);
             self.transcript.push_remark(NoticeLevel::Info, text);
+        }
+        if answer.unstored_pauses {
+            let text = self.texts.format("stop.unstored", &[]);
+            self.transcript.push_remark(NoticeLevel::Failure, text);
         }
     }
 

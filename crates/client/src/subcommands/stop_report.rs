@@ -95,13 +95,18 @@ impl StopCommandReport {
 
     fn is_empty(&self) -> bool {
         let StopAnswer { run_ids, ending, withdrawn, processes, paused_schedules, .. } = &self.stop;
-        let has_schedules = !paused_schedules.is_empty();
+        let has_schedules = !paused_schedules.is_empty() || self.stop.unstored_pauses;
         run_ids.is_empty() && ending.is_empty() && withdrawn.is_empty() && processes.is_empty() && !has_schedules
     }
 
+    /// Prints the paused schedules, and whether a restart could forget their pauses.
     pub(super) fn print_paused_schedules(&self, io: &mut CommandIo) -> io::Result<()> {
         for schedule in &self.stop.paused_schedules {
             io.output.print_line(&format!("paused the schedule {}", one_line(schedule, 100)))?;
+        }
+        if let Some(text) = self.stop.unstored_pauses_text() {
+            let text = io.output.stdout().apply_style(OutputStyle::Failure, text);
+            io.output.print_line(&text)?;
         }
         Ok(())
     }
@@ -109,8 +114,7 @@ impl StopCommandReport {
     /// Prints what was stopped, run by run, to stdout.
     pub(super) fn print_report(&self, io: &mut CommandIo) -> io::Result<()> {
         let covered = self.covered_runs();
-        let unstored = self.stop.unstored_pauses_text().map(str::to_owned);
-        let problems = [self.stop.unreached_text(), self.stop.settled_text(), unstored];
+        let problems = [self.stop.unreached_text(), self.stop.settled_text()];
         if self.is_empty() && problems.iter().all(Option::is_none) {
             io.output.print_line("nothing to stop: no run is active")?;
         } else if self.runs.is_empty() && !covered.is_empty() {

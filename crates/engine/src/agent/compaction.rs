@@ -177,7 +177,7 @@ impl AgentLoop<'_> {
                 return Err(Interrupted::Failed(error.to_string()));
             }
         };
-        match (find_unusable_answer(&answer), answer.message.text()) {
+        match (find_unusable_answer(&answer), answer.message.own_text()) {
             (Some(unusable), _) => Err(Interrupted::Failed(format!("the model {}", unusable.problem))),
             (None, summary) if is_blank(&summary) => Err(Interrupted::Failed("the model gave no summary".to_owned())),
             (None, summary) => Ok(summary),
@@ -262,6 +262,10 @@ impl ModelSink for SummarySink<'_> {
 
     fn on_answer_begun(&mut self) {
         self.answer = AnswerProgress::Begun;
+    }
+
+    fn on_web_search(&mut self, query: &str) {
+        self.writer.report_web_search(query);
     }
 
     fn on_retry(&mut self, attempt: u32, delay: Duration, why: &str) {

@@ -156,14 +156,22 @@ impl TurnDraft {
         }
     }
 
-    /// Replaces the answer: the text of the last message, if that has no calls. Adds an answer if there is none. A
-    /// blank text removes the answer, because a turn holds no empty message.
+    /// Replaces the answer, a text for people: that of the last message, if that has no calls. Adds an answer if there
+    /// is none. A blank text removes the answer, because a turn holds no empty message. The links below a text stay
+    /// citations, so that no model reads them.
     pub fn replace_answer(&mut self, text: String) {
         let last = self.entries.last_mut().and_then(DraftEntry::message_mut);
         if let Some(answer) = last.filter(|message| message.calls().next().is_none()) {
             let first = answer.blocks.iter().position(|block| matches!(block, MessageBlock::Text { .. }));
             answer.blocks.retain(|block| !matches!(block, MessageBlock::Text { .. }));
-            answer.citations = Citations::default();
+            let links = answer.citations.as_markdown();
+            let text = match text.strip_suffix(&links) {
+                Some(own) if !is_blank(own) => own.to_owned(),
+                Some(_) | None => {
+                    answer.citations = Citations::default();
+                    text
+                }
+            };
             // Blocks before the first text are reasoning and stay.
             answer.blocks.insert(first.unwrap_or(answer.blocks.len()), MessageBlock::Text { text });
             if !answer.has_content() {

@@ -72,13 +72,18 @@ impl<C> ModelMessage<C> {
         Self { blocks, ..Self::default() }
     }
 
-    /// All visible text, joined without separators, as it streamed, with the links to its citations below.
-    pub fn text(&self) -> String {
+    /// The text that the model wrote, joined without separators, as it streamed.
+    pub fn own_text(&self) -> String {
         let text = |block: &'_ MessageBlock<C>| match block {
             MessageBlock::Text { text } => text.clone(),
             MessageBlock::Thinking(_) | MessageBlock::Call(_) => String::new(),
         };
-        let mut shown: String = self.blocks.iter().map(text).collect();
+        self.blocks.iter().map(text).collect()
+    }
+
+    /// The text for people: what the model wrote, with the links to its citations below.
+    pub fn text(&self) -> String {
+        let mut shown = self.own_text();
         if !is_blank(&shown) {
             shown.push_str(&self.citations.as_markdown());
         }

@@ -170,6 +170,24 @@ fn only_signed_reasoning_of_complete_messages_stays() {
 }
 
 #[test]
+fn a_formatted_answer_keeps_its_links_apart_from_its_words() {
+    let mut message = text_message("It rains");
+    message.citations.add("https://a.example/x", "Weather");
+    let mut draft = draft();
+    draft.finish_message(message);
+    let shown = draft.answer().unwrap();
+    draft.replace_answer(shown.replace("rains", "*rains*"));
+    let turn = seal_stopped(draft);
+    let message = turn.items().iter().find_map(|item| match item {
+        TurnItem::Assistant(message) => Some(message),
+        _ => None,
+    });
+    let message = message.unwrap();
+    assert_eq!(message.own_text(), "It *rains*");
+    assert_eq!(message.text(), "It *rains*\n\n- [Weather](https://a.example/x)");
+}
+
+#[test]
 fn final_text_is_only_ever_an_answer() {
     let mut asked = draft();
     let made = asked.finish_message(calls_message(&["a"]));

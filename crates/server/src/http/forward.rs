@@ -223,13 +223,17 @@ fn is_repeatable(method: &Method, body: &[u8]) -> bool {
     *method != Method::DELETE && (*method != Method::POST || has_key())
 }
 
-/// Answers an undo on the node that has the files of the run, else on the node that has its session.
+/// Answers an undo on the node that has the files of the run, else on the node that has its session. Authenticated
+/// before the changes of the run are looked up.
 async fn at_owner_of_run(
     server: &ServerState,
     request: Request,
     next: Next,
     id: &RunId,
 ) -> Result<Response, ProblemResponse> {
+    let (mut parts, body) = request.into_parts();
+    let call = ApiCall::from_request_parts(&mut parts, server).await?;
+    let request = authenticated(parts, &call, body);
     match server.engine().find_stored_run(id).await? {
         Some(run) => {
             server.engine().refresh_owner(&run.session_key).await?;
