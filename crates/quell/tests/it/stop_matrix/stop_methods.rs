@@ -21,7 +21,7 @@ pub(super) enum MatrixStopMethod {
 
 /// Timeout of runs that are stopped by it, in milliseconds: long enough to bring all runs into their states.
 static RUN_TIME_MS: LazyLock<u64> =
-    LazyLock::new(|| scaled_limit(Duration::from_secs(6)).as_millis().try_into().unwrap());
+    LazyLock::new(|| scaled_limit(Duration::from_secs(10)).as_millis().try_into().unwrap());
 
 impl MatrixStopMethod {
     pub(super) fn stops_all_at_once(self) -> bool {
