@@ -12,10 +12,11 @@ use quell_protocol::mcp::{
     McpContentRequest, McpList, McpListKind, McpListedItem, McpPromptArgument, McpUnavailableServer,
 };
 use quell_protocol::{BadId, RunId, SessionKey};
-use rmcp::ServiceError;
 use rmcp::model::{
     GetPromptRequestParams, PaginatedRequestParams, Prompt, PromptMessage, ReadResourceRequestParams, Resource, Role,
 };
+use rmcp::service::Peer;
+use rmcp::{RoleClient, ServiceError};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
@@ -29,6 +30,8 @@ use super::{Mcp, ServerPool};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum number of resources or prompts of one server.
 const MAX_ITEMS: usize = 1000;
+/// The maximum number of pages that a server is asked for.
+const MAX_PAGES: usize = 100;
 /// An item with a longer URI or name is left out.
 const MAX_ID_CHARS: usize = 2000;
 /// The maximum number of characters of a description; a longer one is cut.
@@ -248,30 +251,59 @@ async fn list_items(
         McpListKind::Resources => info.capabilities.resources.is_some(),
         McpListKind::Prompts => info.capabilities.prompts.is_some(),
     });
+    if !is_offered {
+        return Ok(Vec::new());
+    }
+    // waits: in the `select!` of `browse`.
+    collect_pages(|cursor| list_page(peer, server, kind, cursor)).await
+}
+
+/// The valid items of the pages, up to the limits.
+async fn collect_pages<F>(mut next_page: impl FnMut(Option<String>) -> F) -> Result<Vec<McpListedItem>, ServiceError>
+where
+    F: Future<Output = Result<ItemPage, ServiceError>>,
+{
     let (mut items, mut cursor) = (Vec::new(), None);
-    while is_offered && items.len() < MAX_ITEMS {
-        let page = Some(PaginatedRequestParams::default().with_cursor(cursor));
-        cursor = match kind {
-            McpListKind::Resources => {
-                // waits: in the `select!` of `browse`.
-                let page = peer.list_resources(page).await?;
-                items.extend(page.resources.into_iter().map(|resource| resource_item(server, resource)));
-                page.next_cursor
-            }
-            McpListKind::Prompts => {
-                // waits: in the `select!` of `browse`.
-                let page = peer.list_prompts(page).await?;
-                items.extend(page.prompts.into_iter().map(|prompt| prompt_item(server, prompt)));
-                page.next_cursor
-            }
-        };
-        if cursor.is_none() {
+    for _ in 0..MAX_PAGES {
+        // waits: in the `select!` of `browse`.
+        let page = next_page(cursor).await?;
+        let valid = page.items.into_iter().filter(|item| item.id.chars().nth(MAX_ID_CHARS).is_none());
+        items.extend(valid.take(MAX_ITEMS - items.len()));
+        cursor = page.next_cursor;
+        if cursor.is_none() || items.len() == MAX_ITEMS {
             break;
         }
     }
-    items.retain(|item| item.id.chars().nth(MAX_ID_CHARS).is_none());
-    items.truncate(MAX_ITEMS);
     Ok(items)
+}
+
+/// A page of a list, and where the next one begins.
+struct ItemPage {
+    items: Vec<McpListedItem>,
+    next_cursor: Option<String>,
+}
+
+async fn list_page(
+    peer: &Peer<RoleClient>,
+    server: &McpServer,
+    kind: McpListKind,
+    cursor: Option<String>,
+) -> Result<ItemPage, ServiceError> {
+    let page = Some(PaginatedRequestParams::default().with_cursor(cursor));
+    Ok(match kind {
+        McpListKind::Resources => {
+            // waits: in the `select!` of `browse`.
+            let page = peer.list_resources(page).await?;
+            let items = page.resources.into_iter().map(|resource| resource_item(server, resource)).collect();
+            ItemPage { items, next_cursor: page.next_cursor }
+        }
+        McpListKind::Prompts => {
+            // waits: in the `select!` of `browse`.
+            let page = peer.list_prompts(page).await?;
+            let items = page.prompts.into_iter().map(|prompt| prompt_item(server, prompt)).collect();
+            ItemPage { items, next_cursor: page.next_cursor }
+        }
+    })
 }
 
 fn resource_item(server: &McpServer, resource: Resource) -> McpListedItem {
@@ -317,5 +349,28 @@ mod tests {
         assert_eq!(text(json!([message("user", "Look."), message("user", "Say.")])), "Look.\n\nSay.");
         let mixed = json!([message("user", "Hello."), message("assistant", "Yes?")]);
         assert_eq!(text(mixed), "user: Hello.\n\nassistant: Yes?");
+    }
+
+    #[tokio::test]
+    async fn overlong_items_are_not_collected_and_pages_end() {
+        let item = |id: String| McpListedItem {
+            server: "far".to_owned(),
+            id,
+            description: String::new(),
+            arguments: Vec::new(),
+        };
+        let mut asked = 0;
+        let pages = collect_pages(|_| {
+            asked += 1;
+            let items = vec![item("x".repeat(MAX_ID_CHARS + 1)), item(format!("note-{asked}"))];
+            async { Ok(ItemPage { items, next_cursor: Some("more".to_owned()) }) }
+        });
+        let listed = pages.await.unwrap();
+        assert!(listed.iter().all(|item| item.id.starts_with("note-")));
+        assert_eq!((listed.len(), asked), (MAX_PAGES, MAX_PAGES));
+        let full = || async {
+            Ok(ItemPage { items: vec![item("note".to_owned()); 700], next_cursor: Some("more".to_owned()) })
+        };
+        assert_eq!(collect_pages(|_| full()).await.unwrap().len(), MAX_ITEMS);
     }
 }
