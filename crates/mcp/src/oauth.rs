@@ -352,6 +352,11 @@ impl ConnectionTokens {
         }
     }
 
+    /// The token that was stored last, for a request that nothing depends on. It is not refreshed.
+    pub(super) fn stored_token(&self) -> Option<String> {
+        self.source.file.valid_token(None).ok().flatten()
+    }
+
     /// Another token than this one, which the server has refused.
     ///
     /// # Cancel safety

@@ -131,6 +131,15 @@ async fn a_token_refused_in_use_is_replaced_and_the_call_repeated() {
     test.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_closed_with_the_token_that_replaced_its_first_one() {
+    let (server, test) = start_signed_in().await;
+    server.revoke_token();
+    assert_eq!(call_echo(&test).await, "hello");
+    test.close().await;
+    assert_eq!(server.authorizations_of("DELETE"), [Some("Bearer token-2".to_owned())]);
+}
+
 /// Without published data, the server itself would be taken for the authorization server of the tokens.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_hides_its_metadata_gets_no_refresh_token() {
