@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::client::{McpClient, McpClientOptions};
-use super::instance::{InstanceEnd, InstanceLease, InstanceState, McpConnection};
+use super::instance::{InstanceEnd, InstanceLease, McpConnection, ServerInstance};
 use super::result::{block_text, resource_text, truncate_with_note};
 use super::server::McpServer;
 use super::{Mcp, ServerPool};
@@ -158,13 +158,13 @@ impl McpClient {
         let unavailable = |problem: String| McpBrowseError::Unavailable { server: server.name.clone(), problem };
         let mut stops = self.pool.browse_stops.subscribe();
         let lease = self.pool.acquire(server, &self.options).map_err(unavailable)?;
-        let mut lease = BrowseLease { pool: &self.pool, lease, is_answered: false };
-        let instance = Arc::clone(lease.lease.instance());
+        let instance = Arc::clone(lease.instance());
+        let mut lease = BrowseLease { pool: &self.pool, lease: Some(lease), is_answered: false };
         // waits: for a person's request; a stop of everything and the end of the daemon end it. No run waits here.
         let answer = tokio::select! {
             biased;
             _ = stops.changed() => Err(McpBrowseError::Stopped),
-            answer = timeout(ANSWER_TIMEOUT, start_and_ask(&lease.lease, server, request)) => answer.unwrap_or_else(|_| {
+            answer = timeout(ANSWER_TIMEOUT, start_and_ask(&instance, server, request)) => answer.unwrap_or_else(|_| {
                 Err(unavailable(format!("it did not answer within {} s", ANSWER_TIMEOUT.as_secs())))
             }),
             () = instance.wait_closing() => Err(unavailable("it is being closed; try again".to_owned())),
@@ -177,28 +177,27 @@ impl McpClient {
 /// The lease of a person's request. A server at work for nobody is ended with it.
 struct BrowseLease<'p> {
     pool: &'p ServerPool,
-    lease: InstanceLease,
+    /// `None` once it is given back.
+    lease: Option<InstanceLease>,
     is_answered: bool,
 }
 
 impl Drop for BrowseLease<'_> {
     fn drop(&mut self) {
-        let instance = self.lease.instance();
-        // A server that is starting ends by itself when nobody waits for it.
-        if !self.is_answered && matches!(instance.state(), InstanceState::Ready(_)) {
-            self.pool.end_if_used_once(instance, "a person did not wait for its answer");
+        if let Some(lease) = self.lease.take().filter(|_| !self.is_answered) {
+            self.pool.release_and_end_unused(lease, "a person did not wait for its answer");
         }
     }
 }
 
 async fn start_and_ask(
-    lease: &InstanceLease,
+    instance: &ServerInstance,
     server: &McpServer,
     request: McpBrowseRequest,
 ) -> Result<McpBrowseAnswer, McpBrowseError> {
     let name = || server.name.clone();
     // waits: in the `select!` of `browse`.
-    let connection = lease.instance().wait_started().await;
+    let connection = instance.wait_started().await;
     let connection =
         connection.map_err(|end| McpBrowseError::Unavailable { server: name(), problem: start_problem(&end) })?;
     // waits: in the `select!` of `browse`.

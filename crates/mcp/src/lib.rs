@@ -310,10 +310,14 @@ impl ServerPool {
         unused
     }
 
-    /// Ends an instance, for this cause, if it has one lease.
-    fn end_if_used_once(&self, instance: &ServerInstance, cause: &str) {
+    /// Gives a lease back. If it was the last one, the instance is ended for this cause, unless it is still starting: a
+    /// start ends by itself when nobody waits for it.
+    fn release_and_end_unused(&self, lease: InstanceLease, cause: &str) {
+        let instance = Arc::clone(lease.instance());
+        // Under one lock, so that of two users who leave at once one sees that nobody is left.
         let _state_guard = self.lock_state();
-        if instance.leases() == 1 {
+        drop(lease);
+        if instance.leases() == 0 && !matches!(instance.state(), InstanceState::Starting) {
             instance.request_shutdown(InstanceShutdown::EndNow(cause.into()));
         }
     }
