@@ -18,6 +18,7 @@ use rmcp::model::{
 use rmcp::service::Peer;
 use rmcp::{RoleClient, ServiceError};
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::client::{McpClient, McpClientOptions};
@@ -69,6 +70,16 @@ pub enum McpBrowseError {
     Stopped,
 }
 
+/// The stops of everything since its creation, which end a person's request. Clones see the same ones.
+#[derive(Debug, Clone)]
+pub struct BrowseStops(watch::Receiver<u64>);
+
+impl BrowseStops {
+    pub(super) fn new(stops: watch::Receiver<u64>) -> Self {
+        Self(stops)
+    }
+}
+
 fn list_names(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
@@ -89,7 +100,7 @@ pub async fn browse(
     let options = person_options(workdir)
         .map_err(|bad| McpBrowseError::Unavailable { server: server.to_owned(), problem: bad.to_string() })?;
     // waits: for a person's command; no run waits here.
-    let answer = mcp.client_for_run(options).browse(server, request).await;
+    let answer = mcp.client_for_run(options).browse(server, request, mcp.watch_browse_stops()).await;
     mcp.close();
     let force_at = Instant::now() + CLOSE_TIMEOUT;
     // waits: at most twice `CLOSE_TIMEOUT`.
@@ -124,10 +135,11 @@ impl McpClient {
     ///
     /// # Cancel safety
     /// As [`McpClient::browse`].
-    pub async fn list_for_person(&self, kind: McpListKind) -> Result<McpList, McpBrowseError> {
+    pub async fn list_for_person(&self, kind: McpListKind, stops: &BrowseStops) -> Result<McpList, McpBrowseError> {
         let servers: Vec<&str> = self.server_names().collect();
+        let ask = |server| self.browse(server, McpBrowseRequest::List(kind), stops.clone());
         // waits: for a person's request, which a stop of everything ends in `browse`.
-        let answers = join_all(servers.iter().map(|server| self.browse(server, McpBrowseRequest::List(kind)))).await;
+        let answers = join_all(servers.iter().copied().map(ask)).await;
         let mut list = McpList::default();
         for (server, answer) in servers.into_iter().zip(answers) {
             match answer {
@@ -143,20 +155,28 @@ impl McpClient {
         Ok(list)
     }
 
-    /// Starts a server if it does not run, and asks it.
+    /// Starts a server if it does not run, and asks it. No server is started after one of `stops`.
     ///
     /// # Errors
     /// [`McpBrowseError`]: why the server could not be asked, or what it refused.
     ///
     /// # Cancel safety
     /// Safe: a server whose answer is not waited for is ended, unless others use it.
-    pub async fn browse(&self, server: &str, request: McpBrowseRequest) -> Result<McpBrowseAnswer, McpBrowseError> {
+    pub async fn browse(
+        &self,
+        server: &str,
+        request: McpBrowseRequest,
+        stops: BrowseStops,
+    ) -> Result<McpBrowseAnswer, McpBrowseError> {
         let Some(server) = self.servers.iter().find(|known| known.name == server) else {
             let known = self.server_names().map(str::to_owned).collect();
             return Err(McpBrowseError::UnknownServer { name: server.to_owned(), known });
         };
         let unavailable = |problem: String| McpBrowseError::Unavailable { server: server.name.clone(), problem };
-        let mut stops = self.pool.browse_stops.subscribe();
+        let BrowseStops(mut stops) = stops;
+        if stops.has_changed().unwrap_or(true) {
+            return Err(McpBrowseError::Stopped);
+        }
         let lease = self.pool.acquire(server, &self.options).map_err(unavailable)?;
         let instance = Arc::clone(lease.instance());
         let mut lease = BrowseLease { pool: &self.pool, lease: Some(lease), is_answered: false };

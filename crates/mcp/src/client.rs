@@ -248,13 +248,14 @@ mod tests {
 
     use quell_kernel::StopTimeouts;
     use quell_process::{WardenExe, Wardens};
+    use quell_protocol::mcp::McpListKind;
     use quell_scope::PointProbe;
     use quell_scope::clock::Clock;
     use tokio::time::{Instant, advance};
 
     use super::*;
     use crate::instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, ServerInstance};
-    use crate::{Mcp, McpConfig, McpSettings};
+    use crate::{Mcp, McpBrowseError, McpBrowseRequest, McpConfig, McpSettings};
 
     const START: Duration = Duration::from_secs(10);
     const PAUSE: Duration = Duration::from_secs(10);
@@ -307,6 +308,17 @@ mod tests {
         assert_eq!(time_to_offer(&third).await, Duration::ZERO, "the second pause was no longer than the first");
         advance(PAUSE).await;
         assert!(time_to_offer(&third).await >= START, "a step during the pause is no wait");
+    }
+
+    #[tokio::test]
+    async fn a_stop_since_the_check_for_a_hold_starts_no_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mcp = servers_with(&listener);
+        let stops = mcp.watch_browse_stops();
+        mcp.stop_browsing();
+        let request = McpBrowseRequest::List(McpListKind::Prompts);
+        assert_eq!(client_of_run(&mcp).browse("far", request, stops).await, Err(McpBrowseError::Stopped));
+        assert_eq!(mcp.count_live(), 0);
     }
 
     #[tokio::test]

@@ -43,7 +43,7 @@ use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-pub use browse::{McpBrowseAnswer, McpBrowseError, McpBrowseRequest, browse};
+pub use browse::{BrowseStops, McpBrowseAnswer, McpBrowseError, McpBrowseRequest, browse};
 pub use client::{McpCallContext, McpClient, McpClientOptions, ServerTool};
 pub use config::{McpConfig, McpConfigError};
 use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, McpConnection, ServerInstance};
@@ -207,6 +207,12 @@ impl Mcp {
             instance.request_shutdown(InstanceShutdown::Drain);
         }
         ClosingServers(instances)
+    }
+
+    /// The stops of everything from now on, for requests of people. Watch them before you check for a hold.
+    #[must_use]
+    pub fn watch_browse_stops(&self) -> BrowseStops {
+        BrowseStops::new(self.0.browse_stops.subscribe())
     }
 
     /// Ends the requests for resources and prompts that people wait for, without waiting.
