@@ -12,15 +12,17 @@ use quell_protocol::mcp::{
     McpContentRequest, McpList, McpListKind, McpListedItem, McpPromptArgument, McpUnavailableServer,
 };
 use quell_protocol::{BadId, RunId, SessionKey};
-use rmcp::ServiceError;
 use rmcp::model::{
     GetPromptRequestParams, PaginatedRequestParams, Prompt, PromptMessage, ReadResourceRequestParams, Resource, Role,
 };
+use rmcp::service::Peer;
+use rmcp::{RoleClient, ServiceError};
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::client::{McpClient, McpClientOptions};
-use super::instance::{InstanceEnd, InstanceLease, InstanceState, McpConnection};
+use super::instance::{InstanceEnd, InstanceLease, McpConnection, ServerInstance};
 use super::result::{block_text, resource_text, truncate_with_note};
 use super::server::McpServer;
 use super::{Mcp, ServerPool};
@@ -29,6 +31,8 @@ use super::{Mcp, ServerPool};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum number of resources or prompts of one server.
 const MAX_ITEMS: usize = 1000;
+/// The maximum number of pages that a server is asked for.
+const MAX_PAGES: usize = 100;
 /// An item with a longer URI or name is left out.
 const MAX_ID_CHARS: usize = 2000;
 /// The maximum number of characters of a description; a longer one is cut.
@@ -66,6 +70,16 @@ pub enum McpBrowseError {
     Stopped,
 }
 
+/// The stops of everything since its creation, which end a person's request. Clones see the same ones.
+#[derive(Debug, Clone)]
+pub struct BrowseStops(watch::Receiver<u64>);
+
+impl BrowseStops {
+    pub(super) fn new(stops: watch::Receiver<u64>) -> Self {
+        Self(stops)
+    }
+}
+
 fn list_names(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
@@ -86,7 +100,7 @@ pub async fn browse(
     let options = person_options(workdir)
         .map_err(|bad| McpBrowseError::Unavailable { server: server.to_owned(), problem: bad.to_string() })?;
     // waits: for a person's command; no run waits here.
-    let answer = mcp.client_for_run(options).browse(server, request).await;
+    let answer = mcp.client_for_run(options).browse(server, request, mcp.watch_browse_stops()).await;
     mcp.close();
     let force_at = Instant::now() + CLOSE_TIMEOUT;
     // waits: at most twice `CLOSE_TIMEOUT`.
@@ -121,10 +135,11 @@ impl McpClient {
     ///
     /// # Cancel safety
     /// As [`McpClient::browse`].
-    pub async fn list_for_person(&self, kind: McpListKind) -> Result<McpList, McpBrowseError> {
+    pub async fn list_for_person(&self, kind: McpListKind, stops: &BrowseStops) -> Result<McpList, McpBrowseError> {
         let servers: Vec<&str> = self.server_names().collect();
+        let ask = |server| self.browse(server, McpBrowseRequest::List(kind), stops.clone());
         // waits: for a person's request, which a stop of everything ends in `browse`.
-        let answers = join_all(servers.iter().map(|server| self.browse(server, McpBrowseRequest::List(kind)))).await;
+        let answers = join_all(servers.iter().copied().map(ask)).await;
         let mut list = McpList::default();
         for (server, answer) in servers.into_iter().zip(answers) {
             match answer {
@@ -140,28 +155,36 @@ impl McpClient {
         Ok(list)
     }
 
-    /// Starts a server if it does not run, and asks it.
+    /// Starts a server if it does not run, and asks it. No server is started after one of `stops`.
     ///
     /// # Errors
     /// [`McpBrowseError`]: why the server could not be asked, or what it refused.
     ///
     /// # Cancel safety
     /// Safe: a server whose answer is not waited for is ended, unless others use it.
-    pub async fn browse(&self, server: &str, request: McpBrowseRequest) -> Result<McpBrowseAnswer, McpBrowseError> {
+    pub async fn browse(
+        &self,
+        server: &str,
+        request: McpBrowseRequest,
+        stops: BrowseStops,
+    ) -> Result<McpBrowseAnswer, McpBrowseError> {
         let Some(server) = self.servers.iter().find(|known| known.name == server) else {
             let known = self.server_names().map(str::to_owned).collect();
             return Err(McpBrowseError::UnknownServer { name: server.to_owned(), known });
         };
         let unavailable = |problem: String| McpBrowseError::Unavailable { server: server.name.clone(), problem };
-        let mut stops = self.pool.browse_stops.subscribe();
+        let BrowseStops(mut stops) = stops;
+        if stops.has_changed().unwrap_or(true) {
+            return Err(McpBrowseError::Stopped);
+        }
         let lease = self.pool.acquire(server, &self.options).map_err(unavailable)?;
-        let mut lease = BrowseLease { pool: &self.pool, lease, is_answered: false };
-        let instance = Arc::clone(lease.lease.instance());
+        let instance = Arc::clone(lease.instance());
+        let mut lease = BrowseLease { pool: &self.pool, lease: Some(lease), is_answered: false };
         // waits: for a person's request; a stop of everything and the end of the daemon end it. No run waits here.
         let answer = tokio::select! {
             biased;
             _ = stops.changed() => Err(McpBrowseError::Stopped),
-            answer = timeout(ANSWER_TIMEOUT, start_and_ask(&lease.lease, server, request)) => answer.unwrap_or_else(|_| {
+            answer = timeout(ANSWER_TIMEOUT, start_and_ask(&instance, server, request)) => answer.unwrap_or_else(|_| {
                 Err(unavailable(format!("it did not answer within {} s", ANSWER_TIMEOUT.as_secs())))
             }),
             () = instance.wait_closing() => Err(unavailable("it is being closed; try again".to_owned())),
@@ -174,28 +197,27 @@ impl McpClient {
 /// The lease of a person's request. A server at work for nobody is ended with it.
 struct BrowseLease<'p> {
     pool: &'p ServerPool,
-    lease: InstanceLease,
+    /// `None` once it is given back.
+    lease: Option<InstanceLease>,
     is_answered: bool,
 }
 
 impl Drop for BrowseLease<'_> {
     fn drop(&mut self) {
-        let instance = self.lease.instance();
-        // A server that is starting ends by itself when nobody waits for it.
-        if !self.is_answered && matches!(instance.state(), InstanceState::Ready(_)) {
-            self.pool.end_if_used_once(instance, "a person did not wait for its answer");
+        if let Some(lease) = self.lease.take().filter(|_| !self.is_answered) {
+            self.pool.release_and_end_unused(lease, "a person did not wait for its answer");
         }
     }
 }
 
 async fn start_and_ask(
-    lease: &InstanceLease,
+    instance: &ServerInstance,
     server: &McpServer,
     request: McpBrowseRequest,
 ) -> Result<McpBrowseAnswer, McpBrowseError> {
     let name = || server.name.clone();
     // waits: in the `select!` of `browse`.
-    let connection = lease.instance().wait_started().await;
+    let connection = instance.wait_started().await;
     let connection =
         connection.map_err(|end| McpBrowseError::Unavailable { server: name(), problem: start_problem(&end) })?;
     // waits: in the `select!` of `browse`.
@@ -248,30 +270,59 @@ async fn list_items(
         McpListKind::Resources => info.capabilities.resources.is_some(),
         McpListKind::Prompts => info.capabilities.prompts.is_some(),
     });
+    if !is_offered {
+        return Ok(Vec::new());
+    }
+    // waits: in the `select!` of `browse`.
+    collect_pages(|cursor| list_page(peer, server, kind, cursor)).await
+}
+
+/// The valid items of the pages, up to the limits.
+async fn collect_pages<F>(mut next_page: impl FnMut(Option<String>) -> F) -> Result<Vec<McpListedItem>, ServiceError>
+where
+    F: Future<Output = Result<ItemPage, ServiceError>>,
+{
     let (mut items, mut cursor) = (Vec::new(), None);
-    while is_offered && items.len() < MAX_ITEMS {
-        let page = Some(PaginatedRequestParams::default().with_cursor(cursor));
-        cursor = match kind {
-            McpListKind::Resources => {
-                // waits: in the `select!` of `browse`.
-                let page = peer.list_resources(page).await?;
-                items.extend(page.resources.into_iter().map(|resource| resource_item(server, resource)));
-                page.next_cursor
-            }
-            McpListKind::Prompts => {
-                // waits: in the `select!` of `browse`.
-                let page = peer.list_prompts(page).await?;
-                items.extend(page.prompts.into_iter().map(|prompt| prompt_item(server, prompt)));
-                page.next_cursor
-            }
-        };
-        if cursor.is_none() {
+    for _ in 0..MAX_PAGES {
+        // waits: in the `select!` of `browse`.
+        let page = next_page(cursor).await?;
+        let valid = page.items.into_iter().filter(|item| item.id.chars().nth(MAX_ID_CHARS).is_none());
+        items.extend(valid.take(MAX_ITEMS - items.len()));
+        cursor = page.next_cursor;
+        if cursor.is_none() || items.len() == MAX_ITEMS {
             break;
         }
     }
-    items.retain(|item| item.id.chars().nth(MAX_ID_CHARS).is_none());
-    items.truncate(MAX_ITEMS);
     Ok(items)
+}
+
+/// A page of a list, and where the next one begins.
+struct ItemPage {
+    items: Vec<McpListedItem>,
+    next_cursor: Option<String>,
+}
+
+async fn list_page(
+    peer: &Peer<RoleClient>,
+    server: &McpServer,
+    kind: McpListKind,
+    cursor: Option<String>,
+) -> Result<ItemPage, ServiceError> {
+    let page = Some(PaginatedRequestParams::default().with_cursor(cursor));
+    Ok(match kind {
+        McpListKind::Resources => {
+            // waits: in the `select!` of `browse`.
+            let page = peer.list_resources(page).await?;
+            let items = page.resources.into_iter().map(|resource| resource_item(server, resource)).collect();
+            ItemPage { items, next_cursor: page.next_cursor }
+        }
+        McpListKind::Prompts => {
+            // waits: in the `select!` of `browse`.
+            let page = peer.list_prompts(page).await?;
+            let items = page.prompts.into_iter().map(|prompt| prompt_item(server, prompt)).collect();
+            ItemPage { items, next_cursor: page.next_cursor }
+        }
+    })
 }
 
 fn resource_item(server: &McpServer, resource: Resource) -> McpListedItem {
@@ -317,5 +368,28 @@ mod tests {
         assert_eq!(text(json!([message("user", "Look."), message("user", "Say.")])), "Look.\n\nSay.");
         let mixed = json!([message("user", "Hello."), message("assistant", "Yes?")]);
         assert_eq!(text(mixed), "user: Hello.\n\nassistant: Yes?");
+    }
+
+    #[tokio::test]
+    async fn overlong_items_are_not_collected_and_pages_end() {
+        let item = |id: String| McpListedItem {
+            server: "far".to_owned(),
+            id,
+            description: String::new(),
+            arguments: Vec::new(),
+        };
+        let mut asked = 0;
+        let pages = collect_pages(|_| {
+            asked += 1;
+            let items = vec![item("x".repeat(MAX_ID_CHARS + 1)), item(format!("note-{asked}"))];
+            async { Ok(ItemPage { items, next_cursor: Some("more".to_owned()) }) }
+        });
+        let listed = pages.await.unwrap();
+        assert!(listed.iter().all(|item| item.id.starts_with("note-")));
+        assert_eq!((listed.len(), asked), (MAX_PAGES, MAX_PAGES));
+        let full = || async {
+            Ok(ItemPage { items: vec![item("note".to_owned()); 700], next_cursor: Some("more".to_owned()) })
+        };
+        assert_eq!(collect_pages(|_| full()).await.unwrap().len(), MAX_ITEMS);
     }
 }

@@ -243,15 +243,19 @@ impl std::fmt::Debug for McpCallContext<'_> {
 mod tests {
     use std::collections::BTreeMap;
     use std::net::TcpListener;
+    use std::sync::Barrier;
+    use std::thread;
 
     use quell_kernel::StopTimeouts;
     use quell_process::{WardenExe, Wardens};
+    use quell_protocol::mcp::McpListKind;
     use quell_scope::PointProbe;
     use quell_scope::clock::Clock;
     use tokio::time::{Instant, advance};
 
     use super::*;
-    use crate::{Mcp, McpConfig, McpSettings};
+    use crate::instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, ServerInstance};
+    use crate::{Mcp, McpBrowseError, McpBrowseRequest, McpConfig, McpSettings};
 
     const START: Duration = Duration::from_secs(10);
     const PAUSE: Duration = Duration::from_secs(10);
@@ -304,5 +308,45 @@ mod tests {
         assert_eq!(time_to_offer(&third).await, Duration::ZERO, "the second pause was no longer than the first");
         advance(PAUSE).await;
         assert!(time_to_offer(&third).await >= START, "a step during the pause is no wait");
+    }
+
+    #[tokio::test]
+    async fn a_stop_since_the_check_for_a_hold_starts_no_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mcp = servers_with(&listener);
+        let stops = mcp.watch_browse_stops();
+        mcp.stop_browsing();
+        let request = McpBrowseRequest::List(McpListKind::Prompts);
+        assert_eq!(client_of_run(&mcp).browse("far", request, stops).await, Err(McpBrowseError::Stopped));
+        assert_eq!(mcp.count_live(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_last_of_two_who_leave_a_server_at_once_ends_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = client_of_run(&servers_with(&listener));
+        for _ in 0..200 {
+            let owner = InstanceOwner {
+                session: None,
+                run: client.options.run.clone(),
+                workdir: PathBuf::from("/"),
+                sandbox: None,
+                network: None,
+            };
+            let instance = Arc::new(ServerInstance::new(Arc::clone(&client.servers[0]), owner));
+            let leases = [InstanceLease::acquire(&instance), InstanceLease::acquire(&instance)];
+            // Any state but the first one does: only a start ends by itself.
+            instance.set_state(InstanceState::Ended(Arc::default()));
+            let both = Barrier::new(leases.len());
+            thread::scope(|threads| {
+                for lease in leases {
+                    threads.spawn(|| {
+                        both.wait();
+                        client.pool.release_and_end_unused(lease, "nobody waits");
+                    });
+                }
+            });
+            assert_eq!(instance.shutdown_level(), InstanceShutdown::EndNow("nobody waits".into()));
+        }
     }
 }

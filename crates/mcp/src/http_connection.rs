@@ -112,6 +112,8 @@ impl ScopedHttpClient {
         let session = self.lock_session().take();
         if let Some(McpHttpSession { id, uri, auth, headers }) = session {
             let mut shutdown_changes = instance.watch_shutdown();
+            // The token that opened the session may have been replaced since.
+            let auth = self.0.tokens.get().and_then(ConnectionTokens::stored_token).or(auth);
             // The answer would change nothing.
             // waits: at most `SESSION_CLOSE_TIMEOUT`, in the supervisor task; a kill of the server ends it earlier.
             tokio::select! {

@@ -43,7 +43,7 @@ use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-pub use browse::{McpBrowseAnswer, McpBrowseError, McpBrowseRequest, browse};
+pub use browse::{BrowseStops, McpBrowseAnswer, McpBrowseError, McpBrowseRequest, browse};
 pub use client::{McpCallContext, McpClient, McpClientOptions, ServerTool};
 pub use config::{McpConfig, McpConfigError};
 use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, McpConnection, ServerInstance};
@@ -209,6 +209,12 @@ impl Mcp {
         ClosingServers(instances)
     }
 
+    /// The stops of everything from now on, for requests of people. Watch them before you check for a hold.
+    #[must_use]
+    pub fn watch_browse_stops(&self) -> BrowseStops {
+        BrowseStops::new(self.0.browse_stops.subscribe())
+    }
+
     /// Ends the requests for resources and prompts that people wait for, without waiting.
     pub fn stop_browsing(&self) {
         self.0.browse_stops.send_modify(|count| *count += 1);
@@ -310,10 +316,14 @@ impl ServerPool {
         unused
     }
 
-    /// Ends an instance, for this cause, if it has one lease.
-    fn end_if_used_once(&self, instance: &ServerInstance, cause: &str) {
+    /// Gives a lease back. If it was the last one, the instance is ended for this cause, unless it is still starting: a
+    /// start ends by itself when nobody waits for it.
+    fn release_and_end_unused(&self, lease: InstanceLease, cause: &str) {
+        let instance = Arc::clone(lease.instance());
+        // Under one lock, so that of two users who leave at once one sees that nobody is left.
         let _state_guard = self.lock_state();
-        if instance.leases() == 1 {
+        drop(lease);
+        if instance.leases() == 0 && !matches!(instance.state(), InstanceState::Starting) {
             instance.request_shutdown(InstanceShutdown::EndNow(cause.into()));
         }
     }

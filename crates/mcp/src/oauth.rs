@@ -53,6 +53,8 @@ struct StoredToken {
     token_response: Option<StoredTokenResponse>,
     /// Seconds since 1970.
     token_received_at: Option<u64>,
+    /// The authorization server that gave the token, if it names itself.
+    issuer: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -223,7 +225,17 @@ impl TokenSource {
     async fn open_manager(&self) -> Result<AuthorizationManager, AuthError> {
         // waits: not in practice.
         let mut manager = self.new_manager().await?;
-        // waits: for the authorization server; the callers bound it.
+        let stored: StoredToken = self.file.read()?.ok_or(AuthError::AuthorizationRequired)?;
+        if stored.issuer.is_some() {
+            // waits: for the authorization server; the callers bound it.
+            let metadata = manager.resolve_metadata().await?.metadata;
+            // The library then takes endpoints of the server itself, compares no issuer, and would send the tokens there.
+            if metadata.issuer.is_none() {
+                return Err(AuthError::MetadataError("the authorization server of the tokens is not named".to_owned()));
+            }
+            manager.set_metadata(metadata);
+        }
+        // waits: for the authorization server, as above.
         if !manager.initialize_from_store().await? {
             return Err(AuthError::AuthorizationRequired);
         }
@@ -338,6 +350,11 @@ impl ConnectionTokens {
             // waits: raced with the scope in `spawn_request`.
             None => self.refresher.refresh(&self.source, None).await,
         }
+    }
+
+    /// The token that was stored last, for a request that nothing depends on. It is not refreshed.
+    pub(super) fn stored_token(&self) -> Option<String> {
+        self.source.file.valid_token(None).ok().flatten()
     }
 
     /// Another token than this one, which the server has refused.

@@ -6,6 +6,7 @@ use quell_kernel::channel::inbox::InboxMessage;
 use quell_protocol::AgentId;
 use quell_protocol::ErrorCode;
 use quell_protocol::api::AccessLevel;
+use quell_protocol::display_text::one_line;
 use quell_protocol::mcp::{McpContentCommand, McpList, McpListKind, McpListedItem};
 
 use super::commands::send_outcome;
@@ -13,6 +14,10 @@ use super::{Channels, ChatOrigin, command_texts, texts};
 
 /// The most lines of a list in a chat.
 const MAX_LINES: usize = 50;
+/// The maximum number of characters of a line; a longer one is cut.
+const MAX_LINE_CHARS: usize = 300;
+/// The maximum number of characters of the items in a list; the others are only counted.
+const MAX_LIST_CHARS: usize = 6000;
 
 /// The list of all servers, or why there is none, for the chat.
 ///
@@ -102,22 +107,57 @@ async fn agent_of(channels: &Channels, queued: &InboxMessage<ChatOrigin>) -> Opt
 }
 
 fn list_lines(list: &McpList, language: ChatLanguage) -> Vec<String> {
+    let mut chars = 0;
     let mut lines: Vec<String> = list.items.iter().take(MAX_LINES).map(item_line).collect();
-    let more = list.items.len().saturating_sub(MAX_LINES);
+    let fitting = lines.iter().take_while(|line| {
+        chars += line.chars().count();
+        chars <= MAX_LIST_CHARS
+    });
+    lines.truncate(fitting.count());
+    let more = list.items.len() - lines.len();
     if more > 0 {
         lines.push(command_texts::MCP_MORE_ITEMS.format(language, &[("n", &more)]));
     }
     lines.extend(list.unavailable.iter().map(|broken| {
-        let values: &[(&str, &dyn std::fmt::Display)] = &[("server", &broken.server), ("problem", &broken.problem)];
+        let problem = one_line(&broken.problem, MAX_LINE_CHARS);
+        let values: &[(&str, &dyn std::fmt::Display)] = &[("server", &broken.server), ("problem", &problem)];
         command_texts::MCP_SERVER_UNAVAILABLE.format(language, values)
     }));
     lines
 }
 
+/// The text is the server's: it is cleaned and cut.
 fn item_line(item: &McpListedItem) -> String {
-    format!("{} {} - {}", item.server, item.command_form(), item.description)
+    one_line(&format!("{} {} - {}", item.server, item.command_form(), item.description), MAX_LINE_CHARS)
 }
 
 fn failure_text(error: &McpRequestError, language: ChatLanguage) -> String {
     command_texts::MCP_FAILED.format(language, &[("problem", error)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list_of(count: usize, id: &str) -> McpList {
+        let item = McpListedItem {
+            server: "far".to_owned(),
+            id: id.to_owned(),
+            description: "It helps.".to_owned(),
+            arguments: Vec::new(),
+        };
+        McpList { items: vec![item; count], unavailable: Vec::new() }
+    }
+
+    #[test]
+    fn a_list_in_a_chat_is_clean_and_short_whatever_a_server_says() {
+        let lines = |list: McpList| list_lines(&list, ChatLanguage::English);
+        assert_eq!(lines(list_of(1, "a\nb\u{1b}[2J")), ["far a b [2J - It helps."]);
+        let long = lines(list_of(60, &"x".repeat(2000)));
+        assert!(long.iter().all(|line| line.chars().count() <= MAX_LINE_CHARS), "{long:?}");
+        let shown = MAX_LIST_CHARS / MAX_LINE_CHARS;
+        assert_eq!(long.len(), shown + 1);
+        assert_eq!(long[shown], format!("… and {} more", 60 - shown));
+        assert_eq!(lines(list_of(60, "short")).len(), MAX_LINES + 1);
+    }
 }

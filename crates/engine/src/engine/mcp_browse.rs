@@ -47,6 +47,8 @@ impl Engine {
     /// Safe: servers whose answers are not waited for are ended.
     pub async fn list_mcp(&self, agent: Option<&AgentId>, kind: McpListKind) -> Result<McpList, McpRequestError> {
         let client = self.mcp_client_of_people(agent)?;
+        // Watched before the check for a hold, so that a stop with a hold is seen in one of them.
+        let stops = self.inner().services.mcp.watch_browse_stops();
         if self.is_held() {
             let refused = |server: &str| McpUnavailableServer {
                 server: server.to_owned(),
@@ -54,7 +56,7 @@ impl Engine {
             };
             return Ok(McpList { items: Vec::new(), unavailable: client.server_names().map(refused).collect() });
         }
-        Ok(client.list_for_person(kind).await?)
+        Ok(client.list_for_person(kind, &stops).await?)
     }
 
     /// A resource, or a prompt with its arguments filled in, as the text of a message.
@@ -71,10 +73,12 @@ impl Engine {
         request: McpContentRequest,
     ) -> Result<String, McpRequestError> {
         let client = self.mcp_client_of_people(agent)?;
+        // Watched before the check for a hold, so that a stop with a hold is seen in one of them.
+        let stops = self.inner().services.mcp.watch_browse_stops();
         if self.is_held() && client.server_names().any(|known| known == server) {
             return Err(McpRequestError::Held);
         }
-        match client.browse(server, McpBrowseRequest::Content(request)).await? {
+        match client.browse(server, McpBrowseRequest::Content(request), stops).await? {
             McpBrowseAnswer::Text(text) => Ok(text),
             McpBrowseAnswer::Items(_) => Ok(String::new()),
         }

@@ -26,6 +26,8 @@ pub(super) struct AuthorizationState {
     pub(super) client_secret: Option<String>,
     /// Another authorization server that is named instead of this one.
     pub(super) elsewhere: Option<String>,
+    /// Nothing is found at paths that begin with this.
+    pub(super) missing_paths: Option<&'static str>,
     /// True if the last access token is valid no more; its refresh token is.
     pub(super) is_revoked: bool,
     /// True while answers with tokens are held back.
@@ -47,6 +49,9 @@ impl AuthorizationState {
     pub(super) fn reply(&mut self, request: &RawHttpRequest) -> Option<FakeHttpReply> {
         let origin = self.origin.clone();
         let url = Url::parse(&format!("{origin}{}", request.path)).ok()?;
+        if self.missing_paths.is_some_and(|begin| url.path().starts_with(begin)) {
+            return Some(FakeHttpReply::new(404, ""));
+        }
         Some(match (request.method.as_str(), url.path()) {
             ("GET", "/.well-known/oauth-protected-resource" | "/.well-known/oauth-protected-resource/mcp") => {
                 let resource = format!("{origin}/mcp");

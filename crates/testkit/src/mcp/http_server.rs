@@ -88,6 +88,11 @@ impl FakeMcpServer {
         self.update_authorization(|known| known.elsewhere = Some(url.to_owned()));
     }
 
+    /// Publishes nothing about its sign-in from now on.
+    pub fn hide_metadata(&self) {
+        self.update_authorization(|known| known.missing_paths = Some("/.well-known/"));
+    }
+
     /// The last access token is valid no more.
     pub fn revoke_token(&self) {
         self.update_authorization(|known| known.is_revoked = true);

@@ -131,6 +131,29 @@ async fn a_token_refused_in_use_is_replaced_and_the_call_repeated() {
     test.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_closed_with_the_token_that_replaced_its_first_one() {
+    let (server, test) = start_signed_in().await;
+    server.revoke_token();
+    assert_eq!(call_echo(&test).await, "hello");
+    test.close().await;
+    assert_eq!(server.authorizations_of("DELETE"), [Some("Bearer token-2".to_owned())]);
+}
+
+/// Without published data, the server itself would be taken for the authorization server of the tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hides_its_metadata_gets_no_refresh_token() {
+    let (server, test) = start_signed_in().await;
+    server.hide_metadata();
+    server.revoke_token();
+    let refused = call_echo(&test).await;
+    assert!(refused.contains("it publishes no usable data about its sign-in"), "{refused}");
+    assert_eq!(server.grants(), ["authorization_code"]);
+    let stored = std::fs::read_to_string(test.test_dir.path().join("mcp-tokens/far.json")).unwrap();
+    assert!(stored.contains("refresh-1"), "the tokens were lost");
+    test.close().await;
+}
+
 /// The authorization server has replaced the refresh token when the stop comes, and its answer is on the way.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_in_a_refresh_does_not_lose_the_new_tokens() {
