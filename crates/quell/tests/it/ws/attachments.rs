@@ -93,3 +93,19 @@ async fn a_file_that_no_model_can_be_given_is_refused_with_a_reason() {
     assert!(refused["message"].as_str().unwrap().contains("11 attachments"), "{refused}");
     assert!(server.model.recorded_requests().is_empty(), "nothing was sent");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_word_with_files_that_are_refused_stops_the_run() {
+    let (server, mut client) = start_seeing().await;
+    let many: Vec<Value> = (0..11).map(|_| json!({"mimeType": "image/png", "content": PNG})).collect();
+    let bad = json!([{"mimeType": "image/png", "content": "not base64!"}]);
+    for (round, files) in [bad, json!(many), json!([{"content": 5}])].iter().enumerate() {
+        let key = format!("k{round}");
+        server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+        client.send_chat("s", "work", &key).await;
+        client.wait_chat(&key, "delta").await;
+        let stopped = client.call("chat.send", with_files("stop", &format!("stop{round}"), files)).await;
+        assert_eq!(stopped["runIds"], json!([key]), "{files}: {stopped}");
+        assert_eq!(server.wait_ended(&key).await["verdict"]["kind"], "aborted");
+    }
+}
