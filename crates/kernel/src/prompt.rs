@@ -120,7 +120,7 @@ pub fn build_lines<'a>(prompt: &Prompt<'a>, dialect: &DialectRules) -> Vec<Promp
         if !turn.is_hidden_from_models() {
             builder.add_turn(turn);
         }
-        if let Some(note) = turn.note() {
+        if let Some(note) = turn.note_for_models() {
             builder.push_user_text(note);
         }
     }

@@ -330,9 +330,22 @@ impl Turn {
         turn
     }
 
-    /// True when models see only the note of this turn.
+    /// True when models see at most the note of this turn.
     pub(crate) fn is_hidden_from_models(&self) -> bool {
         [CODE_REFUSED, CODE_VISION, CODE_WITHHELD].into_iter().any(|code| self.has_failed_with(code))
+            || self.is_undone_session_work()
+    }
+
+    /// True if its run was to summarise the conversation or to add a message, and has not done so: there is nothing that
+    /// models need to know of it.
+    fn is_undone_session_work(&self) -> bool {
+        let is_stand_in = matches!(self.items.first(), Some(TurnItem::User { text, .. }) if is_stand_in_request(text));
+        is_stand_in && self.verdict != Verdict::Completed && self.compaction.is_none()
+    }
+
+    /// The note, as far as models see it.
+    pub(crate) fn note_for_models(&self) -> Option<&str> {
+        self.note().filter(|_| !self.is_undone_session_work())
     }
 
     /// True when a model did not accept the images of this turn, or those before it.
@@ -362,7 +375,7 @@ impl Turn {
         self.partial.as_ref()
     }
 
-    /// Text for the model about the end of this turn.
+    /// Text about the end of this turn, for people and, mostly, for the model.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }

@@ -8,7 +8,7 @@ use quell_protocol::{ErrorCode, SessionKey, Verdict};
 use quell_store::StoreError;
 
 use super::submission::MAX_MESSAGE_BYTES;
-use super::{Caller, Engine, NumberedTurn, StopTextMode, Submission, SubmitError, SubmitOutcome};
+use super::{Caller, Engine, NumberedTurn, SessionError, StopTextMode, Submission, SubmitError, SubmitOutcome};
 use crate::live_run::RunWork;
 
 /// Why a conversation is not changed.
@@ -20,6 +20,9 @@ pub enum SessionWorkError {
     NothingToSummarise(SessionKey),
     #[error("the session {0:?} is busy with another run; ask again when that has ended, or stop it first")]
     Busy(SessionKey),
+    /// The caller may read the session, and does not own it.
+    #[error(transparent)]
+    NotOwner(SessionError),
     #[error(transparent)]
     Submit(#[from] SubmitError),
 }
@@ -36,6 +39,7 @@ impl SessionWorkError {
             Self::UnknownSession(_) => ErrorCode::SessionNotFound,
             Self::NothingToSummarise(_) => ErrorCode::Conflict,
             Self::Busy(_) => ErrorCode::Busy,
+            Self::NotOwner(_) => ErrorCode::Forbidden,
             Self::Submit(error) => error.code(),
         }
     }
@@ -52,12 +56,12 @@ impl Engine {
     /// model; people still see them.
     ///
     /// # Errors
-    /// [`SessionWorkError`]; the session is busy, for example.
+    /// [`SessionWorkError`]; the session is busy, or belongs to somebody else, for example.
     ///
     /// # Cancel safety
     /// As [`Engine::submit`].
     pub async fn compact_session(&self, caller: &Caller, key: &SessionKey) -> Result<SendAnswer, SessionWorkError> {
-        self.check_session_exists(caller, key).await?;
+        self.check_session_change(caller, key).await?;
         let newest = self.newest_turns(key, i64::MAX, 1).await?;
         if newest.first().is_none_or(is_summary_alone) {
             return Err(SessionWorkError::NothingToSummarise(key.clone()));
@@ -68,7 +72,7 @@ impl Engine {
     /// Starts a run that adds a message to the conversation of a session, in the assistant's name. It calls no model.
     ///
     /// # Errors
-    /// [`SessionWorkError`]; the session is busy, for example.
+    /// [`SessionWorkError`]; the session is busy, or belongs to somebody else, for example.
     ///
     /// # Cancel safety
     /// As [`Engine::submit`].
@@ -78,7 +82,7 @@ impl Engine {
         key: &SessionKey,
         text: String,
     ) -> Result<SendAnswer, SessionWorkError> {
-        self.check_session_exists(caller, key).await?;
+        self.check_session_change(caller, key).await?;
         if text.trim().is_empty() {
             return Err(SubmitError::Empty.into());
         }
@@ -88,10 +92,14 @@ impl Engine {
         self.submit_session_work(caller, key, ADDED_MESSAGE_REQUEST, RunWork::AddMessage(text)).await
     }
 
-    async fn check_session_exists(&self, caller: &Caller, key: &SessionKey) -> Result<(), SessionWorkError> {
+    /// Admits whoever may reset the session, because they change what its model is told.
+    async fn check_session_change(&self, caller: &Caller, key: &SessionKey) -> Result<(), SessionWorkError> {
         self.refresh_owner(key).await?;
         let is_known = self.may_read_session(caller, key) && self.find_session(key).await?.is_some();
-        if is_known { Ok(()) } else { Err(SessionWorkError::UnknownSession(key.clone())) }
+        if !is_known {
+            return Err(SessionWorkError::UnknownSession(key.clone()));
+        }
+        self.check_owner(caller, key).map_err(SessionWorkError::NotOwner)
     }
 
     async fn submit_session_work(

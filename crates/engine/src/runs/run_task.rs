@@ -129,6 +129,11 @@ impl RunTable {
             live_run.writer().finish_message(ModelMessage::new(Vec::new(), text.clone(), Vec::new()))?;
             return Ok(WorkOutcome::Completed);
         }
+        if let RunWork::Answer { files } = &live_run.work {
+            // Before anything that may take long: a stop there leaves the files with their message.
+            // waits: raced in `save_message_files`.
+            self.save_message_files(live_run, files, &live_run.writer(), &agent.workdir).await?;
+        }
         // waits: raced in the hooks.
         self.run_start_hooks(live_run).await?;
         let _ = live_run.billing_info.set(agent.billing_info());
@@ -143,10 +148,6 @@ impl RunTable {
             None => None,
         };
         let channel_message = channel_message.as_ref().map(|(origin, words)| (*origin, words.as_str()));
-        if let RunWork::Answer { files } = &live_run.work {
-            // waits: raced in `save_message_files`.
-            self.save_message_files(live_run, files, &live_run.writer(), &agent.workdir).await?;
-        }
         let history = channel_delivery::trim_history(history, channel_origin);
         let (services, session) = (self.services(), &live_run.run.session);
         let server_sandbox = services.mcp.starts_programs().then(|| services.sandbox(&agent, session));

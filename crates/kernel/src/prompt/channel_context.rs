@@ -31,7 +31,8 @@ pub fn channel_context(message: &ChannelMessage, at: &str, notes: &[String], his
 /// True when the newest turn was superseded before it produced output, so that it contains only the user's text.
 pub(super) fn follows_superseded_turn(history: &[Arc<Turn>]) -> bool {
     let superseded = |turn: &Arc<Turn>| {
-        matches!(turn.verdict(), Verdict::Aborted { reason: StopReason::Superseded, .. }) && turn.note().is_none()
+        let is_superseded = matches!(turn.verdict(), Verdict::Aborted { reason: StopReason::Superseded, .. });
+        is_superseded && turn.note().is_none() && !turn.is_hidden_from_models()
     };
     history.last().is_some_and(superseded)
 }

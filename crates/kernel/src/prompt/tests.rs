@@ -12,7 +12,9 @@ use serde_json::json;
 
 use super::*;
 use crate::turn::samples::{READER_MODEL, aborted, run_id, seal};
-use crate::turn::{AssistantMessage, CallResult, Thinking, ToolCall};
+use crate::turn::{
+    ADDED_MESSAGE_REQUEST, AssistantMessage, COMPACTION_REQUEST, CallResult, Compaction, Thinking, ToolCall,
+};
 
 /// A prompt for [`READER_MODEL`] with nothing but a history.
 fn prompt<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> Prompt<'a> {
@@ -155,6 +157,42 @@ fn a_run_superseded_before_it_produced_anything_is_one_message_with_its_successo
     let superseded = Arc::new(seal(draft("run-1", "안녕"), &aborted(StopReason::Superseded), PartialPolicy::Discard));
     let next = draft("run-2", "무시해");
     assert_eq!(openai(&[superseded], Some(&next)), [json!({"role": "user", "content": "안녕\n\n무시해"})]);
+}
+
+#[rstest]
+#[case(aborted(StopReason::User))]
+#[case(aborted(StopReason::Superseded))]
+#[case(Verdict::Failed { code: "compaction_failed".into(), message: String::new() })]
+fn session_work_that_was_not_done_leaves_nothing_for_models(
+    #[case] verdict: Verdict,
+    #[values(COMPACTION_REQUEST, ADDED_MESSAGE_REQUEST)] request: &str,
+) {
+    let mut first = draft("run-1", "hello");
+    first.finish_message(text_message("Hi."));
+    let first = Arc::new(seal(first, &Verdict::Completed, PartialPolicy::Discard));
+    let mut undone = draft("run-2", request);
+    undone.push_text("It was ab");
+    let undone = Arc::new(seal(undone, &verdict, PartialPolicy::Keep));
+    let next = draft("run-3", "go on");
+    let turns = [first, undone];
+    assert_eq!(openai(&turns, Some(&next)), openai(&turns[..1], Some(&next)));
+    assert_eq!(anthropic(&turns, Some(&next)), anthropic(&turns[..1], Some(&next)));
+    let summary = Compaction::new(&turns, None, "Greetings.".to_owned(), 0).summary;
+    assert_eq!((turns[1].size(), summary.as_str()), (0, "Greetings."));
+}
+
+#[test]
+fn session_work_that_was_done_stays_in_the_prompt() {
+    let mut added = draft("run-1", ADDED_MESSAGE_REQUEST);
+    added.finish_message(text_message("The build is green."));
+    let added = Arc::new(seal(added, &Verdict::Completed, PartialPolicy::Discard));
+    let mut summarised = draft("run-2", COMPACTION_REQUEST);
+    summarised.set_compaction(Compaction::new(&[], None, "Greetings.".to_owned(), 1));
+    let stopped = seal_stopped(summarised, PartialPolicy::Discard);
+    let seen = Value::Array(openai(&[added, stopped.clone()], None)).to_string();
+    for text in [ADDED_MESSAGE_REQUEST, "The build is green.", COMPACTION_REQUEST, "Greetings.", "stopped on purpose"] {
+        assert!(seen.contains(text), "{text:?} is missing in {seen}");
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl Compaction {
     /// A summary of these turns and of the `earlier` summary, followed by `kept` turns. Stopped requests are mentioned
     /// in fixed words, whether the model's summary mentions them or not.
     pub fn new(turns: &[Arc<Turn>], earlier: Option<&str>, summary: String, kept: usize) -> Self {
-        let unfinished = turns.iter().any(|turn| turn.note().is_some())
+        let unfinished = turns.iter().any(|turn| turn.note_for_models().is_some())
             || earlier.is_some_and(|earlier| earlier.contains(UNFINISHED_NOTICE));
         let summary = if unfinished && !summary.contains(UNFINISHED_NOTICE) {
             format!("{summary}\n\n{UNFINISHED_NOTICE}")

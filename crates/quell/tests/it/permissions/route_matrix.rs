@@ -274,6 +274,16 @@ async fn a_shared_session_is_read_and_used_by_all_until_it_is_private_again() {
     assert!(history.to_string().contains("a secret answer"), "{history:#}");
     assert_problem(&bob.delete("/api/sessions/private").await, 403, "forbidden");
     assert_problem(&bob.put(sharing, &json!({"shared": true})).await, 403, "forbidden");
+    assert_problem(&bob.post("/api/sessions/private/compact", &json!({})).await, 403, "forbidden");
+    let token = token_with(&matrix.server, "bob-ws", &["write"]).await;
+    let mut client = WsTestClient::connect_operator(&matrix.server, &token).await;
+    for (method, params) in [
+        ("chat.inject", json!({"sessionKey": "private", "message": "I agree."})),
+        ("sessions.compact", json!({"key": "private"})),
+    ] {
+        let refused = client.call_refused(method, params).await;
+        assert!(refused["message"].as_str().unwrap().contains("did not create the session"), "{method}: {refused}");
+    }
     let run = bob.send_message("private", "me, too").await;
     let _ = matrix.ann.put(sharing, &json!({"shared": false})).await.expect_status(200);
     // His own run stays his: he sees it and stops it, and the owner of the session sees it, too.

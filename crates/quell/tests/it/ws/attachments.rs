@@ -1,5 +1,7 @@
 //! Files that gateway clients send with a message.
 
+use quell_process::{WardenExe, base_environment};
+
 use super::{WsTestClient, chat_send_params};
 use crate::prelude::*;
 
@@ -92,4 +94,42 @@ async fn a_file_that_no_model_can_be_given_is_refused_with_a_reason() {
     let refused = client.call_refused("chat.send", with_files("look", "k", &json!(many))).await;
     assert!(refused["message"].as_str().unwrap().contains("11 attachments"), "{refused}");
     assert!(server.model.recorded_requests().is_empty(), "nothing was sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_word_with_files_that_are_refused_stops_the_run() {
+    let (server, mut client) = start_seeing().await;
+    let many: Vec<Value> = (0..11).map(|_| json!({"mimeType": "image/png", "content": PNG})).collect();
+    let bad = json!([{"mimeType": "image/png", "content": "not base64!"}]);
+    for (round, files) in [bad, json!(many), json!([{"content": 5}])].iter().enumerate() {
+        let key = format!("k{round}");
+        server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+        client.send_chat("s", "work", &key).await;
+        client.wait_chat(&key, "delta").await;
+        let stopped = client.call("chat.send", with_files("stop", &format!("stop{round}"), files)).await;
+        assert_eq!(stopped["runIds"], json!([key]), "{files}: {stopped}");
+        assert_eq!(server.wait_ended(&key).await["verdict"]["kind"], "aborted");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_during_the_start_hook_leaves_the_files_with_their_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let begun = dir.path().join("begun");
+    let server = TestServer::start_with(|config| {
+        config.engine.warden_exe = WardenExe::Path(env!("CARGO_BIN_EXE_quell").into());
+        config.engine.environment = base_environment(std::env::vars_os());
+        config.engine.hooks.on_run_start = format!(": > {}; sleep 600", begun.display()).as_str().into();
+        config.engine.hooks.timeout_ms = 600_000;
+    })
+    .await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let file = json!([{"mimeType": "text/plain", "fileName": "a.txt", "content": "aGVsbG8="}]);
+    client.call("chat.send", with_files("read this", "k", &file)).await;
+    poll_until("the hook has begun", async || begun.exists().then_some(())).await;
+    client.call("chat.abort", json!({"sessionKey": "s"})).await;
+    server.wait_ended("k").await;
+    let history = server.http.get("/api/sessions/s/history").await.expect_status(200).to_string();
+    let path = history.split("[FILE:").nth(1).unwrap_or_else(|| panic!("{history}")).split(']').next().unwrap();
+    assert_eq!(std::fs::read_to_string(path).unwrap(), "hello");
 }

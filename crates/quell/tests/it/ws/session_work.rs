@@ -59,7 +59,10 @@ async fn a_stop_ends_a_summary_and_the_conversation_stays() {
     let answer = client.wait_response(&id).await["payload"].clone();
     assert_fields(&answer, &json!({"ok": false, "compacted": false, "runId": run}));
     assert_eq!(server.wait_ended(&run).await["receipt"]["leftovers"], json!([]));
+    let listed = client.call("sessions.list", json!({"includeLastMessage": true})).await;
+    assert_eq!(listed["sessions"][0]["lastMessagePreview"], "Boats are fine.", "{listed:#}");
     send_and_wait(&server, &mut client, "go on", "l", "Yes.").await;
+    assert!(!sent_text(&server).contains("asked to summarise"), "{}", sent_text(&server));
     assert!(sent_text(&server).contains("Boats are fine."), "{}", sent_text(&server));
     server.model.assert_histories_valid();
 }
@@ -121,6 +124,19 @@ async fn a_message_is_added_in_the_name_of_the_assistant() {
     let busy = client.call_refused("chat.inject", inject("x")).await;
     assert!(busy["message"].as_str().unwrap().contains("busy"), "{busy}");
     client.call("chat.abort", json!({"sessionKey": "s"})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn titles_and_previews_leave_out_requests_that_nobody_wrote() {
+    let (server, mut client) = start_connected().await;
+    let key = client.call("sessions.create", json!({"key": "s"})).await["key"].as_str().unwrap().to_owned();
+    client.call("chat.inject", json!({"sessionKey": key, "message": "Welcome."})).await;
+    let params = json!({"includeDerivedTitles": true, "includeLastMessage": true});
+    let listed = client.call("sessions.list", params).await;
+    assert_fields(&listed["sessions"][0], &json!({"derivedTitle": null, "lastMessagePreview": "Welcome."}));
+    let previews = client.call("sessions.preview", json!({"keys": [key]})).await;
+    assert_eq!(previews["previews"][0]["items"], json!([{"role": "assistant", "text": "Welcome."}]), "{previews:#}");
+    server.model.assert_histories_valid();
 }
 
 /// The stop is sent right behind the request, so it arrives before, while or after the run is accepted.

@@ -271,12 +271,13 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         ],
     ),
     post(
-        Use,
+        Manage,
         "/api/sessions/{key}/compact",
         "Summarise a session's conversation for its model, by a run that a stop ends as any other",
         Optional("EMPTY"),
         &[
             "202 SendAnswer the run that summarises",
+            "403 it belongs to somebody else",
             "404 unknown",
             "409 the session is busy, or there is nothing to summarise",
             "503 new runs are held",

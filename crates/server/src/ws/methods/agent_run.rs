@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
 use super::super::payloads;
-use super::attachments::AttachmentParams;
 use super::{RpcResult, WsClient, chat, parse_params};
 
 /// The work that leads to the second answer.
@@ -29,7 +28,7 @@ struct AgentParams {
     /// Seconds; zero is no limit of its own.
     timeout: Option<u64>,
     #[serde(default)]
-    attachments: Vec<AttachmentParams>,
+    attachments: Value,
 }
 
 /// Sends the message as `chat.send` does. Without a session it goes to the main one of the agent.

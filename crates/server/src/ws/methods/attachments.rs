@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use quell_kernel::attachment::{MAX_ATTACHMENTS, MAX_FILE_BYTES, MAX_TOTAL_BYTES, MessageFile};
 use quell_kernel::image::MAX_IMAGE_BYTES;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
 
 /// A file of a message. The fields that only describe it, such as its width, are ignored.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AttachmentParams {
     mime_type: Option<String>,
@@ -21,7 +21,7 @@ pub(super) struct AttachmentParams {
     source: Option<AttachmentSource>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 struct AttachmentSource {
     media_type: Option<String>,
     data: Option<String>,

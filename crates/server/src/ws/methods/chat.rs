@@ -6,6 +6,8 @@ use std::time::Duration;
 use quell_engine::engine::{RunFollow, RunWork, StopTextMode, Submission, SubmitError, SubmitOutcome};
 use quell_engine::live_run::RunProgress;
 use quell_kernel::admission::AdmissionError;
+use quell_kernel::attachment::MessageFile;
+use quell_kernel::stop_text;
 use quell_protocol::api::{OnBusy, RunView, SendAnswer};
 use quell_protocol::{AgentId, RunId, SessionKey};
 use quell_store::StoreError;
@@ -30,8 +32,9 @@ struct ChatSendParams {
     session_id: Option<String>,
     #[serde(default)]
     suppress_command_interpretation: bool,
+    /// Read only for a message that is no stop.
     #[serde(default)]
-    attachments: Vec<AttachmentParams>,
+    attachments: Value,
 }
 
 /// The text of a message that has files alone.
@@ -88,7 +91,9 @@ pub(super) async fn send(client: Arc<WsClient>, value: Value) -> RpcResult {
         client.outbox.push_event("chat", &payload, DropPolicy::MustDeliver);
         return Ok(json!({"runId": key, "sessionKey": send.session_key, "status": "ok"}));
     }
-    let files = decode_attachments(&send.attachments)?;
+    let is_stop = !send.suppress_command_interpretation && stop_text::is_stop_phrase(&text);
+    // A stop has no use for files, so none of them can refuse it.
+    let files = if is_stop { Arc::default() } else { parse_attachments(send.attachments)? };
     let on_busy = match parse_queue_mode(send.queue_mode.as_deref())? {
         // A message that the active run takes in has text alone.
         OnBusy::Steer if !files.is_empty() => OnBusy::Queue,
@@ -125,6 +130,11 @@ pub(super) async fn send(client: Arc<WsClient>, value: Value) -> RpcResult {
         SubmitOutcome::Duplicate(answer) => Ok(send_response(&answer, "in_flight")),
         SubmitOutcome::Stopped(stop) => Ok(super::stop::stop_payload(stop)),
     }
+}
+
+fn parse_attachments(attachments: Value) -> Result<Arc<[MessageFile]>, RpcError> {
+    let attachments: Option<Vec<AttachmentParams>> = parse_params(attachments)?;
+    decode_attachments(&attachments.unwrap_or_default())
 }
 
 fn send_response(answer: &SendAnswer, status: &str) -> Value {

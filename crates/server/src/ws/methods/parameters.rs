@@ -65,7 +65,7 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     // never widen a stop. `preserveSideRuns` has no effect, because Quell has no side runs.
     method(Stop, "chat.abort", "sessionKey runId agentId preserveSideRuns force reason stopReason"),
     method(Read, "chat.history", "sessionKey sessionId agentId limit offset cursor maxBytes inputRunIds"),
-    method(Use, "chat.inject", "sessionKey agentId message label"),
+    method(Manage, "chat.inject", "sessionKey agentId message label"),
     method(Token, "chat.metadata", "agentId sessionKey"),
     method(
         Use,
@@ -95,7 +95,7 @@ pub(in crate::ws) const METHODS: &[MethodSpec] = &[
     method(Stop, "runs.stop", "runId sessionKey force wait reason"),
     open(Public, "runs.unfollow", "runId"),
     method(Stop, "sessions.abort", "key sessionKey runId agentId clearQueued force reason stopReason"),
-    method(Use, "sessions.compact", "key agentId"),
+    method(Manage, "sessions.compact", "key agentId"),
     // `parentSessionKey` and the fields beside it are accepted: a session takes nothing over from another one.
     method(
         Use,

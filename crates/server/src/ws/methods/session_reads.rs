@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
 use super::super::payloads;
-use super::sessions::truncate;
+use super::sessions::{is_said_message, truncate};
 use super::{RpcResult, WsClient, commands, history, parse_params, queries};
 
 /// Sessions in one preview, rows of each, and characters of each row.
@@ -69,7 +69,7 @@ pub(super) async fn preview(client: Arc<WsClient>, value: Value) -> RpcResult {
         let mut items = Vec::new();
         let turns = client.engine().newest_turns(key, i64::MAX, rows).await?;
         for message in turns.iter().flat_map(|turn| turn.messages.iter().rev()) {
-            if matches!(message.role.as_str(), "user" | "assistant") && !message.text.is_empty() && items.len() < rows {
+            if is_said_message(message) && items.len() < rows {
                 items.push(json!({"role": message.role, "text": truncate(&message.text, chars)}));
             }
         }

@@ -16,6 +16,7 @@ impl From<SessionWorkError> for RpcError {
     fn from(error: SessionWorkError) -> Self {
         match error {
             SessionWorkError::Submit(error) => error.into(),
+            SessionWorkError::NotOwner(error) => error.into(),
             SessionWorkError::UnknownSession(_)
             | SessionWorkError::NothingToSummarise(_)
             | SessionWorkError::Busy(_) => Self::invalid(error.to_string()),

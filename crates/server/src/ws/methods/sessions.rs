@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use quell_engine::engine::SessionError;
+use quell_kernel::turn::is_stand_in_request;
 use quell_protocol::api::{HistoryMessage, RunView, SessionRow};
 use quell_protocol::{AgentId, SessionKey};
 use quell_store::{RunListFilter, SessionListFilter};
@@ -21,6 +22,8 @@ const MAX_PAGE_SIZE: usize = 1000;
 /// Maximum characters of a title and of a preview.
 const MAX_TITLE_CHARS: usize = 80;
 const MAX_PREVIEW_CHARS: usize = 200;
+/// Turns in which a message for the preview is looked for: a summary that was stopped has none.
+const MAX_PREVIEWED_TURNS: usize = 8;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -153,18 +156,38 @@ async fn add_titles(
 ) -> Result<(), RpcError> {
     if requested.derived_title {
         let first = client.engine().first_messages(key).await?;
-        let message = first.iter().find(|message| message.role == "user");
+        let message = first.iter().find(|message| message.role == "user" && is_said_message(message));
         row_payload["derivedTitle"] = json!(message.map(|message| truncate(&message.text, MAX_TITLE_CHARS)));
     }
     if requested.last_message {
-        let newest = client.engine().newest_turns(key, i64::MAX, 1).await?;
-        let is_visible = |message: &&HistoryMessage| {
-            matches!(message.role.as_str(), "user" | "assistant") && !message.text.is_empty()
-        };
-        let message = newest.iter().flat_map(|turn| turn.messages.iter().rev()).find(is_visible);
+        let message = last_said_message(client, key).await?;
         row_payload["lastMessagePreview"] = json!(message.map(|message| truncate(&message.text, MAX_PREVIEW_CHARS)));
     }
     Ok(())
+}
+
+/// True for a message with words that the user wrote or the assistant gave.
+pub(super) fn is_said_message(message: &HistoryMessage) -> bool {
+    let is_said = match message.role.as_str() {
+        "user" => !is_stand_in_request(&message.text),
+        role => role == "assistant",
+    };
+    is_said && !message.text.is_empty()
+}
+
+/// The newest message with words, from one of the newest turns.
+async fn last_said_message(client: &WsClient, key: &SessionKey) -> Result<Option<HistoryMessage>, RpcError> {
+    let mut before = i64::MAX;
+    for _ in 0..MAX_PREVIEWED_TURNS {
+        let newest = client.engine().newest_turns(key, before, 1).await?;
+        let Some(turn) = newest.into_iter().next() else { return Ok(None) };
+        before = turn.number;
+        let message = turn.messages.into_iter().rev().find(is_said_message);
+        if message.is_some() {
+            return Ok(message);
+        }
+    }
+    Ok(None)
 }
 
 /// Adds the model and the thinking of the session's next run.
