@@ -17,6 +17,7 @@ mod writer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use quell_kernel::attachment::MessageFile;
 use quell_kernel::journal::{JournalLine, SeqReservation};
 use quell_kernel::permissions::RunPermissions;
 use quell_kernel::registry::{NewRun, RunPhase};
@@ -63,6 +64,7 @@ pub enum Acceptance {
 
 pub struct LiveRun {
     pub run: NewRun,
+    /// Without the files of its message, which are taken once: [`LiveRun::take_message_files`].
     pub work: RunWork,
     /// Hash of the request, compared for idempotency.
     pub fingerprint: String,
@@ -97,6 +99,8 @@ struct LiveRunState {
     events: RunEventRing,
     seq_reservation: SeqReservation,
     draft: Option<TurnDraft>,
+    /// The files that came with its message, until they are saved or the run ends.
+    message_files: Arc<[MessageFile]>,
     sealed_turn: Option<Arc<Turn>>,
     timestamps: RunTimestamps,
     verdict: Option<Verdict>,
@@ -179,10 +183,16 @@ impl LiveRun {
         };
         let times =
             RunTimestamps { accepted: now, started: None, stop_requested: None, stop_delivered: None, settled: None };
+        let mut work = request.work;
+        let message_files = match &mut work {
+            RunWork::Answer { files } => std::mem::take(files),
+            RunWork::Compact | RunWork::AddMessage(_) => Arc::default(),
+        };
         let state = LiveRunState {
             events: RunEventRing::default(),
             seq_reservation: SeqReservation::default(),
             draft: Some(TurnDraft::new(run.id.clone(), run.text.clone()).with_asked_at(clock.rfc3339(times.accepted))),
+            message_files,
             sealed_turn: None,
             timestamps: times,
             verdict: None,
@@ -201,7 +211,7 @@ impl LiveRun {
         Self {
             journal: defaults.journal.run_journal(run.id.clone()),
             run,
-            work: request.work,
+            work,
             fingerprint: request.fingerprint,
             deadline: now.plus(timeout),
             scope: Scope::new(clock, defaults.probe.clone()),
@@ -220,6 +230,11 @@ impl LiveRun {
             seq: watch::Sender::new(0),
             approval_seq: watch::Sender::new(0),
         }
+    }
+
+    /// Takes the files that came with its message. They are in memory only until then.
+    pub fn take_message_files(&self) -> Arc<[MessageFile]> {
+        std::mem::take(&mut self.lock_state().message_files)
     }
 
     /// The runs from the root of its tree to this one.
@@ -378,6 +393,7 @@ impl LiveRun {
         self.journal.write_line(JournalLine::Ending { verdict: verdict.clone(), requested_at });
         state.verdict = Some(verdict.clone());
         state.status = RunStatus::Ending;
+        state.message_files = Arc::default();
         self.emit_event(&mut state, EventKind::Ending { verdict: verdict.clone() });
         state.events.close_stream();
         drop(state);

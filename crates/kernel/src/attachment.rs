@@ -9,7 +9,8 @@ use crate::image::{MAX_IMAGE_BYTES, is_image};
 pub const MAX_ATTACHMENTS: usize = 10;
 /// Maximum size of a file that is no picture, in bytes.
 pub const MAX_FILE_BYTES: usize = 8 * 1024 * 1024;
-/// Maximum size of all files of one message, in bytes. They are in memory until their run begins.
+/// Maximum size of all files of one message, in bytes. They are in memory until their run
+/// begins and saves them, or ends.
 pub const MAX_TOTAL_BYTES: usize = 12 * 1024 * 1024;
 
 /// A file that came with a message. `Debug` does not print its content.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quell_kernel::attachment::MessageFileKind;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::turn::{AssistantMessage, CallResult, PartialPolicy, ToolCall};
 use quell_protocol::api::OnBusy;
@@ -17,6 +18,10 @@ const TOOK: Duration = Duration::from_micros(12_345);
 
 /// A run of the agent `main`, as it is after its acceptance.
 pub(crate) fn live_run_with_id(clock: Clock, id: &str) -> Arc<LiveRun> {
+    live_run_with_work(clock, id, RunWork::default())
+}
+
+fn live_run_with_work(clock: Clock, id: &str, work: RunWork) -> Arc<LiveRun> {
     let request = RunRequest {
         id: Some(RunId::parse(id).expect("a run id")),
         session: SessionKey::parse("s").expect("a session key"),
@@ -26,7 +31,7 @@ pub(crate) fn live_run_with_id(clock: Clock, id: &str) -> Arc<LiveRun> {
         surface: Surface::Http,
         parent: None,
         text: "x".to_owned(),
-        work: RunWork::default(),
+        work,
         on_busy: OnBusy::Queue,
         timeout: None,
         fingerprint: String::new(),
@@ -44,6 +49,26 @@ pub(crate) fn live_run_with_id(clock: Clock, id: &str) -> Arc<LiveRun> {
 
 fn test_live_run() -> Arc<LiveRun> {
     live_run_with_id(Clock::start(), "r1")
+}
+
+fn live_run_with_file() -> Arc<LiveRun> {
+    let file = MessageFile { name: None, kind: MessageFileKind::Other, bytes: b"a".to_vec() };
+    live_run_with_work(Clock::start(), "r1", RunWork::Answer { files: [file].into() })
+}
+
+#[test]
+fn files_of_a_message_are_kept_until_they_are_taken_or_the_run_ends() {
+    let files_of_work = |live_run: &LiveRun| match &live_run.work {
+        RunWork::Answer { files } => files.len(),
+        RunWork::Compact | RunWork::AddMessage(_) => unreachable!("it answers a message"),
+    };
+    let taken = live_run_with_file();
+    let files = taken.take_message_files();
+    assert_eq!((files.len(), Arc::strong_count(&files), files_of_work(&taken)), (1, 1, 0));
+    assert_eq!(taken.take_message_files().len(), 0);
+    let stopped = live_run_with_file();
+    stopped.announce_ending(&Verdict::Completed);
+    assert_eq!(stopped.take_message_files().len(), 0);
 }
 
 fn begin(writer: &RunWriter, ids: &[String], arguments: &serde_json::Value) -> Vec<CallId> {

@@ -2,7 +2,6 @@
 //! do, and the message names each of them.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use quell_kernel::attachment::{MessageFile, MessageFileKind};
@@ -18,16 +17,15 @@ impl RunTable {
     pub(super) async fn save_message_files(
         &self,
         live_run: &LiveRun,
-        files: &Arc<[MessageFile]>,
         writer: &RunWriter,
         workdir: &Path,
     ) -> Result<(), Cancelled> {
+        let files = live_run.take_message_files();
         if files.is_empty() {
             return Ok(());
         }
         let label = format!("files of a message ({})", files.len());
-        let (files, workdir) = (Arc::clone(files), workdir.to_owned());
-        let (run, session) = (live_run.run.id.clone(), live_run.run.session.clone());
+        let (workdir, run, session) = (workdir.to_owned(), live_run.run.id.clone(), live_run.run.session.clone());
         let save = move |stop: &AtomicBool| save_files(&files, &workdir, &session, &run, stop);
         let lines = live_run.scope.blocking(Point::Attachments, &label, save).await?;
         let text = [live_run.run.text.clone()].into_iter().chain(lines).collect::<Vec<_>>().join("\n");

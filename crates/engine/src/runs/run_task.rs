@@ -129,11 +129,9 @@ impl RunTable {
             live_run.writer().finish_message(ModelMessage::new(Vec::new(), text.clone(), Vec::new()))?;
             return Ok(WorkOutcome::Completed);
         }
-        if let RunWork::Answer { files } = &live_run.work {
-            // Before anything that may take long: a stop there leaves the files with their message.
-            // waits: raced in `save_message_files`.
-            self.save_message_files(live_run, files, &live_run.writer(), &agent.workdir).await?;
-        }
+        // Before anything that may take long: a stop there leaves the files with their message.
+        // waits: raced in `save_message_files`.
+        self.save_message_files(live_run, &live_run.writer(), &agent.workdir).await?;
         // waits: raced in the hooks.
         self.run_start_hooks(live_run).await?;
         let _ = live_run.billing_info.set(agent.billing_info());
