@@ -14,7 +14,10 @@ async fn hello_has_all_that_clients_need() {
     let hello = client.handshake(&server.token, json!({})).await["payload"].clone();
     assert_fields(&hello, &json!({"type": "hello-ok", "protocol": 4}));
     assert!(hello["server"]["version"].is_string() && hello["server"]["connId"].is_string(), "{hello:#}");
-    let want = json!({"maxPayload": 26_214_400, "maxBufferedBytes": 52_428_800, "tickIntervalMs": 30_000});
+    let want = json!({
+        "maxPayload": 26_214_400, "maxBufferedBytes": 52_428_800, "tickIntervalMs": 30_000,
+        "attachments": {"maxBytes": 8_388_608, "maxImageBytes": 5_242_880},
+    });
     assert_eq!(hello["policy"], want);
     let scopes = ["operator.read", "operator.write", "operator.admin", "operator.approvals"];
     assert_eq!(hello["auth"], json!({"role": "operator", "scopes": scopes}));
