@@ -12,7 +12,7 @@ use super::payloads;
 pub(super) fn send_approval_event(client: &WsClient, event: &RunEvent) {
     match &event.kind {
         EventKind::ApprovalRequested { id, call_id, tool, arguments, escalation, expires_at, quorum } => {
-            // A question on another node of the cluster is not known as one here: it then refuses "always".
+            // A call on another node of the cluster is not known here. A question there then refuses "always".
             let row = client.engine().find_approval(id);
             let live_run = client.engine().live_run(&event.run_id);
             let waiting = payloads::WaitingCall {
@@ -24,9 +24,9 @@ pub(super) fn send_approval_event(client: &WsClient, event: &RunEvent) {
                 agent: live_run.as_ref().map(|live_run| &live_run.run.agent),
                 session: &event.session_key,
                 run: &event.run_id,
-                requested_at: &event.at,
+                requested_at: row.as_ref().map_or(&event.at, |row| &row.requested_at),
                 expires_at,
-                is_question: row.is_some_and(|row| row.question.is_some()),
+                is_question: row.as_ref().is_some_and(|row| row.question.is_some()),
                 quorum: *quorum,
             };
             client.outbox.push_event("plugin.approval.requested", &waiting.to_payload(), DropPolicy::MustDeliver);
