@@ -94,6 +94,16 @@ impl Agent {
         BillingInfo { provider: self.model.provider_name().to_owned(), price: self.config.daily_limit().price }
     }
 
+    /// The model at this position of its chain; 0 is the first one, which also stands for a position behind the end.
+    pub fn model_at(&self, position: usize) -> &ModelHandle {
+        position.checked_sub(1).and_then(|place| self.fallbacks.get(place)).unwrap_or(&self.model)
+    }
+
+    /// The number of models in its chain.
+    pub fn chain_length(&self) -> usize {
+        self.fallbacks.len() + 1
+    }
+
     /// How its runs identify themselves to MCP servers.
     pub fn mcp_client_options(
         &self,
@@ -266,8 +276,7 @@ impl AgentLoop<'_> {
 
     /// The model that the run uses now.
     fn model(&self) -> &ModelHandle {
-        let fallback = self.chain_position.load(Ordering::Relaxed).checked_sub(1);
-        fallback.and_then(|place| self.agent.fallbacks.get(place)).unwrap_or(&self.agent.model)
+        self.agent.model_at(self.chain_position.load(Ordering::Relaxed))
     }
 
     /// Whether the provider of the model in use may search the web.
@@ -298,7 +307,7 @@ impl AgentLoop<'_> {
 
     /// Makes the next model of the chain the one in use; false if the failure stays.
     fn switch_model(&self, error: &ModelError, answer: AnswerProgress) -> Result<bool, Cancelled> {
-        let (in_use, length) = (self.chain_position.load(Ordering::Relaxed), self.agent.fallbacks.len() + 1);
+        let (in_use, length) = (self.chain_position.load(Ordering::Relaxed), self.agent.chain_length());
         let Some(next) = next_model(in_use, length, error.provider_failure(), answer) else { return Ok(false) };
         self.scope.check(Point::ModelFallback)?;
         let from = self.model().name();

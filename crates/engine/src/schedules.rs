@@ -2,8 +2,8 @@
 //! (`engine/schedules.rs`).
 //!
 //! The database has the schedules. This node keeps a copy of them, so that a stop pauses them in its own synchronous
-//! call (`stops`); the pause is stored before the stop is answered. A change is made to one revision of a schedule and fails if
-//! another node was faster, and a firing is such a change: so none comes after a pause that is stored.
+//! call (`stops`); the pause is stored before the stop is answered. A change is made to one revision of a schedule and
+//! fails if another node was faster, and a firing is such a change: so none comes after a pause that is stored.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

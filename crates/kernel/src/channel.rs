@@ -1,4 +1,5 @@
-//! Rules for chat channels: session keys, inbox, commands, buttons, reply sanitiser, tool calls, and the languages of texts.
+//! Rules for chat channels: session keys, inbox, commands, buttons, reply sanitiser, tool calls, and the languages of
+//! texts.
 
 pub mod approval_button;
 pub mod chat_language;

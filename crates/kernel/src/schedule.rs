@@ -172,8 +172,8 @@ pub fn decide_due(timing: &ScheduleTiming, next_at: Timestamp, now: Timestamp, m
     }
 }
 
-/// True if the pause of a stop counts, and not the last resumption of the schedule. The stop has seen revision `seen`, and
-/// the resumption has made revision `resumed_in`, or 0: the later of the two decisions stands.
+/// True if the pause of a stop counts, and not the last resumption of the schedule. The stop has seen revision `seen`,
+/// and the resumption has made revision `resumed_in`, or 0: the later of the two decisions stands.
 pub fn stop_outlasts_resumption(seen: i64, resumed_in: i64) -> bool {
     resumed_in <= seen
 }

@@ -49,8 +49,8 @@ pub(super) struct TokenFileLock {
 
 /// The part of the stored credentials that a request needs.
 #[derive(Deserialize)]
-struct StoredToken {
-    token_response: Option<StoredTokenResponse>,
+struct StoredSignIn {
+    token_response: Option<StoredSignInToken>,
     /// Seconds since 1970.
     token_received_at: Option<u64>,
     /// The authorization server that gave the token, if it names itself.
@@ -58,13 +58,13 @@ struct StoredToken {
 }
 
 #[derive(Deserialize)]
-struct StoredTokenResponse {
+struct StoredSignInToken {
     access_token: String,
     /// The lifetime, in seconds.
     expires_in: Option<u64>,
 }
 
-impl StoredToken {
+impl StoredSignIn {
     /// False for a token that has expired or is about to. One without a known lifetime is used until it is refused.
     fn is_valid(&self) -> bool {
         let lifetime = self.token_response.as_ref().and_then(|token| token.expires_in);
@@ -118,7 +118,7 @@ impl TokenFile {
 
     /// The token in the file, if it is valid and not the one that was refused.
     fn valid_token(&self, refused: Option<&str>) -> Result<Option<String>, AuthError> {
-        let stored: StoredToken = self.read()?.ok_or(AuthError::AuthorizationRequired)?;
+        let stored: StoredSignIn = self.read()?.ok_or(AuthError::AuthorizationRequired)?;
         let is_valid = stored.is_valid();
         let token = stored.token_response.ok_or(AuthError::AuthorizationRequired)?.access_token;
         Ok(Some(token).filter(|token| is_valid && Some(token.as_str()) != refused))
@@ -225,7 +225,7 @@ impl TokenSource {
     async fn open_manager(&self) -> Result<AuthorizationManager, AuthError> {
         // waits: not in practice.
         let mut manager = self.new_manager().await?;
-        let stored: StoredToken = self.file.read()?.ok_or(AuthError::AuthorizationRequired)?;
+        let stored: StoredSignIn = self.file.read()?.ok_or(AuthError::AuthorizationRequired)?;
         if stored.issuer.is_some() {
             // waits: for the authorization server; the callers bound it.
             let metadata = manager.resolve_metadata().await?.metadata;
@@ -260,7 +260,7 @@ impl TokenSource {
         let manager = self.open_manager().await?;
         // waits: as above, within `REFRESH_TIMEOUT`.
         manager.refresh_token().await?;
-        let stored: StoredToken = self.file.read()?.ok_or(AuthError::AuthorizationRequired)?;
+        let stored: StoredSignIn = self.file.read()?.ok_or(AuthError::AuthorizationRequired)?;
         stored.token_response.map(|token| token.access_token).ok_or(AuthError::AuthorizationRequired)
     }
 }

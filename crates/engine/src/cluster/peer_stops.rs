@@ -110,8 +110,8 @@ impl PeerStops {
         self.0.is_none()
     }
 
-    /// Waits for the other nodes. After [`PeerStopWait::CarriedOut`] it may wait for [`PeerStopWait::Ended`], too; otherwise it
-    /// does nothing when called again.
+    /// Waits for the other nodes. After [`PeerStopWait::CarriedOut`] it may wait for [`PeerStopWait::Ended`], too;
+    /// otherwise it does nothing when called again.
     ///
     /// # Cancel safety
     /// Safe for the stop, which is on its way; the answers that have arrived are lost.

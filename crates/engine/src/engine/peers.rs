@@ -179,7 +179,8 @@ impl Engine {
             let mut stop_result = self.inner().runs.stop(&stop.scope, &stop.requester, &stop.request);
             self.stop_pending_sessions(&stop.scope, &stop.requester);
             self.stop_mcp_requests(&stop.scope, &stop.requester);
-            self.stop_schedules(&stop.scope, &stop.requester, &stop.request, ScheduleStopOrigin::OtherNode, &mut stop_result);
+            let origin = ScheduleStopOrigin::OtherNode;
+            self.stop_schedules(&stop.scope, &stop.requester, &stop.request, origin, &mut stop_result);
             tracing::info!(
                 principal = %stop.requester.principal, surface = ?stop.request.surface, scope = ?stop.scope, stop_level = ?stop.request.level,
                 stopped = stop_result.aborted.len(), processes = stop_result.background.newly_ended, "stop of another node carried out"

@@ -117,13 +117,13 @@ impl Consolidation<'_> {
         exchange: &ConsolidationInput,
         usage: &mut ConsolidationUsage,
     ) -> Result<ModelAnswer, Interrupted<String>> {
-        let length = self.agent.fallbacks.len() + 1;
         let mut in_use = 0_usize;
         loop {
-            let fallback = in_use.checked_sub(1).and_then(|place| self.agent.fallbacks.get(place));
-            let model = fallback.unwrap_or(&self.agent.model);
-            let first_provider = self.agent.billing_info().provider;
-            usage.begin_model(fallback.map_or(first_provider, |model| model.provider_name().to_owned()));
+            let model = self.agent.model_at(in_use);
+            usage.begin_model(match in_use {
+                0 => self.agent.billing_info().provider,
+                _ => model.provider_name().to_owned(),
+            });
             // waits: the model is called with the scope.
             let answer = self.ask_model(model, exchange, usage).await;
             self.scope.check(Point::AfterModel)?;
@@ -131,7 +131,8 @@ impl Consolidation<'_> {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let Some(next) = next_model(in_use, length, error.provider_failure(), usage.answer) else {
+            let Some(next) = next_model(in_use, self.agent.chain_length(), error.provider_failure(), usage.answer)
+            else {
                 return Err(Interrupted::Failed(error.to_string()));
             };
             self.scope.check(Point::ModelFallback)?;

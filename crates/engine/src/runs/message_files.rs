@@ -1,5 +1,5 @@
-//! Save the files that came with the message of a run, before its hooks and its first step. They lie where the files of chat messages
-//! do, and the message names each of them.
+//! Save the files that came with the message of a run, before its hooks and its first step. They lie where the files of
+//! chat messages do, and the message names each of them.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

@@ -1,6 +1,7 @@
 //! What a chat shows of tool calls, where it shows them: the start of a call, the plan of the `todo` tool, and the
 //! changes of files. All of it is bounded in length.
 
+use quell_protocol::display_text::one_line;
 use serde_json::Value;
 
 /// The tool whose arguments are a plan for people.
@@ -69,10 +70,6 @@ fn plan_text(arguments: &Value) -> Option<String> {
     }
     // Lines that follow each other directly would become one paragraph.
     (!lines.is_empty()).then(|| format!("📋\n\n{}", lines.join("  \n")))
-}
-
-fn one_line(text: &str, max_chars: usize) -> String {
-    without_controls(&text.split_whitespace().collect::<Vec<_>>().join(" "), max_chars)
 }
 
 fn without_controls(text: &str, max_chars: usize) -> String {

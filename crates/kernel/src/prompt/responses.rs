@@ -1,7 +1,7 @@
 //! Renders a prompt as the `input` of a request in the format of OpenAI's Responses API.
 //!
-//! The input is a flat list of items: messages, reasoning, searches of the provider, calls and their results. Nothing is stored at the provider,
-//! so each request holds everything, with the reasoning encrypted.
+//! The input is a flat list of items: messages, reasoning, searches of the provider, calls and their results. Nothing is
+//! stored at the provider, so each request holds everything, with the reasoning encrypted.
 
 #[cfg(test)]
 mod check;

@@ -179,8 +179,8 @@ fn count_fitting(rows: &[(TranscriptPosition, Value)], max_bytes: usize) -> usiz
     rows.iter().take_while(fits).count().max(1)
 }
 
-/// The rows of a turn, in order. Notes and requests that nobody wrote are for the model only, and clients of this protocol have no row for thinking
-/// alone.
+/// The rows of a turn, in order. Notes and requests that nobody wrote are for the model only, and clients of this
+/// protocol have no row for thinking alone.
 fn turn_rows(turn: &NumberedTurn) -> impl DoubleEndedIterator<Item = (TranscriptPosition, Value)> {
     let is_shown = |message: &HistoryMessage| {
         let is_stand_in = message.role == "user" && is_stand_in_request(&message.text);
