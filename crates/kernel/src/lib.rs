@@ -10,6 +10,7 @@ pub mod approval_rules;
 pub mod attachment;
 pub mod call_batch;
 pub mod channel;
+pub mod client_request;
 pub mod clock_skew;
 pub mod daily_spend;
 pub mod escalation;
