@@ -3,6 +3,11 @@
 //! The conversation comes with the request instead of from a session. What the neutral form cannot express is a
 //! [`ClientRequestProblem`] that names it; nothing is left out silently.
 
+#[cfg_attr(not(test), expect(dead_code, reason = "the parsers follow"))]
+mod conversation;
+#[expect(dead_code, reason = "the parsers follow")]
+mod fields;
+
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -83,10 +88,30 @@ pub enum AnswerFormat {
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
+#[error("`{field}`: {message}")]
 pub struct ClientRequestProblem {
+    pub kind: RequestProblemKind,
     /// The field, as `messages[2].content[0].type`.
     pub field: String,
-    /// What is wrong, and what to do.
+    /// What is wrong, and what to do. It does not name the field.
     pub message: String,
+}
+
+/// The class of a problem, for formats that have a code for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestProblemKind {
+    /// A field is missing.
+    Missing,
+    /// A value has the wrong type, is out of range, or does not fit to other values.
+    Invalid,
+    /// The format has no such field.
+    UnknownField,
+    /// The format has it; Quell cannot pass it to every provider.
+    Unsupported,
+}
+
+impl ClientRequestProblem {
+    pub(crate) fn new(kind: RequestProblemKind, field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { kind, field: field.into(), message: message.into() }
+    }
 }
