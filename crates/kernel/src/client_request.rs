@@ -3,10 +3,13 @@
 //! The conversation comes with the request instead of from a session. What the neutral form cannot express is a
 //! [`ClientRequestProblem`] that names it; nothing is left out silently.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the parsers follow"))]
+pub mod anthropic;
 mod conversation;
-#[expect(dead_code, reason = "the parsers follow")]
 mod fields;
+pub mod openai_chat;
+#[cfg(test)]
+mod samples;
+mod tools;
 
 use std::sync::Arc;
 
@@ -56,6 +59,19 @@ pub struct AnswerOptions {
     pub format: AnswerFormat,
     /// How hard the model is asked to think: the word of the client, such as `low`.
     pub reasoning_effort: Option<String>,
+    /// How the model is asked to think, if the client says so.
+    pub thinking: Option<ThinkingMode>,
+    /// Names of the tools whose arguments must match their schema exactly.
+    pub strict_tools: Vec<String>,
+}
+
+/// How a model is asked to think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThinkingMode {
+    /// The model decides how much. Newer models support only this.
+    Adaptive,
+    /// Up to this many tokens of the answer. Older models support only this.
+    Tokens(u32),
 }
 
 /// Which tools the model may or must call.

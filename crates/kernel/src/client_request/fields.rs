@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{ClientRequestProblem, RequestProblemKind};
+use crate::turn::is_blank;
 
 /// A value of the body, with its path.
 #[derive(Debug, Clone)]
@@ -18,6 +19,22 @@ pub(super) struct RequestObject<'a> {
     fields: &'a Map<String, Value>,
     path: String,
 }
+
+/// What a format does with a field of an object.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum FieldRule {
+    /// The parser reads it.
+    Read,
+    /// It does not change the answer, so any value is accepted and ignored.
+    Ignored,
+    /// Only a value that changes nothing is accepted. The text says which.
+    Only(fn(&Value) -> bool, &'static str),
+    /// It cannot be passed to every provider. The text says what to do.
+    Refused(&'static str),
+}
+
+/// The fields of an object, by name. A field that is not in the table does not exist in the format.
+pub(super) type FieldTable = [(&'static str, FieldRule)];
 
 impl<'a> RequestField<'a> {
     pub(super) fn body(value: &'a Value) -> Self {
@@ -61,6 +78,15 @@ impl<'a> RequestField<'a> {
         self.value.as_bool().ok_or_else(|| self.expected("a boolean"))
     }
 
+    /// The strings of an array, none of them blank.
+    pub(super) fn nonblank_strings(&self) -> Result<Vec<String>, ClientRequestProblem> {
+        let text = |item: RequestField<'_>| match item.string()? {
+            text if is_blank(text) => Err(item.invalid("must contain a character that is not blank")),
+            text => Ok(text.to_owned()),
+        };
+        self.items()?.map(text).collect()
+    }
+
     /// A number from `least` to `most`.
     pub(super) fn number(&self, least: f64, most: f64) -> Result<f64, ClientRequestProblem> {
         let number = self.value.as_f64().ok_or_else(|| self.expected("a number"))?;
@@ -100,23 +126,27 @@ impl<'a> RequestObject<'a> {
         self.required("type")?.string()
     }
 
-    /// The fields that are not null.
-    pub(super) fn present(&self) -> impl Iterator<Item = (&'a str, RequestField<'a>)> + use<'a> {
-        let path = self.path.clone();
-        let present = self.fields.iter().filter(|(_, value)| !value.is_null());
-        present.map(move |(name, value)| (name.as_str(), RequestField { value, path: join_path(&path, name) }))
-    }
-
-    /// Refuses fields that the format does not have.
-    pub(super) fn refuse_unknown(&self, known: &[&str]) -> Result<(), ClientRequestProblem> {
-        match self.fields.keys().find(|name| !known.contains(&name.as_str())) {
-            Some(name) => Err(ClientRequestProblem::new(
-                RequestProblemKind::UnknownField,
-                self.path_of(name),
-                "there is no such field; remove it",
-            )),
-            None => Ok(()),
+    /// Checks which fields are set. A null counts as absent.
+    pub(super) fn check_fields(&self, table: &FieldTable) -> Result<(), ClientRequestProblem> {
+        for (name, value) in self.fields.iter().filter(|(_, value)| !value.is_null()) {
+            let problem = |kind, message: String| ClientRequestProblem::new(kind, self.path_of(name), message);
+            match table.iter().find(|(known, _)| known == name).map(|(_, rule)| rule) {
+                Some(FieldRule::Read | FieldRule::Ignored) => {}
+                Some(FieldRule::Only(is_accepted, _)) if is_accepted(value) => {}
+                Some(FieldRule::Only(_, accepted)) => {
+                    let message = format!("no other value than {accepted} is supported; leave the field out");
+                    return Err(problem(RequestProblemKind::Unsupported, message));
+                }
+                Some(FieldRule::Refused(advice)) => {
+                    return Err(problem(RequestProblemKind::Unsupported, format!("not supported; {advice}")));
+                }
+                None => {
+                    let message = "there is no such field; leave it out".to_owned();
+                    return Err(problem(RequestProblemKind::UnknownField, message));
+                }
+            }
         }
+        Ok(())
     }
 
     fn path_of(&self, name: &str) -> String {
