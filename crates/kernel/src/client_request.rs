@@ -102,6 +102,21 @@ pub enum AnswerFormat {
     },
 }
 
+/// How the answer to a client ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AnswerEnd {
+    /// The model was done.
+    Done,
+    /// One of the client's stop sequences came; which one, if the provider says so.
+    StopSequence(Option<String>),
+    /// A length limit was reached.
+    Length,
+    /// The client is to carry out calls of its tools.
+    Calls,
+    /// A content filter cut the answer.
+    Filtered,
+}
+
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{field}`: {message}")]

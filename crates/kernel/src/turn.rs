@@ -53,6 +53,9 @@ pub const CODE_VISION: &str = "vision";
 /// Prefix of the user message that tells a model of the end of a background sub-run.
 pub const BACKGROUND_NEWS_PREFIX: &str = "[The background ";
 
+/// The result of a call that the client itself carries out, as long as the client has not brought its own.
+pub const RETURNED_TO_CLIENT: &str = "[This call was given to the client, which carries it out itself.]";
+
 /// The user message of a turn whose run summarised the conversation on request.
 pub const COMPACTION_REQUEST: &str = "[The user asked to summarise the conversation so far.]";
 

@@ -76,6 +76,7 @@ codes! {
     RunNotFound "run_not_found" 404 "There is no such run";
     SessionNotFound "session_not_found" 404 "There is no such session";
     AgentNotFound "agent_not_found" 404 "There is no such agent";
+    ModelNotFound "model_not_found" 404 "There is no such model";
     ChannelNotFound "channel_not_found" 404 "There is no such channel";
     MethodNotAllowed "method_not_allowed" 405 "This route does not support the method";
     BodyTimeout "body_timeout" 408 "The body was not received in time";
