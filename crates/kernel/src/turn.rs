@@ -170,7 +170,7 @@ pub struct CallResult {
     pub end: CallEnd,
     /// The text for the model.
     pub output: String,
-    /// Images of the result, as absolute paths of their files; for models with vision.
+    /// Images of the result, for models with vision: absolute paths of files, or the URLs that a client sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pictures: Vec<String>,
     /// Exit code of a command that exited. For people; the model reads it in the output.
