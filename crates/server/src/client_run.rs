@@ -6,7 +6,7 @@ use quell_engine::Engine;
 use quell_engine::access::{Caller, Credential, CredentialRefusal};
 use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
 use quell_kernel::StopLevel;
-use quell_kernel::client_request::{AnswerOptions, ClientConversation};
+use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::registry::{StopRequest, StopScope};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
 use uuid::Uuid;
@@ -215,6 +215,12 @@ async fn credential_end(engine: &Engine, credential: Option<&Credential>) -> Cre
         Some(credential) => engine.access().wait_credential_end(credential).await,
         // A process of the same user at the Unix socket, or one whose end has been handled.
         None => std::future::pending().await,
+    }
+}
+
+impl From<ClientRequestProblem> for ProblemResponse {
+    fn from(problem: ClientRequestProblem) -> Self {
+        problem_response(ErrorCode::InvalidRequest, problem.to_string()).field(problem.field)
     }
 }
 
