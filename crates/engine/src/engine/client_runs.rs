@@ -116,7 +116,7 @@ impl Engine {
 
     fn start_model_call(&self, caller: &Caller, request: ClientRun) -> Result<Arc<LiveRun>, ClientRunError> {
         let model = self.inner().models.resolve(&request.model)?;
-        self.check_ready().map_err(SubmitError::from)?;
+        self.check_ready()?;
         let work = free_work(request.conversation, request.answer);
         let client = Arc::new(work);
         let session = model_call_session(caller);
