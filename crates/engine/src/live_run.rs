@@ -319,6 +319,15 @@ impl LiveRun {
         self.lock_state().sealed_turn.clone()
     }
 
+    /// The messages at the beginning of its draft that a client brought along.
+    fn known_messages(&self) -> usize {
+        match &self.work {
+            RunWork::AnswerClient(client) => client.continuation.len(),
+            // The draft of a model call has only the answer.
+            _ => 0,
+        }
+    }
+
     /// How the answer to a client ended; `None` before that, and if no answer came about.
     pub fn client_answer(&self) -> Option<ClientAnswer> {
         self.lock_state().client_answer.clone()

@@ -407,6 +407,12 @@ impl Turn {
         self.final_text().or_else(partial).filter(|text| !text.is_empty())
     }
 
+    /// What the model has written after the first `known` messages, as it streamed.
+    pub fn text_after(&self, known: usize) -> String {
+        let complete = self.messages().skip(known).map(ModelMessage::own_text);
+        complete.chain(self.partial.iter().map(|partial| partial.text.clone())).collect()
+    }
+
     /// All calls in order: id, tool, result.
     pub fn results(&self) -> impl Iterator<Item = (&CallId, &str, &CallResult)> {
         self.answered_calls().map(|AnsweredCall { call, result, .. }| (&call.id, call.tool.as_str(), result))

@@ -17,6 +17,9 @@ use super::ModelStepSink;
 use super::model_answer::parse_raw_call;
 use crate::live_run::{ClientAnswer, ClientHistory, ClientWork, LiveRun};
 
+/// Error code of a plain model call whose request the provider did not accept.
+const CODE_REJECTED: &str = "request_rejected";
+
 /// Calls a model once with the conversation of a client. An answer that a limit or a filter cut counts; the client is
 /// told how it ended.
 ///
@@ -79,7 +82,7 @@ pub async fn call_model_for_client(
             Ok(WorkOutcome::Completed)
         }
         Err(ModelError::Cancelled) => Err(Cancelled),
-        Err(error) => Ok(WorkOutcome::Failed { code: error.code().to_owned(), message: error.to_string() }),
+        Err(error) => Ok(WorkOutcome::Failed { code: failure_code(&error).to_owned(), message: error.to_string() }),
     }
 }
 
@@ -121,6 +124,14 @@ async fn decode_images(scope: &Scope, turns: &[Arc<Turn>], draft: &TurnDraft) ->
         images.insert_if_absent(source, image);
     }
     Ok(images)
+}
+
+/// The code of a failure. A request that the provider does not accept is the client's to correct.
+fn failure_code(error: &ModelError) -> &'static str {
+    match error {
+        ModelError::Rejected { status: Some(400 | 404 | 413 | 422), .. } => CODE_REJECTED,
+        error => error.code(),
+    }
 }
 
 fn answer_end(reason: &FinishReason, has_calls: bool) -> AnswerEnd {

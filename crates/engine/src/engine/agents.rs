@@ -296,7 +296,7 @@ impl Engine {
         }
     }
 
-    fn agent_registry(&self) -> &AgentRegistry {
+    pub(super) fn agent_registry(&self) -> &AgentRegistry {
         &self.inner().services.agents
     }
 }

@@ -1,5 +1,6 @@
 //! Start runs for clients of model APIs: they bring a conversation, and wait for one answer.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quell_kernel::client_request::{AnswerOptions, ClientConversation};
@@ -72,6 +73,22 @@ impl Engine {
         }
     }
 
+    /// What a client may name as a model: each agent, and the models that agents use.
+    pub fn client_models(&self) -> Vec<String> {
+        let agents = self.agent_registry().snapshot();
+        let named = agents.keys().map(|id| format!("{AGENT_PREFIX}{id}"));
+        let used: BTreeSet<&str> = agents.values().flat_map(|agent| agent.config.model.names()).collect();
+        named.chain(used.into_iter().map(str::to_owned)).collect()
+    }
+
+    /// True for an agent, and for any model of a configured provider.
+    pub fn is_client_model(&self, name: &str) -> bool {
+        match name.strip_prefix(AGENT_PREFIX) {
+            Some(agent) => AgentId::parse(agent).is_ok_and(|id| self.agent_registry().get(&id).is_some()),
+            None => self.inner().models.resolve(name).is_ok(),
+        }
+    }
+
     async fn submit_client_message(
         &self,
         caller: &Caller,
@@ -99,7 +116,7 @@ impl Engine {
 
     fn start_model_call(&self, caller: &Caller, request: ClientRun) -> Result<Arc<LiveRun>, ClientRunError> {
         let model = self.inner().models.resolve(&request.model)?;
-        self.check_ready().map_err(SubmitError::from)?;
+        self.check_ready()?;
         let work = free_work(request.conversation, request.answer);
         let client = Arc::new(work);
         let session = model_call_session(caller);
