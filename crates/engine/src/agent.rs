@@ -351,8 +351,7 @@ impl AgentLoop<'_> {
             agent: &self.agent.id,
             conversation: &conversation,
             tools: &tools,
-            temperature: self.client.and_then(|client| client.answer.temperature).or(self.agent.config.temperature),
-            max_tokens: self.max_tokens(),
+            answer: &self.answer_options(),
             thinking: self.agent.config.thinking_mode().filter(|_| self.model().supports_thinking()),
             web_search: self.searches_web(),
         };

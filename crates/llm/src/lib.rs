@@ -29,6 +29,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use quell_kernel::ToolSpec;
+use quell_kernel::client_request::AnswerOptions;
 use quell_kernel::prompt::{self, Prompt, Vision};
 use quell_kernel::retry::RetryPolicy;
 use quell_kernel::turn::ModelMessage;
@@ -44,6 +45,7 @@ pub use error::{ModelError, ModelTimeout};
 pub use model_list::{ModelListError, fetch_model_list};
 pub use provider_kind::ProviderKind;
 pub use provider_override::ProviderOverride;
+pub use quell_kernel::client_request::ThinkingMode;
 
 use model_call::ModelCall;
 use provider::Provider;
@@ -86,25 +88,14 @@ pub struct ModelCallRequest<'a> {
     pub agent: &'a AgentId,
     /// The conversation, as [`ModelHandle::encode_conversation`] returned it.
     pub conversation: &'a Conversation,
+    /// All tools that the model may call; those of `answer` count only if they are here, too.
     pub tools: &'a [ToolSpec],
-    /// The sampling temperature; the model's default when absent.
-    pub temperature: Option<f64>,
-    /// The maximum number of tokens of the answer. When absent, the model's own limit or the default of the dialect
-    /// applies.
-    pub max_tokens: Option<u32>,
+    /// How the answer is wanted. What is absent in it has the default of the model, or of the dialect.
+    pub answer: &'a AnswerOptions,
     /// How thinking is requested, in a dialect that supports it; when absent, no thinking is requested.
     pub thinking: Option<ThinkingMode>,
     /// Whether the provider may search the web by itself, in a dialect that supports it.
     pub web_search: bool,
-}
-
-/// How a model is asked to think.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ThinkingMode {
-    /// The model decides how much. Newer models support only this.
-    Adaptive,
-    /// Up to this many tokens of the answer. Older models support only this.
-    Tokens(u32),
 }
 
 /// Receives the events of a model call as they arrive.
@@ -150,6 +141,8 @@ pub struct RawCall {
 pub enum FinishReason {
     /// The model was done.
     Stop,
+    /// One of the stop sequences of the request came. Most providers say [`FinishReason::Stop`] then.
+    StopSequence(String),
     /// A length limit was reached.
     Length,
     /// The model waits for the results of its calls.

@@ -17,7 +17,7 @@ use reqwest::{Response, Url};
 use tokio::time::{sleep, timeout};
 
 use super::attempt_failure::{AttemptFailure, RetryDecision};
-use super::dialect::EncodedRequest;
+use super::dialect::{EncodeError, EncodedRequest};
 use super::error::{ModelError, ModelTimeout};
 use super::partial_answer::{PartialAnswer, estimate_body_tokens};
 use super::provider::Provider;
@@ -98,11 +98,17 @@ impl<'a> ModelCall<'a> {
     fn encode_request(&self, request: &ModelCallRequest<'_>) -> Result<EncodedRequest, ModelError> {
         let Provider { dialect, base_url, .. } = self.provider;
         let encoded = dialect.encode_request(base_url, self.model.model_id(), request);
-        encoded.map_err(|error| ModelError::Rejected {
-            provider: self.provider.name.clone(),
-            status: None,
-            message: format!("nothing was sent, because the request cannot be written as JSON: {error}"),
-            retryable: false,
+        let provider = || self.provider.name.clone();
+        encoded.map_err(|error| match error {
+            EncodeError::Json(error) => ModelError::Rejected {
+                provider: provider(),
+                status: None,
+                message: format!("nothing was sent, because the request cannot be written as JSON: {error}"),
+                retryable: false,
+            },
+            EncodeError::UnsupportedOption { option, problem } => {
+                ModelError::UnsupportedOption { provider: provider(), option, problem }
+            }
         })
     }
 

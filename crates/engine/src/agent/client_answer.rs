@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use quell_kernel::client_request::AnswerEnd;
+use quell_kernel::client_request::{AnswerEnd, AnswerOptions};
 use quell_kernel::turn::ToolCall;
 use quell_scope::Cancelled;
 
@@ -20,10 +20,15 @@ impl AgentLoop<'_> {
         }
     }
 
-    /// The limit of an answer: the smaller one of the agent's and the client's.
-    pub(super) fn max_tokens(&self) -> Option<u32> {
-        let of_client = self.client.and_then(|client| client.answer.max_tokens);
-        [self.agent.config.max_tokens, of_client].into_iter().flatten().min()
+    /// How the agent and the client want the answer. The smaller limit counts.
+    pub(super) fn answer_options(&self) -> AnswerOptions {
+        let own = self.agent.config.answer_options();
+        let Some(client) = self.client else { return own };
+        AnswerOptions {
+            temperature: client.answer.temperature.or(own.temperature),
+            max_tokens: [own.max_tokens, client.answer.max_tokens].into_iter().flatten().min(),
+            ..own
+        }
     }
 
     /// True for a call of a tool that the client carries out itself. The agent's own tools come first.
