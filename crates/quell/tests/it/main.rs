@@ -34,6 +34,7 @@ mod metrics;
 mod model_fallback;
 mod npm_packages;
 mod open_file_limit;
+mod openai_chat;
 mod openapi;
 mod openclaw;
 mod operations;
