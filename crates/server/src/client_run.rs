@@ -8,6 +8,7 @@ use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
 use quell_kernel::StopLevel;
 use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::registry::{StopRequest, StopScope};
+use quell_kernel::turn::{AnsweredCall, ModelMessage, TurnItem};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
 use uuid::Uuid;
 
@@ -165,6 +166,15 @@ impl AnswerReader {
             }
         }
         (text, None)
+    }
+
+    /// The message of the model; only after the end of a plain model call.
+    pub(crate) fn model_message(&self) -> Option<ModelMessage<AnsweredCall>> {
+        let turn = self.follower.live_run().sealed_turn()?;
+        turn.items().iter().rev().find_map(|item| match item {
+            TurnItem::Assistant(message) => Some(message.clone()),
+            TurnItem::User { .. } => None,
+        })
     }
 
     /// Stops the run, because its client may not use it any more.

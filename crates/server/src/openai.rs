@@ -13,6 +13,9 @@ use axum::routing::{get, post};
 
 use crate::state::ServerState;
 
+pub(crate) use chat::{RUN_HEADER, bound_session, stream_permit};
+pub(crate) use error::{keep_headers, set_should_retry};
+
 pub(crate) fn routes() -> Router<ServerState> {
     Router::new()
         .route("/v1/chat/completions", post(chat::create))

@@ -9,6 +9,7 @@
 mod agent_abort_properties;
 mod agents;
 mod anthropic;
+mod anthropic_api;
 mod approvals;
 mod background_commands;
 mod channels;

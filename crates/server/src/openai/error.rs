@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use quell_protocol::ErrorCode;
 use serde_json::{Value, json};
 
+use crate::anthropic;
 use crate::http::{ProblemFacts, ProblemResponse};
 
 /// OpenAI's clients and Anthropic's repeat a request by its status, unless this header says otherwise.
@@ -15,7 +16,11 @@ pub(crate) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-re
 
 /// Gives every problem of these routes the form that OpenAI's clients read.
 pub(super) async fn translate_problems(request: Request, next: Next) -> Response {
+    let is_anthropic_client = anthropic::is_anthropic_client(request.headers());
     let response = next.run(request).await;
+    if is_anthropic_client {
+        return anthropic::translate_response(response);
+    }
     let Some(facts) = response.extensions().get::<ProblemFacts>().cloned() else { return response };
     let mut translated = error_response(&facts);
     keep_headers(response.headers(), translated.headers_mut());
@@ -25,9 +30,7 @@ pub(super) async fn translate_problems(request: Request, next: Next) -> Response
 fn error_response(facts: &ProblemFacts) -> Response {
     let status = StatusCode::from_u16(facts.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = (status, Json(error_body(facts))).into_response();
-    if let Some(should_retry) = should_retry(&facts.problem.code) {
-        response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static(should_retry));
-    }
+    set_should_retry(&facts.problem.code, response.headers_mut());
     response.extensions_mut().insert(facts.clone());
     response
 }
@@ -66,13 +69,20 @@ fn kind_and_code(code: &str, status: u16) -> (&'static str, String) {
     (kind, code.to_owned())
 }
 
+/// Tells clients not to repeat a request that cannot succeed.
+pub(crate) fn set_should_retry(code: &str, headers: &mut HeaderMap) {
+    if let Some(should_retry) = should_retry(code) {
+        headers.insert(SHOULD_RETRY, HeaderValue::from_static(should_retry));
+    }
+}
+
 /// Whether a client may send the same request again; `None` where the status says so already.
 fn should_retry(code: &str) -> Option<&'static str> {
     const FINAL: [ErrorCode; 4] = [ErrorCode::Held, ErrorCode::Stopped, ErrorCode::SpendLimit, ErrorCode::RunFailed];
     FINAL.iter().any(|known| known.as_str() == code).then_some("false")
 }
 
-fn keep_headers(from: &HeaderMap, to: &mut HeaderMap) {
+pub(crate) fn keep_headers(from: &HeaderMap, to: &mut HeaderMap) {
     for name in [header::RETRY_AFTER, header::WWW_AUTHENTICATE] {
         if let Some(value) = from.get(&name) {
             to.insert(name, value.clone());
