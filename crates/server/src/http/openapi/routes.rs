@@ -563,4 +563,19 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         &["200 NewToken the token with its new secret", "404 unknown", "409 it was changed at the same time"],
     ),
     delete(Admin, "/api/tokens/{name}", "Revoke a token", &["204 none revoked", "404 unknown"]),
+    get(Token, "/v1/models", "What clients of the model APIs may name as a model", &["200 object the models"]),
+    get(Token, "/v1/models/{name}", "A model, or an agent as agent/ID", &["200 object the model", "404 unknown"]),
+    post(
+        Create,
+        "/v1/chat/completions",
+        "An answer of an agent or a model, in OpenAI's format; the client stops it by closing its connection",
+        Required("ChatRequest"),
+        &[
+            "200 ChatCompletion the answer",
+            "404 there is no such model",
+            "409 somebody stopped the run",
+            "500 the run failed",
+            "502 the provider of the model failed",
+        ],
+    ),
 ];
