@@ -1,5 +1,6 @@
 //! Build /openapi.json from the route table and the derived schemas. A test compares the table with the router.
 
+mod anthropic_schemas;
 mod model_apis;
 mod routes;
 
@@ -25,6 +26,7 @@ use quell_protocol::{ErrorCode, Problem, RunEvent};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
+use self::anthropic_schemas::anthropic_schemas;
 use self::model_apis::model_api_schemas;
 use self::routes::{QueryParamSpec, ROUTES, RequestBodySpec, ResponseSpec, RouteAuth, RouteSpec};
 use super::ApiCall;
@@ -118,6 +120,7 @@ fn build_document(cookie: &str) -> Value {
     });
     if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
         schemas.extend(model_api_schemas());
+        schemas.extend(anthropic_schemas());
     }
     let mut paths = Map::new();
     for route in ROUTES {
@@ -182,7 +185,13 @@ fn operation_object(route: &RouteSpec) -> Value {
 
 /// The schema of an error on this path: the APIs of model providers have their own.
 fn error_schema(path: &str) -> &'static str {
-    if path.starts_with("/v1/") { "OpenAiError" } else { "Problem" }
+    if path.starts_with("/v1/messages") {
+        "AnthropicError"
+    } else if path.starts_with("/v1/") {
+        "OpenAiError"
+    } else {
+        "Problem"
+    }
 }
 
 /// Status, schema and meaning. An error has a problem body, but for the one that comes before any route.
@@ -282,6 +291,10 @@ fn content_object(schema: &str) -> Value {
             "application/json": {"schema": of("ChatCompletion")},
             "text/event-stream": text("server-sent events: data is a chunk of the answer, and [DONE] at its end"),
         }),
+        "AnthropicMessage" => json!({
+            "application/json": {"schema": of("AnthropicMessage")},
+            "text/event-stream": text("server-sent events from message_start to message_stop, or to error"),
+        }),
         list if list.starts_with('[') => {
             let rows = json!({"type": "array", "items": of(list.trim_matches(['[', ']']))});
             let page = json!({"type": "object", "required": ["items"], "properties": {"items": rows, "nextCursor": {"type": "string"}}});
@@ -308,7 +321,12 @@ mod tests {
 
     /// Reads the routes from the router's source. WebSocket upgrades are not part of OpenAPI.
     fn mounted_routes() -> BTreeSet<String> {
-        let sources = [include_str!("../http.rs"), include_str!("../router.rs"), include_str!("../openai.rs")];
+        let sources = [
+            include_str!("../http.rs"),
+            include_str!("../router.rs"),
+            include_str!("../openai.rs"),
+            include_str!("../anthropic.rs"),
+        ];
         let mut routes = BTreeSet::new();
         for line in
             sources.iter().flat_map(|source| source.lines()).filter_map(|line| line.trim().strip_prefix(".route(\""))

@@ -578,4 +578,24 @@ pub(super) const ROUTES: &[RouteSpec] = &[
             "502 the provider of the model failed",
         ],
     ),
+    post(
+        Create,
+        "/v1/messages",
+        "An answer of an agent or a model, in Anthropic's format; the client stops it by closing its connection",
+        Required("MessagesRequest"),
+        &[
+            "200 AnthropicMessage the answer",
+            "404 there is no such model",
+            "409 somebody stopped the run",
+            "500 the run failed",
+            "502 the provider of the model failed",
+        ],
+    ),
+    post(
+        Create,
+        "/v1/messages/count_tokens",
+        "An estimate of the tokens of a request in Anthropic's format",
+        Required("CountTokensRequest"),
+        &["200 TokenCount the estimate", "404 there is no such model"],
+    ),
 ];
