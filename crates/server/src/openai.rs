@@ -12,7 +12,6 @@ use axum::routing::{get, post};
 
 use crate::state::ServerState;
 
-pub(crate) use chat::{RUN_HEADER, bound_session, stream_permit};
 pub(crate) use error::translate_response;
 
 pub(crate) fn routes() -> Router<ServerState> {
