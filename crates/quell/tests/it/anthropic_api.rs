@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
 use tokio::time::timeout;
 
+use crate::doc_examples::code_blocks;
 use crate::npm_packages::{self, NpmPackages};
 use crate::prelude::*;
 
@@ -29,12 +30,12 @@ const LINE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One of Anthropic's own clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OfficialClient {
+enum AnthropicSdk {
     Python,
     Node,
 }
 
-use OfficialClient::{Node, Python};
+use AnthropicSdk::{Node, Python};
 
 /// A program with a client, which prints one JSON object a line.
 struct ClientProgram {
@@ -48,7 +49,7 @@ struct ApiFixture {
     daemon: TestDaemon,
 }
 
-impl OfficialClient {
+impl AnthropicSdk {
     fn is_skipped(self) -> bool {
         match self {
             Python => is_switched_off("QUELL_SKIP_MODEL_CLIENTS"),
@@ -70,14 +71,11 @@ impl ApiFixture {
         Self { daemon: TestDaemon::start(quell_exe(), &config).await, model }
     }
 
-    async fn run_program(&self, client: OfficialClient, task: &str, model: &str) -> ClientProgram {
+    async fn run_program(&self, client: AnthropicSdk, task: &str, model: &str) -> ClientProgram {
         let mut command = match client {
             Python => {
-                let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-                let python = folder.join("../../target/tools/model-clients/bin/python");
-                assert!(python.exists(), "{MISSING_CLIENTS_HELP}");
-                let mut command = npm_packages::program_command(python.to_str().unwrap());
-                command.arg(folder.join("tests/it/anthropic_api/client.py"));
+                let mut command = npm_packages::program_command(python_with_clients().to_str().unwrap());
+                command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/anthropic_api/client.py"));
                 command
             }
             Node => {
@@ -101,6 +99,13 @@ impl ApiFixture {
         assert_fields(&view["verdict"], &json!({"kind": "aborted", "reason": reason}));
         assert!(view["receipt"].is_object(), "{view:#}");
     }
+}
+
+/// The Python of the environment with the clients.
+fn python_with_clients() -> PathBuf {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/model-clients/bin/python");
+    assert!(python.exists(), "{MISSING_CLIENTS_HELP}");
+    python
 }
 
 impl ClientProgram {
@@ -129,7 +134,7 @@ impl ClientProgram {
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_arrives_whole_and_as_a_stream(
-    #[values(Python, Node)] client: OfficialClient,
+    #[values(Python, Node)] client: AnthropicSdk,
     #[values(OpenAi, OpenAiResponses, Anthropic, Gemini)] dialect: ModelDialect,
 ) {
     if client.is_skipped() {
@@ -153,7 +158,7 @@ async fn an_answer_arrives_whole_and_as_a_stream(
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tools_of_the_client_are_called_over_two_requests(
-    #[values(Python, Node)] client: OfficialClient,
+    #[values(Python, Node)] client: AnthropicSdk,
     #[values(OpenAi, OpenAiResponses, Anthropic, Gemini)] dialect: ModelDialect,
 ) {
     if client.is_skipped() {
@@ -177,7 +182,7 @@ async fn tools_of_the_client_are_called_over_two_requests(
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_answers_and_sees_an_image(#[values(Python, Node)] client: OfficialClient) {
+async fn an_agent_answers_and_sees_an_image(#[values(Python, Node)] client: AnthropicSdk) {
     if client.is_skipped() {
         return;
     }
@@ -199,7 +204,7 @@ async fn an_agent_answers_and_sees_an_image(#[values(Python, Node)] client: Offi
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_closes_its_stream_stops_the_run(#[values(Python, Node)] client: OfficialClient) {
+async fn a_client_that_closes_its_stream_stops_the_run(#[values(Python, Node)] client: AnthropicSdk) {
     if client.is_skipped() {
         return;
     }
@@ -219,7 +224,7 @@ async fn a_client_that_closes_its_stream_stops_the_run(#[values(Python, Node)] c
 /// Both clients raise an error for the `error` event, with the text so far; without it they take the text for an answer.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_is_told_that_somebody_else_stopped_the_run(#[values(Python, Node)] client: OfficialClient) {
+async fn a_client_is_told_that_somebody_else_stopped_the_run(#[values(Python, Node)] client: AnthropicSdk) {
     if client.is_skipped() {
         return;
     }
@@ -240,7 +245,7 @@ async fn a_client_is_told_that_somebody_else_stopped_the_run(#[values(Python, No
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_connection_stops_the_run(#[values(Python, Node)] client: OfficialClient) {
+async fn a_lost_connection_stops_the_run(#[values(Python, Node)] client: AnthropicSdk) {
     if client.is_skipped() {
         return;
     }
@@ -256,7 +261,7 @@ async fn a_lost_connection_stops_the_run(#[values(Python, Node)] client: Officia
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bad_input_raises_the_errors_of_the_client(#[values(Python, Node)] client: OfficialClient) {
+async fn bad_input_raises_the_errors_of_the_client(#[values(Python, Node)] client: AnthropicSdk) {
     if client.is_skipped() {
         return;
     }
@@ -283,7 +288,7 @@ async fn bad_input_raises_the_errors_of_the_client(#[values(Python, Node)] clien
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_are_estimated_and_models_are_listed(#[values(Python, Node)] client: OfficialClient) {
+async fn tokens_are_estimated_and_models_are_listed(#[values(Python, Node)] client: AnthropicSdk) {
     if client.is_skipped() {
         return;
     }
@@ -295,6 +300,23 @@ async fn tokens_are_estimated_and_models_are_listed(#[values(Python, Node)] clie
     program.expect(json!({"model": "scripted/m"})).await;
     program.expect_end().await;
     assert_eq!(fixture.model.request_count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_program_of_the_page_runs_as_printed() {
+    if Python.is_skipped() {
+        return;
+    }
+    let fixture = ApiFixture::start().await;
+    fixture.model.script(ScriptedStream::new().text("Two ").text("files."));
+    let [program] = code_blocks(include_str!("../../../../docs/anthropic.md"), "python")[..] else { panic!() };
+    let mut python = npm_packages::program_command(python_with_clients().to_str().unwrap());
+    python.args(["-c", program]);
+    python.env("QUELL_URL", fixture.daemon.url()).env("QUELL_TOKEN", fixture.daemon.token());
+    let output = timeout(LINE_TIMEOUT, python.output()).await.expect("the program did not end in time").unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, "Two files.", "{err}");
+    fixture.model.assert_histories_valid();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -311,4 +333,21 @@ async fn an_option_that_a_provider_does_not_have_is_refused() {
         assert!(refused["request_id"].is_string() && refused["type"] == "error", "{refused:#}");
     }
     assert_eq!(fixture.model.request_count(), 0);
+}
+
+/// A call is demanded of the first message only, or the agent could never answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_gets_the_options_of_its_client() {
+    let fixture = ApiFixture::start().await;
+    fixture.model.script(list_files_call()).script(ScriptedResponse::text("Done."));
+    let tool = json!({"name": "look", "input_schema": {"type": "object"}});
+    let body = json!({"model": "agent/main", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}],
+        "top_p": 0.5, "stop_sequences": ["END"], "tools": [tool], "tool_choice": {"type": "any"}});
+    let answer = fixture.daemon.api().post("/v1/messages", &body).await.expect_status(200);
+    assert_eq!((&answer["content"][0]["text"], &answer["stop_reason"]), (&json!("Done."), &json!("end_turn")));
+    let requests = fixture.model.recorded_requests();
+    let options = |at: usize| ["tool_choice", "top_p", "stop"].map(|name| requests[at].body[name].clone());
+    assert_eq!(options(0), [json!("required"), json!(0.5), json!(["END"])]);
+    assert_eq!(options(1), [Value::Null, json!(0.5), json!(["END"])]);
+    fixture.model.assert_histories_valid();
 }

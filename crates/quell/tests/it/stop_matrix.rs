@@ -82,6 +82,7 @@ async fn a_stop_works_in_every_state(
         MatrixStopMethod::WsSessionsAbort,
         MatrixStopMethod::StopText,
         MatrixStopMethod::CtrlC,
+        MatrixStopMethod::AnthropicDisconnect,
         MatrixStopMethod::TimeOut,
         MatrixStopMethod::Sigterm,
         MatrixStopMethod::Kill9

@@ -97,7 +97,7 @@ mod tests {
             "overloaded_error",
         ];
         for code in ErrorCode::ALL {
-            let seen = body(problem_response(code, "x"));
+            let seen = body(problem_response(*code, "x"));
             assert!(known.iter().any(|kind| seen["error"]["type"] == *kind), "{seen}");
         }
         assert_eq!(body(problem_response(ErrorCode::Unauthorized, "x"))["error"]["type"], "authentication_error");

@@ -26,21 +26,21 @@ pub(super) enum Reasoning {
 
 /// Renders one answer.
 #[derive(Debug)]
-pub(super) struct MessageAnswer {
+pub(super) struct AnthropicAnswer {
     id: String,
     model: String,
     reasoning: Reasoning,
     has_begun: bool,
     /// The number of blocks that have begun.
     block_count: usize,
-    open_block: Option<OpenBlock>,
+    open_block: Option<GrowingBlock>,
     /// The indices of the blocks of reasoning that wait for their signature.
     unsigned_blocks: Vec<usize>,
 }
 
 /// The block that grows, which is the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OpenBlock {
+enum GrowingBlock {
     Text,
     Thinking,
 }
@@ -52,7 +52,7 @@ pub(super) struct StopWords {
     sequence: Option<String>,
 }
 
-impl MessageAnswer {
+impl AnthropicAnswer {
     pub(super) fn new(model: &str, reasoning: Reasoning) -> Self {
         Self {
             id: String::new(),
@@ -70,12 +70,12 @@ impl MessageAnswer {
     }
 
     pub(super) fn write_text(&mut self, text: &str, frames: &mut String) {
-        self.open(OpenBlock::Text, frames);
+        self.open(GrowingBlock::Text, frames);
         self.write_delta(r#""text_delta","text""#, text, frames);
     }
 
     pub(super) fn write_thinking(&mut self, text: &str, frames: &mut String) {
-        self.open(OpenBlock::Thinking, frames);
+        self.open(GrowingBlock::Thinking, frames);
         self.write_delta(r#""thinking_delta","thinking""#, text, frames);
     }
 
@@ -152,7 +152,7 @@ impl MessageAnswer {
     }
 
     /// Makes the block of this kind the one that grows.
-    fn open(&mut self, kind: OpenBlock, frames: &mut String) {
+    fn open(&mut self, kind: GrowingBlock, frames: &mut String) {
         self.begin(frames);
         if self.open_block == Some(kind) {
             return;
@@ -160,8 +160,8 @@ impl MessageAnswer {
         self.close_block(frames);
         self.start_block(
             &match kind {
-                OpenBlock::Text => json!({"type": "text", "text": ""}),
-                OpenBlock::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
+                GrowingBlock::Text => json!({"type": "text", "text": ""}),
+                GrowingBlock::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
             },
             frames,
         );
@@ -179,9 +179,9 @@ impl MessageAnswer {
         let Some(index) = self.block_count.checked_sub(1) else { return };
         match self.open_block.take() {
             None => {}
-            Some(OpenBlock::Text) => stop_block(index, frames),
-            Some(OpenBlock::Thinking) if self.reasoning == Reasoning::Signed => self.unsigned_blocks.push(index),
-            Some(OpenBlock::Thinking) => sign_block(index, UNSIGNED, frames),
+            Some(GrowingBlock::Text) => stop_block(index, frames),
+            Some(GrowingBlock::Thinking) if self.reasoning == Reasoning::Signed => self.unsigned_blocks.push(index),
+            Some(GrowingBlock::Thinking) => sign_block(index, UNSIGNED, frames),
         }
     }
 

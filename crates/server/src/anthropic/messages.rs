@@ -14,7 +14,7 @@ use quell_protocol::{ErrorCode, Surface};
 use serde_json::Value;
 
 use super::error::{REQUEST_ID_HEADER, error_event};
-use super::message_answer::{MessageAnswer, Reasoning, stop_words};
+use super::message_answer::{AnthropicAnswer, Reasoning, stop_words};
 use crate::budget::Reservation;
 use crate::client_run::{
     AnswerPart, AnswerReader, AnswerRequest, RUN_HEADER, bound_session, stream_permit, verdict_problem,
@@ -36,7 +36,7 @@ pub(super) async fn create(
     // The bodies of images are large.
     drop(body);
     let reasoning = if model.starts_with(AGENT_PREFIX) { Reasoning::Unsigned } else { Reasoning::Signed };
-    let mut message = MessageAnswer::new(&model, reasoning);
+    let mut message = AnthropicAnswer::new(&model, reasoning);
     let permit = if stream { Some(stream_permit(&call)?) } else { None };
     let mut reader = AnswerReader::start(&call, AnswerRequest { model, conversation, answer, session }).await?;
     message.set_run(reader.run_id());
@@ -68,7 +68,7 @@ fn run_headers(reader: &AnswerReader) -> [(HeaderName, HeaderValue); 2] {
 
 /// Writes the answer of a run as events. Dropping it stops the run.
 struct MessageStream {
-    message: MessageAnswer,
+    message: AnthropicAnswer,
     reasoning: Reasoning,
     reader: AnswerReader,
     /// The part that was read before the response began.

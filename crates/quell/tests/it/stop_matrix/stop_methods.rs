@@ -13,6 +13,7 @@ pub(super) enum MatrixStopMethod {
     WsSessionsAbort,
     StopText,
     CtrlC,
+    AnthropicDisconnect,
     TimeOut,
     Budget,
     Sigterm,
@@ -30,13 +31,23 @@ impl MatrixStopMethod {
 
     /// True when it stops a run but not its session.
     pub(super) fn stops_one_run(self) -> bool {
-        matches!(self, Self::HttpRun | Self::AgentAbort | Self::WsRun | Self::CtrlC | Self::TimeOut | Self::Budget)
+        matches!(
+            self,
+            Self::HttpRun
+                | Self::AgentAbort
+                | Self::WsRun
+                | Self::CtrlC
+                | Self::AnthropicDisconnect
+                | Self::TimeOut
+                | Self::Budget
+        )
     }
 
     /// The reason in the verdict, as on the wire.
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::StopText => "command",
+            Self::AnthropicDisconnect => "disconnect",
             Self::TimeOut => "timeout",
             Self::Budget => "max_steps",
             Self::Sigterm => "shutdown",
@@ -49,7 +60,7 @@ impl MatrixStopMethod {
 fn new_state_run(method: MatrixStopMethod, state: &StoppableState) -> StateRun {
     let name = format!("{method:?}-{}", state.agent());
     let (run, marker) = (name.clone(), name.clone());
-    StateRun { run, marker, session: name, marks: Vec::new(), blocking_run: None, client: None }
+    StateRun { run, marker, session: name, marks: Vec::new(), blocking_run: None, client: None, api_request: None }
 }
 
 /// Sends the message of a state and waits until the state is reached.
@@ -62,6 +73,7 @@ pub(super) async fn start_in_state(
     state.prepare(fixture, &mut state_run).await;
     match method {
         MatrixStopMethod::CtrlC => send_by_client(fixture, state, &mut state_run).await,
+        MatrixStopMethod::AnthropicDisconnect => send_by_anthropic_api(fixture, state, &mut state_run).await,
         MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
         _ if state.name == FIRED => fire_message(fixture, state, &mut state_run).await,
         _ => send_message(fixture, state, &state_run, &Value::Null).await,
@@ -127,6 +139,22 @@ async fn send_by_client(fixture: &StopMatrixDaemon, state: &StoppableState, stat
     state_run.run = run["runId"].as_str().unwrap().to_owned();
 }
 
+/// Sends the message as a client of the Messages API, which reads the stream to its end.
+async fn send_by_anthropic_api(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun) {
+    let text = prompt_text(state_run);
+    let messages = json!([{"role": "user", "content": text}]);
+    let body =
+        json!({"model": format!("agent/{}", state.agent()), "max_tokens": 1000, "stream": true, "messages": messages});
+    let request = fixture.daemon.api().request(Method::POST, "/v1/messages").json(&body);
+    let request = request.header("x-quell-session", &state_run.session);
+    state_run.api_request = Some(tokio::spawn(async move {
+        let Ok(mut response) = request.send().await else { return };
+        while let Ok(Some(_)) = response.chunk().await {}
+    }));
+    let run = fixture.wait_item("/api/runs?state=active", &json!({"text": text})).await;
+    state_run.run = run["runId"].as_str().unwrap().to_owned();
+}
+
 pub(super) async fn stop_one(
     fixture: &StopMatrixDaemon,
     method: MatrixStopMethod,
@@ -164,6 +192,11 @@ pub(super) async fn stop_one(
             assert_stopped(state, state_run, &answer.expect_status(200));
         }
         MatrixStopMethod::CtrlC => press_ctrl_c(state, state_run).await,
+        MatrixStopMethod::AnthropicDisconnect => {
+            let request = state_run.api_request.take().unwrap();
+            request.abort();
+            assert!(request.await.is_err_and(|end| end.is_cancelled()), "{}: the answer was over", state.name);
+        }
         _ => unreachable!("{method:?} stops all runs"),
     }
 }

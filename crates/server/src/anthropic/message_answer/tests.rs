@@ -9,8 +9,8 @@ fn outcome(end: AnswerEnd, calls: Vec<ToolCall>) -> AnswerOutcome {
     AnswerOutcome { verdict: Verdict::Completed, answer, usage }
 }
 
-fn answer(reasoning: Reasoning) -> MessageAnswer {
-    let mut answer = MessageAnswer::new("p/m", reasoning);
+fn answer(reasoning: Reasoning) -> AnthropicAnswer {
+    let mut answer = AnthropicAnswer::new("p/m", reasoning);
     answer.set_run(&RunId::parse("r1").unwrap());
     answer
 }
