@@ -4,11 +4,13 @@
 //! raced, and between waits it checks for a stop. So a stop does not have to reach a particular point first.
 
 mod approval;
+mod client_answer;
 mod compaction;
 mod config;
 mod escalation;
 mod image_cache;
 mod model_answer;
+mod model_call;
 mod model_chain;
 mod permissions;
 mod registry;
@@ -31,7 +33,7 @@ use quell_kernel::model_chain::{AnswerProgress, next_model};
 use quell_kernel::permissions::SandboxRights;
 use quell_kernel::registry::RunPhase;
 use quell_kernel::run::WorkOutcome;
-use quell_kernel::turn::Turn;
+use quell_kernel::turn::{ToolCall, Turn};
 use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSink};
 use quell_mcp::{Mcp, McpClient, McpClientOptions, SessionEndpoint};
 use quell_process::{CommandNetwork, SandboxSpec, Wardens};
@@ -43,7 +45,7 @@ use quell_tools::{FileBackup, Toolbox};
 
 use crate::approvals::Approvals;
 use crate::hooks::Hooks;
-use crate::live_run::{BillingInfo, LiveRun, RunWriter};
+use crate::live_run::{BillingInfo, ClientWork, LiveRun, RunWriter};
 use crate::memory::NoteMemory;
 use crate::schedules::{ScheduleChangeError, Schedules};
 pub use approval::{ApprovalRequest, request_approval};
@@ -52,11 +54,12 @@ pub use config::{AgentConfig, Limits, ThinkingSetting, thinking_unsupported, web
 pub use image_cache::ImageCache;
 pub use model_answer::unusable_answer_reason;
 use model_answer::{ModelStepOutcome, model_failure};
+pub use model_call::call_model_for_client;
 pub use model_chain::ModelChain;
 pub use registry::{
     AddAgentError, AgentConfigError, AgentFactory, AgentRegistry, AgentRegistryError, AgentReloadChanges,
-    AgentReloadPlan, AgentSnapshot, RESERVED, RemoveAgentError, RestorableAgent, StaleReloadPlan, build_agent_tree,
-    expand_home,
+    AgentReloadPlan, AgentSnapshot, MODEL_CALLS, RESERVED, RemoveAgentError, RestorableAgent, StaleReloadPlan,
+    build_agent_tree, expand_home,
 };
 pub use sandbox::SandboxSite;
 pub use tools::{
@@ -186,6 +189,8 @@ pub struct AgentLoop<'a> {
     /// Most model calls of this run.
     pub max_steps: u32,
     pub image_cache: ImageCache,
+    /// What the client asked for, if the conversation is a client's.
+    pub client: Option<&'a ClientWork>,
     pub mcp_client: McpClient,
     pub scope: &'a Scope,
     pub writer: RunWriter,
@@ -208,12 +213,21 @@ impl AgentLoop<'_> {
             self.writer.begin_step(step)?;
             let calls = match self.run_model_step().await? {
                 ModelStepOutcome::Calls(calls) => calls,
-                ModelStepOutcome::Finished => return Ok(WorkOutcome::Completed),
+                ModelStepOutcome::Finished => {
+                    self.end_client_answer(Vec::new())?;
+                    return Ok(WorkOutcome::Completed);
+                }
                 ModelStepOutcome::Failed { code, message } => return Ok(WorkOutcome::Failed { code, message }),
             };
+            let (for_client, own): (Vec<ToolCall>, Vec<ToolCall>) =
+                calls.into_iter().partition(|call| self.is_call_for_client(call));
             // waits: each call is raced in `execute_call`.
-            if let Some(outcome) = self.execute_calls(&calls).await? {
+            if let Some(outcome) = self.execute_calls(&own).await? {
                 return Ok(outcome);
+            }
+            if !for_client.is_empty() {
+                self.end_client_answer(for_client)?;
+                return Ok(WorkOutcome::Completed);
             }
         }
         Err(Cancelled)
@@ -327,7 +341,7 @@ impl AgentLoop<'_> {
         let draft = self.writer.with_draft(|draft| self.draft_within_budget(draft, budget).into_owned());
         let draft = draft.map_err(Cancelled::from)?;
         let conversation =
-            self.build_conversation(&self.agent.system_prompt, self.history, &draft, self.run_context.as_deref());
+            self.build_conversation(&self.system_prompt(), self.history, &draft, self.run_context.as_deref());
         // waits: for servers that start, with the scope, in `available_tools`.
         let tools = self.available_tools().await?;
         self.scope.check(Point::ContextBuilt)?;
@@ -337,8 +351,8 @@ impl AgentLoop<'_> {
             agent: &self.agent.id,
             conversation: &conversation,
             tools: &tools,
-            temperature: self.agent.config.temperature,
-            max_tokens: self.agent.config.max_tokens,
+            temperature: self.client.and_then(|client| client.answer.temperature).or(self.agent.config.temperature),
+            max_tokens: self.max_tokens(),
             thinking: self.agent.config.thinking_mode().filter(|_| self.model().supports_thinking()),
             web_search: self.searches_web(),
         };

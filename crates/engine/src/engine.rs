@@ -6,6 +6,7 @@ mod approvals;
 mod archive;
 mod audit;
 mod channel_state;
+mod client_runs;
 mod cluster_view;
 mod config;
 mod deferred_sealing;
@@ -65,7 +66,9 @@ pub use crate::cluster::{NodeReport, PeerCall, PeerCallError, PeerStopWait};
 use crate::hooks::{HookDeps, HookTrigger, Hooks};
 use crate::journal::Journal;
 use crate::live_run::RunDefaults;
-pub use crate::live_run::{EngineNotice, Follower, Hub, RunWork, SubscriberOverrun, Subscription};
+pub use crate::live_run::{
+    ClientAnswer, EngineNotice, Follower, Hub, LiveRun, RunWork, SubscriberOverrun, Subscription,
+};
 use crate::memory::NoteMemory;
 pub use crate::runs::{RunTable, StopResult, Ticket};
 use crate::schedules::{ScheduleStopOrigin, Schedules};
@@ -77,6 +80,7 @@ pub use archive::{ArchiveError, ArchiveReader, ImportError};
 pub use audit::AuditAction;
 use audit::{AuditQueue, run_audit_writer};
 pub use channel_state::ShutdownGuard;
+pub use client_runs::{AGENT_PREFIX, ClientRun, ClientRunError};
 pub use config::{EngineConfig, NodeSettings, StartError};
 use deferred_sealing::UnsealedRuns;
 pub use duties::DutyPermit;

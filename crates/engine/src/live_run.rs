@@ -18,10 +18,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quell_kernel::attachment::MessageFile;
+use quell_kernel::client_request::AnswerEnd;
 use quell_kernel::journal::{JournalLine, SeqReservation};
 use quell_kernel::permissions::RunPermissions;
 use quell_kernel::registry::{NewRun, RunPhase};
-use quell_kernel::turn::{PartialPolicy, SealOptions, Turn, TurnDraft};
+use quell_kernel::turn::{PartialPolicy, SealOptions, ToolCall, Turn, TurnDraft};
 use quell_kernel::{Debts, Moment, expiry};
 use quell_protocol::hook::SessionFacts;
 use quell_protocol::{Amendment, CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
@@ -37,7 +38,7 @@ use events::RunEventRing;
 pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};
 pub use kept_files::ChangeOrigin;
 use kept_files::KeptFiles;
-pub use request::{RunDefaults, RunRequest, RunWork};
+pub use request::{ClientHistory, ClientWork, RunDefaults, RunRequest, RunWork};
 pub use usage::{BillingInfo, ProviderChange, usage_by_provider};
 pub use writer::{RunWriter, TurnSealed};
 
@@ -51,6 +52,16 @@ pub enum RunProgress {
     /// It has a verdict.
     Ending,
     Ended,
+}
+
+/// How the answer to a client of a model API ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientAnswer {
+    pub end: AnswerEnd,
+    /// The calls that the client is to carry out.
+    pub calls: Vec<ToolCall>,
+    /// Full name of the model that answered last.
+    pub model: String,
 }
 
 /// Whether the acceptance of a run reached the database.
@@ -116,6 +127,8 @@ struct LiveRunState {
     step_usage: Usage,
     provider_changes: Vec<ProviderChange>,
     is_recorded: bool,
+    /// How the answer to a client ended; for runs that a client of a model API started.
+    client_answer: Option<ClientAnswer>,
     /// Late facts about its calls, from after their release.
     amendments: Vec<Amendment>,
 }
@@ -175,6 +188,7 @@ impl LiveRun {
             parent: request.parent,
             text: request.text,
             on_busy: request.on_busy,
+            bypasses_queue: request.work.is_model_call(),
             interruption_scope: request
                 .channel_origin
                 .as_ref()
@@ -186,12 +200,21 @@ impl LiveRun {
         let mut work = request.work;
         let message_files = match &mut work {
             RunWork::Answer { files } => std::mem::take(files),
-            RunWork::Compact | RunWork::AddMessage(_) => Arc::default(),
+            _ => Arc::default(),
         };
+        // The text of the run is for people. What the model reads may hold pictures.
+        let asked = match &work {
+            RunWork::AnswerClient(client) => client.text.clone(),
+            _ => run.text.clone(),
+        };
+        let journal = defaults.journal.run_journal(run.id.clone());
+        if work.is_model_call() {
+            journal.close();
+        }
         let state = LiveRunState {
             events: RunEventRing::default(),
             seq_reservation: SeqReservation::default(),
-            draft: Some(TurnDraft::new(run.id.clone(), run.text.clone()).with_asked_at(clock.rfc3339(times.accepted))),
+            draft: Some(TurnDraft::new(run.id.clone(), asked).with_asked_at(clock.rfc3339(times.accepted))),
             message_files,
             sealed_turn: None,
             timestamps: times,
@@ -206,10 +229,11 @@ impl LiveRun {
             step_usage: Usage::default(),
             provider_changes: Vec::new(),
             is_recorded: false,
+            client_answer: None,
             amendments: Vec::new(),
         };
         Self {
-            journal: defaults.journal.run_journal(run.id.clone()),
+            journal,
             run,
             work,
             fingerprint: request.fingerprint,
@@ -293,6 +317,20 @@ impl LiveRun {
     /// The sealed turn, if the draft is closed.
     pub fn sealed_turn(&self) -> Option<Arc<Turn>> {
         self.lock_state().sealed_turn.clone()
+    }
+
+    /// The messages at the beginning of its draft that a client brought along.
+    fn known_messages(&self) -> usize {
+        match &self.work {
+            RunWork::AnswerClient(client) => client.continuation.len(),
+            // The draft of a model call has only the answer.
+            _ => 0,
+        }
+    }
+
+    /// How the answer to a client ended; `None` before that, and if no answer came about.
+    pub fn client_answer(&self) -> Option<ClientAnswer> {
+        self.lock_state().client_answer.clone()
     }
 
     pub fn verdict(&self) -> Option<Verdict> {

@@ -35,10 +35,10 @@ use quell_store::Store;
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
-use crate::agent::Services;
+use crate::agent::{MODEL_CALLS, Services};
 use crate::live_run::{Acceptance, EngineNotice, Hub, LiveRun};
 pub use hooks::run_hook_trigger;
-pub use recording::serialize_view;
+pub use recording::{build_run_row, serialize_view};
 pub use run_task::{RunInputs, RunPermit, RunSetupError, abort_at_deadline};
 use spending::AgentSpending;
 pub use spending::SpentToday;
@@ -91,6 +91,7 @@ impl RunTable {
     /// Panics outside of a runtime.
     pub fn new(mut registry: RunRegistry, services: Arc<Services>, store: Store, clock: Clock, hub: Hub) -> Self {
         services.agents.snapshot().keys().for_each(|agent| registry.enroll(agent.clone()));
+        registry.enroll(MODEL_CALLS.clone());
         let (live_runs, published) = (HashMap::new(), BTreeMap::new());
         let state = Mutex::new(RunTableState {
             registry,
@@ -128,7 +129,14 @@ impl RunTable {
 
     /// Admits a run, not yet durably.
     pub fn accept(&self, live_run: &Arc<LiveRun>) -> Result<AcceptOutcome, AdmissionError> {
-        let mut state = self.lock();
+        self.accept_locked(&mut self.lock(), live_run)
+    }
+
+    fn accept_locked(
+        &self,
+        state: &mut RunTableState,
+        live_run: &Arc<LiveRun>,
+    ) -> Result<AcceptOutcome, AdmissionError> {
         // A repeat of a known run is answered, even if new runs are refused.
         if state.registry.get(live_run.id()).is_none() && state.registry.gate() == AdmissionGate::Open {
             self.check_daily_limit(&live_run.run.agent)?;
@@ -148,6 +156,25 @@ impl RunTable {
         live_run.set_acceptance(Acceptance::Durable);
         let stopped = state.registry.commit_acceptance(live_run.id(), requested);
         self.apply_stop(&mut state, stopped, requested)
+    }
+
+    /// Accepts a run that waits for no other one, and starts it in the same step. If a stop came first, the run ends at
+    /// once. Nothing of it is stored before its end.
+    pub fn start_at_once(&self, live_run: &Arc<LiveRun>) -> Result<(), AdmissionError> {
+        let requested = self.now();
+        let mut state = self.lock();
+        self.accept_locked(&mut state, live_run)?;
+        live_run.set_acceptance(Acceptance::Durable);
+        let stopped = state.registry.commit_acceptance(live_run.id(), requested);
+        // The one who stopped it has its answer.
+        let _stopped = self.apply_stop(&mut state, stopped, requested);
+        if !state.registry.may_start_at_once(live_run.id()) {
+            return Ok(());
+        }
+        let effects = state.registry.apply_input(live_run.id(), RunStateInput::Start, self.now());
+        self.apply_effects(&mut state, live_run.id(), &effects);
+        self.publish_agent_changes(&mut state);
+        Ok(())
     }
 
     /// Removes a run whose acceptance could not be stored.

@@ -3,6 +3,14 @@
 //! The conversation comes with the request instead of from a session. What the neutral form cannot express is a
 //! [`ClientRequestProblem`] that names it; nothing is left out silently.
 
+pub mod anthropic;
+mod conversation;
+mod fields;
+pub mod openai_chat;
+#[cfg(test)]
+mod samples;
+mod tools;
+
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -51,6 +59,19 @@ pub struct AnswerOptions {
     pub format: AnswerFormat,
     /// How hard the model is asked to think: the word of the client, such as `low`.
     pub reasoning_effort: Option<String>,
+    /// How the model is asked to think, if the client says so.
+    pub thinking: Option<ThinkingMode>,
+    /// Names of the tools whose arguments must match their schema exactly.
+    pub strict_tools: Vec<String>,
+}
+
+/// How a model is asked to think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThinkingMode {
+    /// The model decides how much. Newer models support only this.
+    Adaptive,
+    /// Up to this many tokens of the answer. Older models support only this.
+    Tokens(u32),
 }
 
 /// Which tools the model may or must call.
@@ -81,12 +102,47 @@ pub enum AnswerFormat {
     },
 }
 
+/// How the answer to a client ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AnswerEnd {
+    /// The model was done.
+    Done,
+    /// One of the client's stop sequences came; which one, if the provider says so.
+    StopSequence(Option<String>),
+    /// A length limit was reached.
+    Length,
+    /// The client is to carry out calls of its tools.
+    Calls,
+    /// A content filter cut the answer.
+    Filtered,
+}
+
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
+#[error("`{field}`: {message}")]
 pub struct ClientRequestProblem {
+    pub kind: RequestProblemKind,
     /// The field, as `messages[2].content[0].type`.
     pub field: String,
-    /// What is wrong, and what to do.
+    /// What is wrong, and what to do. It does not name the field.
     pub message: String,
+}
+
+/// The class of a problem, for formats that have a code for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestProblemKind {
+    /// A field is missing.
+    Missing,
+    /// A value has the wrong type, is out of range, or does not fit to other values.
+    Invalid,
+    /// The format has no such field.
+    UnknownField,
+    /// The format has it; Quell cannot pass it to every provider.
+    Unsupported,
+}
+
+impl ClientRequestProblem {
+    pub(crate) fn new(kind: RequestProblemKind, field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { kind, field: field.into(), message: message.into() }
+    }
 }

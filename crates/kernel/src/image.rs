@@ -14,6 +14,9 @@ pub const MAX_IMAGE_BYTES: usize = 5 * 1024 * 1024;
 /// long the data in the marker is.
 const MAX_MARKER_SIZE: usize = 6400;
 
+/// Stands in a text for people where an image was.
+const IMAGE_WORD: &str = "(a picture)";
+
 const MARKER_START: &str = "[IMAGE:";
 /// Characters that a source cannot contain. So markers are found in one pass, and an unclosed marker does not swallow
 /// text.
@@ -79,6 +82,21 @@ pub fn split_markers(text: &str) -> Vec<MarkedText<'_>> {
         pieces.push(MarkedText::Text(rest));
     }
     pieces
+}
+
+/// The text with a word in place of each image that it contains itself.
+pub fn without_image_data(text: &str) -> String {
+    let mut short = String::with_capacity(text.len().min(1024));
+    for piece in split_markers(text) {
+        match piece {
+            MarkedText::Text(text) => short.push_str(text),
+            MarkedText::Image(source) if matches!(ImageSource::parse(source), ImageSource::Data(_)) => {
+                short.push_str(IMAGE_WORD);
+            }
+            MarkedText::Image(source) => short.extend([MARKER_START, source, "]"]),
+        }
+    }
+    short
 }
 
 /// The sources of all markers in a text, in order.

@@ -125,7 +125,10 @@ impl RunRegistry {
             return Err(AdmissionError::NoAgent { agent: run.agent });
         }
         self.check_sub_run(&run)?;
-        let admission = admission::decide_admission(run.on_busy, &self.session_load(&run))?;
+        let admission = match run.bypasses_queue {
+            true => Admission::Queue,
+            false => admission::decide_admission(run.on_busy, &self.session_load(&run))?,
+        };
         let waiting = match admission {
             Admission::Steer { .. } => WaitReason::Steer,
             Admission::Queue | Admission::Interrupt => WaitReason::EarlierRuns,
@@ -168,6 +171,13 @@ impl RunRegistry {
         }
         let head = self.runs_of_session(key).next()?;
         (head.durable && head.state == RunState::Queued && !self.waits_for_superseded(head)).then_some(head)
+    }
+
+    /// True if this run waits for no other run of its session and may start now.
+    pub fn may_start_at_once(&self, id: &RunId) -> bool {
+        let is_due =
+            |entry: &RegistryEntry| entry.run.bypasses_queue && entry.durable && entry.state == RunState::Queued;
+        self.admission_gate == AdmissionGate::Open && self.get(id).is_some_and(is_due)
     }
 
     /// The oldest queued sub-run of a session without an active run, also behind other messages. Its parent may hold

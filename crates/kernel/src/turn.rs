@@ -53,6 +53,9 @@ pub const CODE_VISION: &str = "vision";
 /// Prefix of the user message that tells a model of the end of a background sub-run.
 pub const BACKGROUND_NEWS_PREFIX: &str = "[The background ";
 
+/// The result of a call that the client itself carries out, as long as the client has not brought its own.
+pub const RETURNED_TO_CLIENT: &str = "[This call was given to the client, which carries it out itself.]";
+
 /// The user message of a turn whose run summarised the conversation on request.
 pub const COMPACTION_REQUEST: &str = "[The user asked to summarise the conversation so far.]";
 
@@ -167,7 +170,7 @@ pub struct CallResult {
     pub end: CallEnd,
     /// The text for the model.
     pub output: String,
-    /// Images of the result, as absolute paths of their files; for models with vision.
+    /// Images of the result, for models with vision: absolute paths of files, or the URLs that a client sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pictures: Vec<String>,
     /// Exit code of a command that exited. For people; the model reads it in the output.
@@ -402,6 +405,12 @@ impl Turn {
     pub fn shown_text(&self) -> Option<String> {
         let partial = || self.partial.as_ref().map(|partial| partial.text.clone());
         self.final_text().or_else(partial).filter(|text| !text.is_empty())
+    }
+
+    /// What the model has written after the first `known` messages, as it streamed.
+    pub fn text_after(&self, known: usize) -> String {
+        let complete = self.messages().skip(known).map(ModelMessage::own_text);
+        complete.chain(self.partial.iter().map(|partial| partial.text.clone())).collect()
     }
 
     /// All calls in order: id, tool, result.

@@ -66,6 +66,7 @@ codes! {
     MalformedJson "malformed_json" 400 "The body is not valid JSON";
     InvalidRequest "invalid_request" 400 "The request is not valid";
     MissingAgentId "missing_agent_id" 400 "The agent id is missing";
+    ContextOverflow "context_length_exceeded" 400 "The conversation is too long for the model";
     Unauthorized "unauthorized" 401 "A valid token is needed";
     BadSignature "bad_signature" 401 "The signature is wrong";
     StaleTimestamp "stale_timestamp" 401 "The timestamp of the request is too far from now";
@@ -76,12 +77,14 @@ codes! {
     RunNotFound "run_not_found" 404 "There is no such run";
     SessionNotFound "session_not_found" 404 "There is no such session";
     AgentNotFound "agent_not_found" 404 "There is no such agent";
+    ModelNotFound "model_not_found" 404 "There is no such model";
     ChannelNotFound "channel_not_found" 404 "There is no such channel";
     MethodNotAllowed "method_not_allowed" 405 "This route does not support the method";
     BodyTimeout "body_timeout" 408 "The body was not received in time";
     Conflict "conflict" 409 "The request conflicts with an earlier one";
     AgentBusy "agent_busy" 409 "The agent has runs that have not ended";
     Busy "busy" 409 "The session has an active run";
+    Stopped "stopped" 409 "The run was stopped";
     FilesChanged "files_changed" 409 "Files are not what the run has written";
     BodyTooLarge "body_too_large" 413 "The body is too large";
     UnsupportedMediaType "unsupported_media_type" 415 "Send application/json";
@@ -89,10 +92,13 @@ codes! {
     AgentConfigurationError "agent_configuration_error" 422 "The session cannot be created with this configuration";
     SpendLimit "spend_limit" 429 "The agent has reached its daily limit";
     QueueFull "queue_full" 429 "Too many messages wait in this session";
+    ProviderRateLimit "provider_rate_limit" 429 "The provider of the model takes no more requests now";
     TooManyRequests "too_many_requests" 429 "Too many requests of this token";
     TooManyAttempts "too_many_attempts" 429 "Too many requests with a bad token";
     SocietyNotInitialized "society_not_initialized" 500 "The engine is not ready";
     Internal "internal" 500 "Internal error";
+    RunFailed "run_failed" 500 "The run failed";
+    ProviderFailed "provider_failed" 502 "The provider of the model failed";
     McpUnavailable "mcp_unavailable" 502 "The MCP server cannot be used";
     Held "held" 503 "New runs are on hold";
     ShuttingDown "shutting_down" 503 "The daemon is shutting down";

@@ -163,7 +163,21 @@ mod tests {
 
     #[test]
     fn a_word_is_the_same_in_json_in_the_schema_and_as_text() {
-        let surfaces = ["http", "ws", "cli", "tui", "page", "channel", "openai", "daemon", "embedded"];
+        let surfaces = [
+            "http",
+            "ws",
+            "cli",
+            "tui",
+            "page",
+            "channel",
+            "openai",
+            "anthropic",
+            "acp",
+            "mcp",
+            "a2a",
+            "daemon",
+            "embedded",
+        ];
         assert_eq!(Surface::ALL.map(Surface::as_str), surfaces);
         let check = |words: &[&str], values: serde_json::Value, schema: serde_json::Value| {
             assert_eq!((json!(words), &schema["enum"]), (values.clone(), &values));

@@ -156,6 +156,14 @@ word_enum! {
         Channel "channel",
         /// The OpenAI-compatible API.
         Openai "openai",
+        /// The Anthropic-compatible API.
+        Anthropic "anthropic",
+        /// An editor that speaks the Agent Client Protocol.
+        Acp "acp",
+        /// A client of Quell's own MCP server.
+        Mcp "mcp",
+        /// Another agent that speaks A2A.
+        A2a "a2a",
         Daemon "daemon",
         /// A program that embeds the engine.
         Embedded "embedded",

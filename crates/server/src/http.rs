@@ -37,9 +37,10 @@ use axum::{Json, Router};
 
 use crate::state::ServerState;
 pub(crate) use auth::{ApiCall, check_origin, is_unix_peer, login_cookie, peer_ip, request_origin};
+pub(crate) use extractors::JsonBody;
 pub(crate) use forward::{ANSWER_TIMEOUT, ForwardedHead, ForwardedService, REPEATS};
 pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
-pub(crate) use problem::{ProblemResponse, problem_response};
+pub(crate) use problem::{ProblemFacts, ProblemResponse, problem_response};
 pub(crate) use stop::{is_stop_route, stop_request};
 
 /// The answer of a route that always has the same status.

@@ -3,10 +3,12 @@
 mod access_rules;
 mod auth_failures;
 mod budget;
+mod client_run;
 mod cluster_routes;
 mod gzip_cache;
 mod host_name;
 pub mod http;
+mod openai;
 mod request_limits;
 mod router;
 pub mod serve;

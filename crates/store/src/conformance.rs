@@ -126,12 +126,14 @@ macro_rules! conformance_tests {
                 a_receipt_is_as_old_as_the_deletion_of_its_session,
                 lists_show_what_is_a_principals_or_shared;
             retention:
+                old_runs_of_an_agent_go_and_their_session_stays,
                 the_oldest_use_comes_first_and_what_has_open_runs_not_at_all,
                 a_session_goes_whole_with_its_entry_unless_it_was_used_meanwhile;
             runs:
                 two_hundred_callers_at_once_each_get_their_own_answer,
                 a_repeat_answers_the_first_run_and_changes_nothing,
                 a_run_only_moves_forward,
+                a_run_that_is_stored_at_its_end_is_stored_once_with_its_turn,
                 a_turn_recorded_after_the_end_leaves_the_receipt_alone,
                 a_steered_run_says_where_its_text_went_and_is_not_open,
                 an_unknown_run_is_named,

@@ -85,6 +85,10 @@ pub trait RunStore: Send + Sync {
     /// receipt of a run whose session was deleted counts as a run.
     fn accept(&self, row: RunRow) -> StoreFuture<'_, AcceptRunOutcome>;
 
+    /// Inserts a run that was not stored while it worked, with its turn, unless it is stored already. Creates its session
+    /// or records its use. Any node of a cluster may do so, whoever has the session.
+    fn insert_with_turn(&self, row: RunRow, turn: String) -> StoreFuture<'_, ()>;
+
     /// Records that an accepted run has started. Changes nothing if the run is in a later state.
     fn record_start(&self, id: RunId, view: String) -> StoreFuture<'_, ()>;
 
@@ -121,6 +125,10 @@ pub trait RunStore: Send + Sync {
     /// Deletes at most `limit` receipts of deleted sessions, oldest first. Returns the number of deleted receipts. Not
     /// synced.
     fn delete_oldest_receipts(&self, limit: u32) -> StoreFuture<'_, usize>;
+
+    /// Deletes the ended runs of an agent that were accepted before this time, RFC 3339, with their turns; their sessions
+    /// stay. Not synced.
+    fn delete_runs_of_agent_before(&self, agent: AgentId, before: String) -> StoreFuture<'_, ()>;
 
     /// Sets or lifts the hold on new runs.
     fn set_hold(&self, hold: &Hold) -> StoreFuture<'_, ()>;

@@ -88,7 +88,7 @@ const MAX_SHOWN_ARGUMENT_BYTES: usize = 2 * 1024;
 /// Invalid arguments are stored under this key, so that the history stays valid.
 const INVALID_ARGUMENTS_KEY: &str = "invalid_json";
 
-fn parse_raw_call(raw: RawCall) -> ToolCall {
+pub(super) fn parse_raw_call(raw: RawCall) -> ToolCall {
     let text = if raw.arguments.trim().is_empty() { "{}" } else { raw.arguments.as_str() };
     let parsed = (!exceeds_value_count(text.as_bytes(), MAX_ARGUMENT_VALUES)).then(|| serde_json::from_str(text));
     let arguments = match parsed {

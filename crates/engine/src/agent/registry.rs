@@ -10,7 +10,7 @@ mod reload;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::agent_tree::{AgentTree, AgentTreeError};
 use quell_protocol::AgentId;
@@ -21,8 +21,17 @@ pub use factory::{AgentConfigError, AgentFactory, expand_home};
 use quell_kernel::ToolSpec;
 pub use reload::{AgentReloadChanges, AgentReloadPlan, StaleReloadPlan};
 
-/// The id that no agent can have: `/api/agents/tree` is the tree of all.
-pub const RESERVED: &str = "tree";
+/// The ids that no agent can have: `/api/agents/tree` is the tree of all, and plain model calls run as
+/// [`MODEL_CALLS`].
+pub const RESERVED: [&str; 2] = ["tree", MODEL_CALLS_ID];
+
+const MODEL_CALLS_ID: &str = "model-calls";
+
+/// Stands as the agent of plain model calls. There is no such agent.
+pub static MODEL_CALLS: LazyLock<AgentId> = LazyLock::new(|| {
+    let Ok(id) = AgentId::parse(MODEL_CALLS_ID) else { unreachable!("a valid agent id") };
+    id
+});
 
 /// All agents by id, as they were at one moment.
 pub type AgentSnapshot = BTreeMap<AgentId, Arc<Agent>>;

@@ -213,7 +213,7 @@ impl AgentLoop<'_> {
     }
 
     /// The tool that a call names, if the agent may use it.
-    fn find_tool<'r>(&'r self, call: &'r ToolCall) -> Option<Box<dyn Tool + 'r>> {
+    pub(super) fn find_tool<'r>(&'r self, call: &'r ToolCall) -> Option<Box<dyn Tool + 'r>> {
         let name = call.tool.as_str();
         if let Some(tool) = self.mcp_client.find_tool(name) {
             return Some(Box::new(mcp::McpTool { tool, run: self, call }));
@@ -239,6 +239,11 @@ impl AgentLoop<'_> {
         let mut tools: Vec<ToolSpec> = self.own_tools().cloned().collect();
         // waits: for servers that start, raced in `offered_tools`.
         tools.extend(self.mcp_client.offered_tools(self.scope).await?);
+        if let Some(client) = self.client {
+            let is_new = |tool: &&ToolSpec| !tools.iter().any(|own| own.name == tool.name);
+            let of_client: Vec<ToolSpec> = client.answer.tools.iter().filter(is_new).cloned().collect();
+            tools.extend(of_client);
+        }
         Ok(tools)
     }
 }

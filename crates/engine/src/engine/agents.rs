@@ -31,11 +31,9 @@ pub enum AgentRemoval {
 /// stopped runs.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentChangeError {
-    /// The id is a path segment of the API.
-    #[error(
-        "{RESERVED:?} cannot be the id of an agent, because /api/agents/{RESERVED} is the tree of all; choose another"
-    )]
-    Reserved,
+    /// The id has a meaning of its own in the API.
+    #[error("no agent can have the id {0:?}, which has a meaning of its own; choose another")]
+    Reserved(AgentId),
     /// The configuration is invalid, or the agent cannot be built from it.
     #[error(transparent)]
     InvalidAgent(#[from] AgentConfigError),
@@ -55,7 +53,7 @@ pub enum AgentChangeError {
 impl AgentChangeError {
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Reserved | Self::InvalidAgent(_) | Self::CannotAdd(AddAgentError::InvalidParent(..)) => {
+            Self::Reserved(_) | Self::InvalidAgent(_) | Self::CannotAdd(AddAgentError::InvalidParent(..)) => {
                 ErrorCode::InvalidRequest
             }
             Self::CannotAdd(AddAgentError::IdTaken(_) | AddAgentError::Unbuildable(_)) => ErrorCode::Conflict,
@@ -79,8 +77,8 @@ impl Engine {
     /// # Cancel safety
     /// Safe: once its id is reserved, the creation goes on in a task of the engine.
     pub async fn create_agent(&self, caller: &Caller, request: NewAgent) -> Result<AgentRow, AgentChangeError> {
-        if request.id.as_str() == RESERVED {
-            return Err(AgentChangeError::Reserved);
+        if RESERVED.contains(&request.id.as_str()) {
+            return Err(AgentChangeError::Reserved(request.id));
         }
         let config =
             parse_agent_config(&request).map_err(|problem| AgentConfigError { agent: request.id.clone(), problem })?;
@@ -298,7 +296,7 @@ impl Engine {
         }
     }
 
-    fn agent_registry(&self) -> &AgentRegistry {
+    pub(super) fn agent_registry(&self) -> &AgentRegistry {
         &self.inner().services.agents
     }
 }

@@ -11,9 +11,11 @@ use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey, StopReason};
 use quell_store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState, StoredSchedule};
 use sha2::{Digest, Sha256};
 
+use super::client_runs::MODEL_CALL_SESSIONS;
 use super::{Caller, Engine, StopResult};
 use crate::channel_origin::ChannelOrigin;
 use crate::live_run::{Acceptance, LiveRun, RunRequest, RunWork};
+use crate::session::SessionClaim;
 
 /// The largest message. It is more than any model reads, and each message is held several times in memory during its
 /// run.
@@ -67,6 +69,8 @@ pub enum SubmitError {
     UnknownAgent(AgentId),
     #[error("the session {0:?} is private; its owner can share it with `quell sessions share`")]
     PrivateSession(SessionKey),
+    #[error("the session {0:?} lists plain model calls and takes no messages; choose another key")]
+    ReservedSession(SessionKey),
     /// The idempotency key was used for another message.
     #[error("the idempotency key {0:?} was used before for another message; take a new one")]
     Conflict(RunId),
@@ -93,7 +97,9 @@ impl SubmitError {
             Self::Refused(AdmissionError::QueueFull { .. }) => ErrorCode::QueueFull,
             Self::Refused(AdmissionError::SpendLimit { .. }) => ErrorCode::SpendLimit,
             // Transports request no sub-runs; a run that does gets the text.
-            Self::Refused(AdmissionError::SubRun(_)) | Self::Empty => ErrorCode::InvalidRequest,
+            Self::Refused(AdmissionError::SubRun(_)) | Self::Empty | Self::ReservedSession(_) => {
+                ErrorCode::InvalidRequest
+            }
             Self::TooLong(_) => ErrorCode::BodyTooLarge,
             Self::UnknownAgent(_) | Self::Refused(AdmissionError::NoAgent { .. }) => ErrorCode::AgentNotFound,
             Self::PrivateSession(_) => ErrorCode::Forbidden,
@@ -135,11 +141,24 @@ impl Engine {
         submission: Submission,
         firing_of: Option<StoredSchedule>,
     ) -> Result<SubmitOutcome, SubmitError> {
+        self.submit_live_run(caller, submission, firing_of).await.map(|(_, outcome)| outcome)
+    }
+
+    /// As [`Engine::submit`], with the run, which is a new one unless the outcome says otherwise.
+    pub(super) async fn submit_live_run(
+        &self,
+        caller: &Caller,
+        submission: Submission,
+        firing_of: Option<StoredSchedule>,
+    ) -> Result<(Arc<LiveRun>, SubmitOutcome), SubmitError> {
         if submission.text.trim().is_empty() {
             return Err(SubmitError::Empty);
         }
         if submission.text.len() > MAX_MESSAGE_BYTES {
             return Err(SubmitError::TooLong(submission.text.len()));
+        }
+        if submission.session.as_str().starts_with(MODEL_CALL_SESSIONS) {
+            return Err(SubmitError::ReservedSession(submission.session));
         }
         self.refresh_owner(&submission.session).await?;
         let Ok(claim) = self.claim_session(caller, &submission.session) else {
@@ -147,25 +166,36 @@ impl Engine {
         };
         let agent = self.resolve_agent(&submission).await?;
         let live_run = self.new_live_run(caller, &submission, agent);
+        let outcome = self.accept_live_run(&live_run, claim, firing_of, submission.idempotency_key.is_some()).await?;
+        Ok((live_run, outcome))
+    }
+
+    async fn accept_live_run(
+        &self,
+        live_run: &Arc<LiveRun>,
+        claim: SessionClaim,
+        firing_of: Option<StoredSchedule>,
+        may_be_repeat: bool,
+    ) -> Result<SubmitOutcome, SubmitError> {
         if let Err(not_ready) = self.check_ready() {
-            return self.duplicate_of_stored_or(&live_run, not_ready).await;
+            return self.duplicate_of_stored_or(live_run, not_ready).await;
         }
-        let admission = match self.inner().runs.accept(&live_run) {
+        let admission = match self.inner().runs.accept(live_run) {
             Ok(AcceptOutcome::New(admission)) => admission,
-            Ok(AcceptOutcome::Known) => return self.duplicate_of_live(&live_run).await,
-            Err(refusal) if submission.idempotency_key.is_some() => {
-                return self.duplicate_of_stored_or(&live_run, refusal.into()).await;
+            Ok(AcceptOutcome::Known) => return self.duplicate_of_live(live_run).await,
+            Err(refusal) if may_be_repeat => {
+                return self.duplicate_of_stored_or(live_run, refusal.into()).await;
             }
             Err(refusal) => return Err(refusal.into()),
         };
         let sessions = &self.inner().sessions;
         let accepted = match firing_of {
-            None => sessions.commit_acceptance(&live_run, claim).await,
-            Some(schedule) => sessions.commit_firing(&live_run, claim, schedule).await,
+            None => sessions.commit_acceptance(live_run, claim).await,
+            Some(schedule) => sessions.commit_firing(live_run, claim, schedule).await,
         };
         match accepted {
             Ok(AcceptRunOutcome::New) => {}
-            Ok(AcceptRunOutcome::Existing(row)) => return duplicate_of_stored(&live_run, &row),
+            Ok(AcceptRunOutcome::Existing(row)) => return duplicate_of_stored(live_run, &row),
             Ok(AcceptRunOutcome::NotDue) => return Err(SubmitError::NotDue),
             Err(StoreError::Closed) => return Err(SubmitError::Closed),
             Err(error) => return Err(error.into()),
@@ -177,7 +207,7 @@ impl Engine {
                 state: "steered".to_owned(),
                 message_id: Some(live_run.run.id.clone()),
             },
-            Admission::Queue | Admission::Interrupt => build_send_answer(&live_run),
+            Admission::Queue | Admission::Interrupt => build_send_answer(live_run),
         }))
     }
 
@@ -296,7 +326,7 @@ fn compute_fingerprint(caller: &Caller, submission: &Submission) -> String {
             }
         }
         // Nobody repeats them: they get a new id each time.
-        RunWork::Compact | RunWork::AddMessage(_) => {}
+        RunWork::AnswerClient(_) | RunWork::ModelCall(..) | RunWork::Compact | RunWork::AddMessage(_) => {}
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -135,11 +135,27 @@ pub struct Follower {
     live_run: Arc<LiveRun>,
     last_seen_seq: u64,
     is_finished: bool,
+    snapshot_text: SnapshotText,
+}
+
+/// What the text of a snapshot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SnapshotText {
+    /// That of the current step.
+    Step,
+    /// All that models have written in this run.
+    WholeAnswer,
 }
 
 impl Follower {
     pub(super) fn new(live_run: Arc<LiveRun>, last_seen_seq: u64) -> Self {
-        Self { live_run, last_seen_seq, is_finished: false }
+        Self { live_run, last_seen_seq, is_finished: false, snapshot_text: SnapshotText::Step }
+    }
+
+    /// Makes the text of a snapshot all that models have written in this run, for a reader that must not lose any.
+    #[must_use]
+    pub fn with_whole_answer(self) -> Self {
+        Self { snapshot_text: SnapshotText::WholeAnswer, ..self }
     }
 
     /// The next event. `None` after the terminal event, and also if the run ended without one because another run took
@@ -195,9 +211,14 @@ impl Follower {
     /// over.
     fn build_snapshot(&self, state: &super::LiveRunState) -> RunEvent {
         let oldest = state.events.ring.front().map_or(state.events.last_seq, |event| event.seq);
-        let (text, thinking) = match &state.draft {
-            Some(draft) => (draft.partial_text().to_owned(), draft.partial_thinking().to_owned()),
-            None => (state.shown_output().unwrap_or_default(), String::new()),
+        let known = self.live_run.known_messages();
+        let (text, thinking) = match (&state.draft, self.snapshot_text) {
+            (Some(draft), SnapshotText::WholeAnswer) => (draft.text_after(known), draft.partial_thinking().to_owned()),
+            (None, SnapshotText::WholeAnswer) => {
+                (state.sealed_turn.as_ref().map(|turn| turn.text_after(known)).unwrap_or_default(), String::new())
+            }
+            (Some(draft), SnapshotText::Step) => (draft.partial_text().to_owned(), draft.partial_thinking().to_owned()),
+            (None, SnapshotText::Step) => (state.shown_output().unwrap_or_default(), String::new()),
         };
         let calls = match (&state.draft, &state.sealed_turn) {
             (Some(draft), _) => snapshot_calls(draft.results()),

@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::attachment::MessageFile;
+use quell_kernel::client_request::AnswerOptions;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::permissions::RunPermissions;
+use quell_kernel::turn::{AnsweredCall, ModelMessage, Turn};
+use quell_llm::ModelHandle;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, Surface};
 use quell_scope::PointProbe;
@@ -29,10 +32,56 @@ pub struct RunDefaults {
 pub enum RunWork {
     /// Answers its message, which may come with files.
     Answer { files: Arc<[MessageFile]> },
+    /// Answers the conversation that a client brought along, in the name of its agent.
+    AnswerClient(Arc<ClientWork>),
+    /// Calls a model once with the conversation that a client brought along. No agent and no session take part, and it
+    /// is stored at its end.
+    ModelCall(ModelHandle, Arc<ClientWork>),
     /// Summarises the conversation before it.
     Compact,
     /// Adds this message to the conversation, in the assistant's name. No model is called.
     AddMessage(String),
+}
+
+/// What a client of a model API asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientWork {
+    /// Texts of the client's system and developer; they follow the prompt of an agent.
+    pub instructions: String,
+    pub history: ClientHistory,
+    /// The last message of the user as models read it, with its pictures.
+    pub text: String,
+    /// What models have answered to it so far.
+    pub continuation: Vec<ModelMessage<AnsweredCall>>,
+    pub answer: AnswerOptions,
+}
+
+/// What was said before the last message of the user.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ClientHistory {
+    OfRequest(Vec<Arc<Turn>>),
+    OfSession,
+}
+
+impl ClientWork {
+    /// True if the client carries out calls of this tool.
+    pub fn has_tool(&self, name: &str) -> bool {
+        self.answer.tools.iter().any(|tool| tool.name == name)
+    }
+}
+
+impl RunWork {
+    /// True for a plain model call: it has no session and no journal, and one write stores it at its end.
+    pub fn is_model_call(&self) -> bool {
+        matches!(self, Self::ModelCall(..))
+    }
+
+    pub fn client(&self) -> Option<&ClientWork> {
+        match self {
+            Self::AnswerClient(client) | Self::ModelCall(_, client) => Some(client),
+            Self::Answer { .. } | Self::Compact | Self::AddMessage(_) => None,
+        }
+    }
 }
 
 impl Default for RunWork {

@@ -6,15 +6,17 @@ use std::time::Duration;
 use quell_kernel::Moment;
 use quell_kernel::journal::JournalLine;
 use quell_kernel::registry::NewRun;
-use quell_kernel::turn::{AssistantMessage, CallResult, Compaction, ToolCall, TurnDraft};
+use quell_kernel::turn::{
+    AnsweredCall, AssistantMessage, CallResult, Compaction, ModelMessage, RETURNED_TO_CLIENT, ToolCall, TurnDraft,
+};
 use quell_llm::ModelHandle;
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
-use quell_protocol::{CallId, EventKind, ToolOutputStream, Usage};
+use quell_protocol::{CallEnd, CallId, EventKind, ToolOutputStream, Usage};
 use quell_scope::Cancelled;
 use quell_scope::clock::Clock;
 
 use super::events::{tool_ended_event, truncate_output, whole_micros};
-use super::{LiveRun, LiveRunState, ProviderChange};
+use super::{ClientAnswer, LiveRun, LiveRunState, ProviderChange};
 use crate::journal::JournalWriteError;
 
 /// The draft is sealed: nothing more can be written.
@@ -153,6 +155,38 @@ impl RunWriter {
         Ok(draft.finish_message(message))
     }
 
+    /// Adds what models have answered so far to the message of a client, with the results that the client brought.
+    ///
+    /// # Errors
+    /// [`TurnSealed`] once the draft is sealed.
+    pub fn add_continuation(&self, continuation: &[ModelMessage<AnsweredCall>]) -> Result<(), TurnSealed> {
+        for message in continuation {
+            let results: Vec<CallResult> = message.calls().map(|call| call.result.clone()).collect();
+            let message = message.clone().map_calls(|answered| answered.call);
+            let mut state = self.0.lock_state();
+            let draft = state.draft.as_mut().ok_or(TurnSealed)?;
+            self.0.journal.write_line(JournalLine::Message { message: message.clone() });
+            let calls = draft.finish_message(message);
+            for (call, result) in calls.into_iter().zip(results) {
+                self.0.apply_and_journal(&mut state, JournalLine::Finished { call: call.id, result });
+            }
+        }
+        Ok(())
+    }
+
+    /// Records how the answer to a client ended. Its calls are answered in the draft: the client carries them out.
+    ///
+    /// # Errors
+    /// [`TurnSealed`] once the stream is closed.
+    pub fn record_client_answer(&self, answer: ClientAnswer) -> Result<(), TurnSealed> {
+        self.report_waiting_calls(&answer.calls)?;
+        for call in &answer.calls {
+            self.finish_call(&call.id, CallResult::new(CallEnd::NotStarted, RETURNED_TO_CLIENT), Duration::ZERO)?;
+        }
+        self.0.lock_state().client_answer = Some(answer);
+        Ok(())
+    }
+
     /// Records that a summary replaces old turns from now on.
     pub fn record_compaction(&self, compaction: Compaction, turns: usize) -> Result<(), TurnSealed> {
         self.write_if_open(|live_run, state| {
@@ -239,6 +273,7 @@ impl RunWriter {
         let event = tool_ended_event(call.clone(), &result);
         self.0.apply_and_journal(&mut state, JournalLine::Finished { call: call.clone(), result });
         state.running_calls.remove(call);
+        state.waiting_calls.remove(call);
         self.0.emit_event(&mut state, event);
         Ok(())
     }

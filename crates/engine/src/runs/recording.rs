@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::RunStateInput;
-use quell_store::{SealedTurn, StoreError};
+use quell_store::{RunRow, SealedTurn, StoreError, StoredRunState};
 use tokio::time::Instant;
 
 use super::{RunTable, debts_of};
@@ -68,8 +68,13 @@ impl RunTable {
     async fn append_turn(&self, live_run: &LiveRun) -> Result<(), StoreError> {
         let Some(turn) = live_run.sealed_turn() else { return Ok(()) };
         let (session, run) = (live_run.run.session.clone(), live_run.run.id.clone());
-        let sealed = SealedTurn { session, run, turn: turn.to_stored(), view: serialize_view(live_run) };
-        self.store().history().append_turn(sealed).await?;
+        if live_run.work.is_model_call() {
+            let row = build_run_row(live_run, StoredRunState::Started);
+            self.store().runs().insert_with_turn(row, turn.to_stored()).await?;
+        } else {
+            let sealed = SealedTurn { session, run, turn: turn.to_stored(), view: serialize_view(live_run) };
+            self.store().history().append_turn(sealed).await?;
+        }
         live_run.mark_recorded();
         let mut state = self.lock();
         state.unrecorded.retain(|other| other.id() != live_run.id());
@@ -128,6 +133,20 @@ pub(super) async fn store_steered_message(runs: RunTable, live_run: Arc<LiveRun>
         tracing::error!(run = %live_run.id(), %error, "a steered message could not be stored");
     }
     runs.forget_steered_message(live_run.id());
+}
+
+/// The row of a run in the database.
+pub fn build_run_row(live_run: &LiveRun, state: StoredRunState) -> RunRow {
+    RunRow {
+        id: live_run.run.id.clone(),
+        session: live_run.run.session.clone(),
+        agent: live_run.run.agent.clone(),
+        principal: live_run.run.principal.clone(),
+        fingerprint: live_run.fingerprint.clone(),
+        state,
+        accepted_at: live_run.view().accepted_at,
+        view: serialize_view(live_run),
+    }
 }
 
 /// A run's view as the database stores it.

@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::{ModelMessage, Turn};
 use quell_kernel::{Moment, RunStateInput, StopLevel};
+use quell_llm::ModelHandle;
 use quell_mcp::SessionEndpoint;
 use quell_process::CommandNetwork;
 use quell_protocol::StopReason;
@@ -18,9 +19,9 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::channel_delivery::AnswerDelivery;
 use super::{RunTable, channel_delivery};
-use crate::agent::{Agent, AgentLoop, ImageCache, RunControl};
+use crate::agent::{Agent, AgentLoop, ImageCache, RunControl, call_model_for_client};
 use crate::channel_origin::ChannelOrigin;
-use crate::live_run::{LiveRun, RunProgress, RunWork};
+use crate::live_run::{BillingInfo, ClientHistory, ClientWork, LiveRun, RunProgress, RunWork};
 
 /// The permit of a run to be in flight.
 #[derive(Debug)]
@@ -69,40 +70,59 @@ impl RunTable {
     {
         let release = async {
             let mut permit = permit;
-            // Force drops the work at any point: the resources that it holds end by themselves, and the scope waits for
-            // them.
-            let outcome = tokio::select! {
-                biased;
-                () = live_run.scope.forced() => Ok(Err(Cancelled)),
-                worked = AssertUnwindSafe(self.work(live_run, control, inputs, &mut permit)).catch_unwind() => worked,
-            };
+            let outcome = work_until_forced(live_run, self.work(live_run, control, inputs, &mut permit)).await;
             if let Some(run_permit) = permit {
                 run_permit.release();
             }
-            // Tasks of their own close the resources that the cancel dropped. They go before the book-keeping: when a
-            // thousand runs are stopped at once, the last socket does not wait for 999 receipts.
-            tokio::task::yield_now().await;
-            self.apply_input(live_run.id(), RunStateInput::WorkReturned(outcome_of_work(live_run, outcome)));
-            let _released = live_run.scope.close().await;
-            self.apply_input(live_run.id(), RunStateInput::Released);
+            self.release_run(live_run, outcome).await;
         };
-        let record = async {
-            live_run.wait_for_sealed_turn().await;
-            if let Err(error) = self.record_turn(live_run).await {
-                tracing::error!(run = %live_run.id(), %error, "turn could not be recorded; it is tried again");
-                self.apply_input(live_run.id(), RunStateInput::RecordFailed);
-            }
-        };
+        let record = self.record_when_sealed(live_run);
         // Requested first: the database writer keeps the order of requests.
         let start = self.store_run_start(live_run);
         // Started before anything that could end this run, so that a reset of its session deletes this note, too. A
         // chat message is saved later, after its hooks have changed it.
         let save = async {
-            if live_run.channel_origin.is_none() && matches!(live_run.work, RunWork::Answer { .. }) {
+            let is_message = matches!(live_run.work, RunWork::Answer { .. } | RunWork::AnswerClient(_));
+            if live_run.channel_origin.is_none() && is_message {
                 self.save_message_note(live_run).await;
             }
         };
         futures_util::join!(start, save, release, record);
+    }
+
+    /// Drives a started plain model call to its end, as [`RunTable::run_to_completion`] does. It needs no permit and no
+    /// session.
+    ///
+    /// # Cancel safety
+    /// Must not be dropped: it is spawned on the engine's task tracker.
+    pub async fn call_to_completion(&self, live_run: &Arc<LiveRun>, model: &ModelHandle, client: &ClientWork) {
+        let release = async {
+            let billing = BillingInfo { provider: model.provider_name().to_owned(), price: None };
+            let _ = live_run.billing_info.set(billing);
+            let set_phase = |phase| self.set_phase(live_run, phase);
+            let work = call_model_for_client(live_run, model, client, &set_phase);
+            let outcome = work_until_forced(live_run, work).await;
+            self.release_run(live_run, outcome).await;
+        };
+        futures_util::join!(release, self.record_when_sealed(live_run));
+    }
+
+    /// Reports the outcome of the work and closes the scope.
+    async fn release_run(&self, live_run: &LiveRun, outcome: thread::Result<Result<WorkOutcome, Cancelled>>) {
+        // Tasks of their own close the resources that the cancel dropped. They go before the book-keeping: when a
+        // thousand runs are stopped at once, the last socket does not wait for 999 receipts.
+        tokio::task::yield_now().await;
+        self.apply_input(live_run.id(), RunStateInput::WorkReturned(outcome_of_work(live_run, outcome)));
+        let _released = live_run.scope.close().await;
+        self.apply_input(live_run.id(), RunStateInput::Released);
+    }
+
+    async fn record_when_sealed(&self, live_run: &Arc<LiveRun>) {
+        live_run.wait_for_sealed_turn().await;
+        if let Err(error) = self.record_turn(live_run).await {
+            tracing::error!(run = %live_run.id(), %error, "turn could not be recorded; it is tried again");
+            self.apply_input(live_run.id(), RunStateInput::RecordFailed);
+        }
     }
 
     /// The work of a run, from its session to the delivered answer and the start of its consolidation.
@@ -129,6 +149,9 @@ impl RunTable {
             live_run.writer().finish_message(ModelMessage::new(Vec::new(), text.clone(), Vec::new()))?;
             return Ok(WorkOutcome::Completed);
         }
+        if let RunWork::AnswerClient(client) = &live_run.work {
+            live_run.writer().add_continuation(&client.continuation)?;
+        }
         // Before anything that may take long: a stop there leaves the files with their message.
         // waits: raced in `save_message_files`.
         self.save_message_files(live_run, &live_run.writer(), &agent.workdir).await?;
@@ -146,6 +169,11 @@ impl RunTable {
             None => None,
         };
         let channel_message = channel_message.as_ref().map(|(origin, words)| (*origin, words.as_str()));
+        let client = live_run.work.client();
+        let history = match client.map(|client| &client.history) {
+            Some(ClientHistory::OfRequest(turns)) => turns.clone(),
+            Some(ClientHistory::OfSession) | None => history,
+        };
         let history = channel_delivery::trim_history(history, channel_origin);
         let (services, session) = (self.services(), &live_run.run.session);
         let server_sandbox = services.mcp.starts_programs().then(|| services.sandbox(&agent, session));
@@ -167,6 +195,7 @@ impl RunTable {
                 .and_then(|origin| origin.options().max_steps)
                 .map_or(services.limits.max_steps, |steps| steps.min(services.limits.max_steps)),
             image_cache: ImageCache::default(),
+            client,
             mcp_client: services.mcp.client_for_run(client_options),
             scope: &live_run.scope,
             writer: live_run.writer(),
@@ -174,7 +203,7 @@ impl RunTable {
         };
         let outcome = match &live_run.work {
             RunWork::Compact => return agent_loop.compact_on_request().await,
-            RunWork::Answer { .. } | RunWork::AddMessage(_) => agent_loop.run().await?,
+            _ => agent_loop.run().await?,
         };
         if outcome != WorkOutcome::Completed {
             return Ok(outcome);
@@ -206,6 +235,19 @@ impl RunTable {
         let conversation = live_run.channel_origin.as_ref().map(|origin| self.channel_context(origin, agent, history));
         let notes = self.services().memory.recall_for_run(&live_run.scope, &live_run.run, channel_message).await?;
         Ok([conversation, notes].into_iter().flatten().reduce(|context, notes| format!("{context}\n\n{notes}")))
+    }
+}
+
+/// Runs the work to its end. Force drops it at any point: the resources that it holds end by themselves, and the scope
+/// waits for them.
+async fn work_until_forced(
+    live_run: &LiveRun,
+    work: impl Future<Output = Result<WorkOutcome, Cancelled>>,
+) -> thread::Result<Result<WorkOutcome, Cancelled>> {
+    tokio::select! {
+        biased;
+        () = live_run.scope.forced() => Ok(Err(Cancelled)),
+        worked = AssertUnwindSafe(work).catch_unwind() => worked,
     }
 }
 

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use quell_store::{AcceptRunOutcome, RunRow, Store, StoreError, StoredRunState, StoredSchedule};
+use quell_store::{AcceptRunOutcome, Store, StoreError, StoredRunState, StoredSchedule};
 
 use super::{SessionClaim, Sessions};
 use crate::live_run::{EngineNotice, LiveRun, RunRequest};
-use crate::runs::{abort_at_deadline, serialize_view};
+use crate::runs::{abort_at_deadline, build_run_row};
 
 impl Sessions {
     #[must_use]
@@ -117,22 +117,9 @@ async fn accept(
     live_run: &LiveRun,
     firing_of: Option<StoredSchedule>,
 ) -> Result<AcceptRunOutcome, StoreError> {
-    let row = build_run_row(live_run);
+    let row = build_run_row(live_run, StoredRunState::Accepted);
     match firing_of {
         None => store.runs().accept(row).await,
         Some(schedule) => store.schedules().fire(schedule, row).await,
-    }
-}
-
-fn build_run_row(live_run: &LiveRun) -> RunRow {
-    RunRow {
-        id: live_run.run.id.clone(),
-        session: live_run.run.session.clone(),
-        agent: live_run.run.agent.clone(),
-        principal: live_run.run.principal.clone(),
-        fingerprint: live_run.fingerprint.clone(),
-        state: StoredRunState::Accepted,
-        accepted_at: live_run.view().accepted_at,
-        view: serialize_view(live_run),
     }
 }

@@ -120,10 +120,11 @@ pub(super) fn result_images<'a>(result: &CallResult, images: &'a ImageSet, hidde
             *hidden -= 1;
             return PromptPart::Text(HIDDEN_IMAGE_TEXT.to_owned());
         }
-        match images.0.get(source) {
-            Some(Ok(image)) => PromptPart::Image(image),
-            Some(Err(unavailable)) => PromptPart::Text(unavailable.placeholder().to_owned()),
-            None => PromptPart::Text(HIDDEN_IMAGE_TEXT.to_owned()),
+        match (images.0.get(source), ImageSource::parse(source)) {
+            (Some(Ok(image)), _) => PromptPart::Image(image),
+            (Some(Err(unavailable)), _) => PromptPart::Text(unavailable.placeholder().to_owned()),
+            (None, ImageSource::Url(url)) => PromptPart::Url(url.to_owned()),
+            (None, _) => PromptPart::Text(HIDDEN_IMAGE_TEXT.to_owned()),
         }
     };
     result.pictures.iter().map(part).collect()

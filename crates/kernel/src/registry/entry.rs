@@ -37,6 +37,8 @@ pub struct NewRun {
     pub parent: Option<RunId>,
     pub text: String,
     pub on_busy: OnBusy,
+    /// True for a plain model call: it waits for no other run of its session, and none waits for it.
+    pub bypasses_queue: bool,
     /// Scope of interruptions by this run, and of this run. The session if `None`.
     pub interruption_scope: Option<Arc<InterruptionScope>>,
     /// When the registry aborts it as a backstop; see `expiry`.

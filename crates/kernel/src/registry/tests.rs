@@ -65,6 +65,7 @@ fn new_run(id: &str, key: &str, on_busy: OnBusy) -> NewRun {
         parent: None,
         text: format!("text of {id}"),
         on_busy,
+        bypasses_queue: false,
         interruption_scope: None,
         expires_at: at(1_000_000),
     }

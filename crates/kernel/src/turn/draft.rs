@@ -285,6 +285,12 @@ impl TurnDraft {
         self.messages().next_back().map(ModelMessage::text)
     }
 
+    /// What the model has written after the first `known` messages, as it streamed.
+    pub fn text_after(&self, known: usize) -> String {
+        let complete = self.messages().skip(known).map(ModelMessage::own_text);
+        complete.chain([self.partial_text.clone()]).collect()
+    }
+
     /// Text of the last message, if that has no calls.
     pub fn answer(&self) -> Option<String> {
         self.messages().next_back().filter(|message| message.calls().next().is_none()).map(ModelMessage::text)

@@ -104,7 +104,7 @@ impl<C> ModelMessage<C> {
         })
     }
 
-    pub(super) fn calls_mut(&mut self) -> impl Iterator<Item = &mut C> {
+    pub(crate) fn calls_mut(&mut self) -> impl Iterator<Item = &mut C> {
         self.blocks.iter_mut().filter_map(|block| match block {
             MessageBlock::Call(call) => Some(call),
             MessageBlock::Thinking(_) | MessageBlock::Text { .. } => None,

@@ -108,8 +108,9 @@ fn agent_problems(config: &Config, report: &mut impl FnMut(&str, String)) {
         if let Some(unknown) = agent.delegates.iter().flatten().find(|other| !config.agents.contains_key(*other)) {
             report(&format!("agents.{id}.delegates"), format!("there is no [agents.{unknown}]"));
         }
-        if id.as_str() == RESERVED {
-            report(&format!("agents.{id}"), format!("{RESERVED:?} is a word of the routes; name the agent otherwise"));
+        if RESERVED.contains(&id.as_str()) {
+            let problem = format!("{id:?} has a meaning of its own; name the agent otherwise");
+            report(&format!("agents.{id}"), problem);
         }
     }
 }
@@ -144,6 +145,10 @@ fn section_problems(config: &Config) -> Vec<ConfigProblem> {
     found.extend(
         config.messages.first_problem().map(|(key, text)| ConfigProblem { key: format!("messages.{key}"), text }),
     );
+    if config.providers.contains_key("agent") {
+        let text = "clients of the standard APIs name agents as agent/ID; name the provider otherwise".to_owned();
+        found.push(ConfigProblem { key: "providers.agent".to_owned(), text });
+    }
     found.extend(config.routing.problems(&config.providers));
     found.extend(config.channels.iter().filter_map(|(name, channel)| channel_problem(config, name, channel)));
     found

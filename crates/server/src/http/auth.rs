@@ -98,6 +98,12 @@ impl ApiCall {
         self.server.engine()
     }
 
+    /// The same call on the surface of a model API.
+    pub(crate) fn on_surface(mut self, surface: Surface) -> Self {
+        self.caller.surface = surface;
+        self
+    }
+
     /// Counts the request against the limit of its principal.
     pub(crate) fn count_request(&self) -> Result<(), ProblemResponse> {
         self.server.count_request(&self.caller.principal).map_err(|wait| {

@@ -21,7 +21,7 @@ const MAX_UNAUTHENTICATED_BODY: usize = 4 * 1024;
 
 /// A required body.
 #[derive(Debug)]
-pub(super) struct JsonBody<T>(pub(super) T);
+pub(crate) struct JsonBody<T>(pub(crate) T);
 
 /// A required body of a caller that has no token yet, such as a sign-in.
 #[derive(Debug)]

@@ -14,9 +14,27 @@ pub(crate) struct ProblemResponse {
     problem: Box<Problem>,
     /// Seconds after which a retry makes sense.
     retry_after: Option<u64>,
+    /// The field of the request that is wrong, where it is known.
+    field: Option<String>,
+}
+
+/// The problem of an error response, in its extensions: model APIs have their own form for it.
+#[derive(Debug, Clone)]
+pub(crate) struct ProblemFacts {
+    pub(crate) problem: Box<Problem>,
+    pub(crate) field: Option<String>,
 }
 
 impl ProblemResponse {
+    /// Names the field of the request that is wrong.
+    pub(crate) fn field(self, field: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..self }
+    }
+
+    pub(crate) fn facts(&self) -> ProblemFacts {
+        ProblemFacts { problem: self.problem.clone(), field: self.field.clone() }
+    }
+
     /// Sets the `Retry-After` header, in seconds.
     pub(crate) fn retry_after(self, seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..self }
@@ -25,7 +43,7 @@ impl ProblemResponse {
 
 /// Creates an error response; `detail` says what happened and what to do.
 pub(crate) fn problem_response(code: ErrorCode, detail: impl Into<String>) -> ProblemResponse {
-    ProblemResponse { problem: Box::new(Problem::new(code, detail)), retry_after: None }
+    ProblemResponse { problem: Box::new(Problem::new(code, detail)), retry_after: None, field: None }
 }
 
 impl IntoResponse for ProblemResponse {
@@ -36,6 +54,8 @@ impl IntoResponse for ProblemResponse {
         if self.problem.code == ErrorCode::Unauthorized.as_str() {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        let facts = self.facts();
+        response.extensions_mut().insert(facts);
         if let Some(detail) = self.problem.detail {
             response.extensions_mut().insert(ProblemDetail(detail.into()));
         }

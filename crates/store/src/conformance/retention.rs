@@ -40,6 +40,22 @@ pub(crate) async fn the_oldest_use_comes_first_and_what_has_open_runs_not_at_all
     assert_eq!(idle_keys(&second), ["d", "b"]);
 }
 
+pub(crate) async fn old_runs_of_an_agent_go_and_their_session_stays<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    for hour in [1, 2, 3] {
+        use_session_at(&store, "calls", hour).await;
+    }
+    let agent = accepted_row("x", "calls").agent;
+    let other = AgentId::parse("other").unwrap();
+    store.runs().delete_runs_of_agent_before(other, NOW.to_owned()).await.unwrap();
+    assert_eq!(turns(&store, "calls").await.len(), 3);
+    store.runs().delete_runs_of_agent_before(agent, "2026-11-20T03:00:00.000000Z".to_owned()).await.unwrap();
+    assert_eq!(turns(&store, "calls").await.len(), 1);
+    assert_eq!(store.sessions().find(session_key("calls")).await.unwrap().map(|session| session.turns), Some(1));
+    assert!(store.runs().find(run_id("calls-2")).await.unwrap().is_none());
+    assert!(store.runs().find(run_id("calls-3")).await.unwrap().is_some());
+}
+
 pub(crate) async fn a_session_goes_whole_with_its_entry_unless_it_was_used_meanwhile<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     use_session_at(&store, "a", 1).await;

@@ -44,6 +44,20 @@ pub(crate) async fn a_run_only_moves_forward<D: TestDatabase>() {
     assert_eq!(find_run(&store, "a").await.view, "amended");
 }
 
+pub(crate) async fn a_run_that_is_stored_at_its_end_is_stored_once_with_its_turn<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let row = RunRow { state: StoredRunState::Started, ..accepted_row("a", "calls") };
+    for _ in 0..2 {
+        store.runs().insert_with_turn(row.clone(), "turn of a".to_owned()).await.unwrap();
+    }
+    assert_eq!(turns(&store, "calls").await, ["turn of a"]);
+    let session = store.sessions().find(session_key("calls")).await.unwrap().expect("the session of the run");
+    assert_eq!(session.turns, 1);
+    assert_eq!(store.runs().list_open().await.unwrap().len(), 1, "its end is not stored yet");
+    store.runs().record_end(run_id("a"), "ended a".into(), no_spend()).await.unwrap();
+    assert_eq!(find_run(&store, "a").await.state, StoredRunState::Ended);
+}
+
 pub(crate) async fn a_turn_recorded_after_the_end_leaves_the_receipt_alone<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     accept_run(&store, "a", "s").await;

@@ -2,7 +2,7 @@
 
 use quell_kernel::daily_spend::{add_usage, subtract_usage};
 use quell_protocol::api::Hold;
-use quell_protocol::{Amendment, RunId, SessionKey, Usage};
+use quell_protocol::{AgentId, Amendment, RunId, SessionKey, Usage};
 
 use super::sessions::is_visible_to;
 use super::{Data, EntryItem, HistoryEntry, MemoryStore, RunEntry, newest_rows};
@@ -140,6 +140,16 @@ impl RunStore for MemoryStore {
         self.write(move |data| Ok(data.accept_run(row)))
     }
 
+    fn insert_with_turn(&self, row: RunRow, turn: String) -> StoreFuture<'_, ()> {
+        self.write(move |data| {
+            let (session, run, view) = (row.session.clone(), row.id.clone(), row.view.clone());
+            match data.accept_run(row) {
+                AcceptRunOutcome::New => data.append_turn(SealedTurn { session, run, turn, view }),
+                AcceptRunOutcome::Existing(_) | AcceptRunOutcome::NotDue => Ok(()),
+            }
+        })
+    }
+
     fn record_start(&self, id: RunId, view: String) -> StoreFuture<'_, ()> {
         self.write(move |data| {
             let entry = data.run_mut(&id)?;
@@ -230,6 +240,27 @@ impl RunStore for MemoryStore {
         self.write(move |data| {
             data.receipts.sort_by(|one, other| one.deleted_at.cmp(&other.deleted_at));
             Ok(data.receipts.drain(..data.receipts.len().min(limit as usize)).count())
+        })
+    }
+
+    fn delete_runs_of_agent_before(&self, agent: AgentId, before: String) -> StoreFuture<'_, ()> {
+        self.change(move |data| {
+            let is_old = |row: &RunRow| {
+                row.agent == agent && row.accepted_at < before && row.state == StoredRunState::Ended
+            };
+            let (old, kept) = std::mem::take(&mut data.runs).into_iter().partition(|entry| is_old(&entry.row));
+            let old: Vec<_> = old;
+            data.runs = kept;
+            let was_of_old = |item: &EntryItem| {
+                matches!(item, EntryItem::Turn { run, .. } if old.iter().any(|entry| entry.row.id == *run))
+            };
+            for entry in std::mem::take(&mut data.history) {
+                if !was_of_old(&entry.item) {
+                    data.history.push(entry);
+                } else if let Some(session) = data.session_mut(&entry.session) {
+                    session.session.turns = session.session.turns.saturating_sub(1);
+                }
+            }
         })
     }
 

@@ -24,6 +24,16 @@ impl RunStore for SqliteStore {
         self.write(move |db| insert_accepted_run(db, &row))
     }
 
+    fn insert_with_turn(&self, row: RunRow, turn: String) -> StoreFuture<'_, ()> {
+        self.write(move |db| {
+            if insert_run(db, &row)? > 0 {
+                sessions::record_use(db, &row.session, &row.agent, &row.principal, &row.accepted_at)?;
+                history::insert_turn(db, &row.session, &row.id, &turn, &row.view)?;
+            }
+            Ok(())
+        })
+    }
+
     fn record_start(&self, id: RunId, view: String) -> StoreFuture<'_, ()> {
         self.update_run(id, move |db, id| {
             let sql = "UPDATE runs SET state = 'started', view = ?2 WHERE id = ?1 AND state = 'accepted'";
@@ -90,6 +100,19 @@ impl RunStore for SqliteStore {
         self.write_relaxed(move |db| {
             let sql = "DELETE FROM receipts WHERE run IN (SELECT run FROM receipts ORDER BY deleted_at LIMIT ?1)";
             db.prepare_cached(sql)?.execute([limit])
+        })
+    }
+
+    fn delete_runs_of_agent_before(&self, agent: AgentId, before: String) -> StoreFuture<'_, ()> {
+        self.write_relaxed(move |db| {
+            let sql = "UPDATE sessions SET turns = turns - (
+                           SELECT count(*) FROM history JOIN runs ON runs.id = history.run
+                           WHERE runs.session = sessions.key AND runs.agent = ?1 AND runs.accepted_at < ?2
+                               AND runs.state = 'ended')
+                       WHERE key IN (SELECT session FROM runs WHERE agent = ?1 AND accepted_at < ?2)";
+            db.prepare_cached(sql)?.execute([agent.as_str(), &before])?;
+            let sql = "DELETE FROM runs WHERE agent = ?1 AND accepted_at < ?2 AND state = 'ended'";
+            db.prepare_cached(sql)?.execute([agent.as_str(), &before]).map(drop)
         })
     }
 

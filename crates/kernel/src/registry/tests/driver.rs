@@ -74,6 +74,7 @@ fn new_run() -> impl Strategy<Value = NewRun> {
             surface: Surface::Http,
             parent,
             on_busy,
+            bypasses_queue: false,
             interruption_scope: None,
             expires_at: at(ends),
         },

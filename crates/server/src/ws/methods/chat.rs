@@ -56,6 +56,7 @@ impl From<SubmitError> for RpcError {
             }
             SubmitError::Empty
             | SubmitError::TooLong(_)
+            | SubmitError::ReservedSession(_)
             | SubmitError::Refused(
                 AdmissionError::Busy | AdmissionError::QueueFull { .. } | AdmissionError::SubRun(_),
             ) => Self::invalid(text),

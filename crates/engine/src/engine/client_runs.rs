@@ -1,0 +1,196 @@
+//! Start runs for clients of model APIs: they bring a conversation, and wait for one answer.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use quell_kernel::client_request::{AnswerOptions, ClientConversation};
+use quell_kernel::image::without_image_data;
+use quell_llm::UnknownModel;
+use quell_protocol::api::OnBusy;
+use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey};
+
+use super::{Caller, Engine, StopTextMode, Submission, SubmitError};
+use crate::agent::MODEL_CALLS;
+use crate::live_run::{ClientHistory, ClientWork, LiveRun, RunRequest, RunWork};
+use crate::runs::abort_at_deadline;
+
+/// The prefix of a `model` that names an agent: `agent/ID`.
+pub const AGENT_PREFIX: &str = "agent/";
+
+/// A request of a client of a model API.
+#[derive(Debug, Clone)]
+pub struct ClientRun {
+    /// A new id. The caller chooses it, so that it can stop the run before it has started.
+    pub id: RunId,
+    /// `agent/ID` or `PROVIDER/MODEL`.
+    pub model: String,
+    pub conversation: ClientConversation,
+    pub answer: AnswerOptions,
+    /// The session that the conversation is bound to; its history counts then, and not that of the request. Without, the
+    /// run of an agent gets a session of its own.
+    pub session: Option<SessionKey>,
+}
+
+/// Why a client's request was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientRunError {
+    #[error(transparent)]
+    UnknownModel(#[from] UnknownModel),
+    #[error("a plain model call has no session; leave the session out, or name an agent as agent/ID")]
+    SessionOfModelCall,
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+}
+
+impl ClientRunError {
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::UnknownModel(_) => ErrorCode::ModelNotFound,
+            Self::SessionOfModelCall => ErrorCode::InvalidRequest,
+            Self::Submit(SubmitError::UnknownAgent(_)) => ErrorCode::ModelNotFound,
+            Self::Submit(error) => error.code(),
+        }
+    }
+}
+
+impl Engine {
+    /// Starts the run that answers a client. Its caller follows the run and stops it when the client is gone.
+    ///
+    /// # Errors
+    /// [`ClientRunError`]; nothing has started then.
+    ///
+    /// # Cancel safety
+    /// Safe if the run is stopped by its id when this is dropped: a stop that comes first ends the run.
+    pub async fn start_client_run(&self, caller: &Caller, request: ClientRun) -> Result<Arc<LiveRun>, ClientRunError> {
+        match request.model.strip_prefix(AGENT_PREFIX) {
+            Some(agent) => {
+                let agent = AgentId::parse(agent).map_err(|_| unknown_agent_name(&request.model))?;
+                // waits: for the database, as any message; a stop of the id ends the run once it is accepted.
+                Ok(self.submit_client_message(caller, agent, request).await?)
+            }
+            None if request.session.is_some() => Err(ClientRunError::SessionOfModelCall),
+            None => self.start_model_call(caller, request),
+        }
+    }
+
+    /// What a client may name as a model: each agent, and the models that agents use.
+    pub fn client_models(&self) -> Vec<String> {
+        let agents = self.agent_registry().snapshot();
+        let named = agents.keys().map(|id| format!("{AGENT_PREFIX}{id}"));
+        let used: BTreeSet<&str> = agents.values().flat_map(|agent| agent.config.model.names()).collect();
+        named.chain(used.into_iter().map(str::to_owned)).collect()
+    }
+
+    /// True for an agent, and for any model of a configured provider.
+    pub fn is_client_model(&self, name: &str) -> bool {
+        match name.strip_prefix(AGENT_PREFIX) {
+            Some(agent) => AgentId::parse(agent).is_ok_and(|id| self.agent_registry().get(&id).is_some()),
+            None => self.inner().models.resolve(name).is_ok(),
+        }
+    }
+
+    async fn submit_client_message(
+        &self,
+        caller: &Caller,
+        agent: AgentId,
+        request: ClientRun,
+    ) -> Result<Arc<LiveRun>, SubmitError> {
+        let ClientRun { id, conversation, answer, session, .. } = request;
+        let (key, work) = match session {
+            Some(key) => (key, bound_work(conversation, answer)),
+            None => (own_session_key(caller), free_work(conversation, answer)),
+        };
+        let submission = Submission {
+            session: key,
+            text: without_image_data(&work.text),
+            work: RunWork::AnswerClient(Arc::new(work)),
+            agent: Some(agent),
+            idempotency_key: Some(id),
+            on_busy: OnBusy::Queue,
+            timeout: None,
+            stop_text_mode: StopTextMode::Literal,
+            channel_origin: None,
+        };
+        self.submit_live_run(caller, submission, None).await.map(|(live_run, _)| live_run)
+    }
+
+    fn start_model_call(&self, caller: &Caller, request: ClientRun) -> Result<Arc<LiveRun>, ClientRunError> {
+        let model = self.inner().models.resolve(&request.model)?;
+        self.check_ready()?;
+        let work = free_work(request.conversation, request.answer);
+        let client = Arc::new(work);
+        let session = model_call_session(caller);
+        let claim = self.claim_session(caller, &session).map_err(|_| SubmitError::PrivateSession(session.clone()))?;
+        let live_run = self.inner().sessions.new_live_run(RunRequest {
+            id: Some(request.id),
+            session,
+            agent: MODEL_CALLS.clone(),
+            principal: caller.principal.clone(),
+            admin: caller.is_admin(),
+            surface: caller.surface,
+            parent: None,
+            text: without_image_data(&client.text),
+            work: RunWork::ModelCall(model.clone(), Arc::clone(&client)),
+            on_busy: OnBusy::Queue,
+            timeout: None,
+            fingerprint: String::new(),
+            channel_origin: None,
+            max_permissions: None,
+        });
+        let runs = &self.inner().runs;
+        runs.start_at_once(&live_run).map_err(SubmitError::from)?;
+        let (run, model_name) = (live_run.id(), model.name());
+        tracing::info!(%run, model = model_name, principal = %caller.principal, "model call started");
+        runs.spawn(abort_at_deadline(runs.clone(), Arc::clone(&live_run), live_run.deadline));
+        runs.spawn({
+            let (runs, live_run) = (runs.clone(), Arc::clone(&live_run));
+            async move {
+                runs.call_to_completion(&live_run, &model, &client).await;
+                // The session is in the database now, unless it was deleted or nothing could be written.
+                claim.confirm(runs.store()).await;
+            }
+        });
+        Ok(live_run)
+    }
+}
+
+/// The session that lists the plain model calls of a principal. It holds no conversation.
+fn model_call_session(caller: &Caller) -> SessionKey {
+    session_key(format!("{MODEL_CALL_SESSIONS}{}", caller.principal))
+}
+
+/// The beginning of the keys of sessions that list plain model calls.
+pub(super) const MODEL_CALL_SESSIONS: &str = "model-calls:";
+
+/// The session of one request to an agent.
+fn own_session_key(caller: &Caller) -> SessionKey {
+    session_key(format!("{}:{}", caller.surface.as_str(), uuid::Uuid::now_v7()))
+}
+
+fn session_key(text: String) -> SessionKey {
+    let Ok(key) = SessionKey::parse(text) else { unreachable!("a principal and a UUID make a valid key") };
+    key
+}
+
+fn unknown_agent_name(model: &str) -> UnknownModel {
+    UnknownModel { name: model.to_owned(), providers: Vec::new() }
+}
+
+fn free_work(conversation: ClientConversation, answer: AnswerOptions) -> ClientWork {
+    let ClientConversation { instructions, turns, text, continuation } = conversation;
+    ClientWork { instructions, history: ClientHistory::OfRequest(turns), text, continuation, answer }
+}
+
+/// The work in a session, which holds what was said before. Results of the client's tools follow there as a message,
+/// because the calls stand in a turn that is sealed.
+fn bound_work(conversation: ClientConversation, answer: AnswerOptions) -> ClientWork {
+    let ClientConversation { instructions, text, continuation, .. } = conversation;
+    let results = continuation.last().map(|message| {
+        let result = |call: &quell_kernel::turn::AnsweredCall| {
+            format!("[Result of the call {} of {}]\n{}", call.call.id, call.call.tool, call.result.output)
+        };
+        message.calls().map(result).collect::<Vec<_>>().join("\n\n")
+    });
+    let text = results.filter(|results| !results.is_empty()).unwrap_or(text);
+    ClientWork { instructions, history: ClientHistory::OfSession, text, continuation: Vec::new(), answer }
+}

@@ -1,0 +1,258 @@
+//! A run that answers a client of a model API: started, followed, and stopped when the client is gone.
+
+use std::time::Duration;
+
+use quell_engine::Engine;
+use quell_engine::access::{Caller, Credential, CredentialRefusal};
+use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
+use quell_kernel::StopLevel;
+use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
+use quell_kernel::registry::{StopRequest, StopScope};
+use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
+use uuid::Uuid;
+
+use crate::http::{ApiCall, ProblemResponse, problem_response};
+
+/// Pause after which a stream shows that it is alive.
+pub(crate) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The part of a request that every model API has in its own form.
+#[derive(Debug)]
+pub(crate) struct AnswerRequest {
+    /// `agent/ID` or `PROVIDER/MODEL`.
+    pub(crate) model: String,
+    pub(crate) conversation: ClientConversation,
+    pub(crate) answer: AnswerOptions,
+    pub(crate) session: Option<SessionKey>,
+}
+
+/// Stops its run when it is dropped before the run has ended.
+#[derive(Debug)]
+pub(crate) struct StopOnDrop {
+    engine: Engine,
+    caller: Caller,
+    run: RunId,
+    is_armed: bool,
+}
+
+impl StopOnDrop {
+    fn new(call: &ApiCall, run: RunId) -> Self {
+        Self { engine: call.engine().clone(), caller: call.caller.clone(), run, is_armed: true }
+    }
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if self.is_armed {
+            let scope = StopScope::Run { id: self.run.clone(), session: None };
+            let reason = StopReason::Disconnect;
+            let request = StopRequest { level: StopLevel::Gentle, reason, surface: self.caller.surface };
+            // Nobody is there to read the answer.
+            let _stopped = self.engine.stop(&self.caller, &scope, &request);
+        }
+    }
+}
+
+/// What a client of a model API hears of its run.
+#[derive(Debug)]
+pub(crate) enum AnswerPart {
+    Text(String),
+    Thinking(String),
+    /// Nothing came for a while: a call waits for a person, or the model is slow.
+    StillWaiting,
+    Ended(Box<AnswerOutcome>),
+}
+
+/// The end of a run that answers a client.
+#[derive(Debug)]
+pub(crate) struct AnswerOutcome {
+    pub(crate) verdict: Verdict,
+    /// `None` if no answer came about.
+    pub(crate) answer: Option<ClientAnswer>,
+    pub(crate) usage: Usage,
+}
+
+/// Reads the answer of a run. Dropping it stops the run, unless it has ended.
+#[derive(Debug)]
+pub(crate) struct AnswerReader {
+    follower: Follower,
+    credential: Option<Credential>,
+    stop_on_drop: StopOnDrop,
+    /// Bytes of text that the client has.
+    sent: usize,
+    /// The client has text of an earlier step.
+    between_steps: bool,
+}
+
+/// Stands between the texts of two steps of an agent.
+const STEP_SEPARATOR: &str = "\n\n";
+
+impl AnswerReader {
+    /// Starts the run of a request.
+    ///
+    /// # Errors
+    /// The answer to the client; nothing runs then.
+    ///
+    /// # Cancel safety
+    /// Safe: dropped at any time, it stops the run, also one that has not begun.
+    pub(crate) async fn start(call: &ApiCall, request: AnswerRequest) -> Result<Self, ProblemResponse> {
+        let AnswerRequest { model, conversation, answer, session } = request;
+        let Ok(id) = RunId::parse(Uuid::now_v7().to_string()) else { unreachable!("a UUID is a valid run id") };
+        let stop_on_drop = StopOnDrop::new(call, id.clone());
+        let run = ClientRun { id, model, conversation, answer, session };
+        let live_run = match call.engine().start_client_run(&call.caller, run).await {
+            Ok(live_run) => live_run,
+            Err(error) => {
+                let mut unused = stop_on_drop;
+                unused.is_armed = false;
+                return Err(error.into());
+            }
+        };
+        let follower = live_run.follow(0).with_whole_answer();
+        let credential = call.credential;
+        Ok(Self { follower, credential, stop_on_drop, sent: 0, between_steps: false })
+    }
+
+    pub(crate) fn run_id(&self) -> &RunId {
+        self.follower.live_run().id()
+    }
+
+    /// The next part of the answer. After [`AnswerPart::Ended`] there is none.
+    ///
+    /// # Cancel safety
+    /// Safe: the cursor moves only when a part is returned.
+    pub(crate) async fn next(&mut self) -> Option<AnswerPart> {
+        loop {
+            let event = tokio::select! {
+                biased;
+                _ = credential_end(&self.stop_on_drop.engine, self.credential.as_ref()) => {
+                    self.stop();
+                    self.credential = None;
+                    continue;
+                }
+                event = tokio::time::timeout(KEEP_ALIVE_INTERVAL, self.follower.next()) => event,
+            };
+            match event {
+                Err(_elapsed) => return Some(AnswerPart::StillWaiting),
+                Ok(None) => return None,
+                Ok(Some(event)) => {
+                    if let Some(part) = self.read_event(&event.kind) {
+                        return Some(part);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next part if it is here.
+    pub(crate) fn try_next(&mut self) -> Option<AnswerPart> {
+        loop {
+            let event = self.follower.try_next()?;
+            if let Some(part) = self.read_event(&event.kind) {
+                return Some(part);
+            }
+        }
+    }
+
+    /// Reads the answer to its end.
+    pub(crate) async fn read_whole(&mut self) -> (String, Option<Box<AnswerOutcome>>) {
+        let mut text = String::new();
+        while let Some(part) = self.next().await {
+            match part {
+                AnswerPart::Text(piece) => text.push_str(&piece),
+                AnswerPart::Ended(outcome) => return (text, Some(outcome)),
+                AnswerPart::Thinking(_) | AnswerPart::StillWaiting => {}
+            }
+        }
+        (text, None)
+    }
+
+    /// Stops the run, because its client may not use it any more.
+    fn stop(&mut self) {
+        let guard = StopOnDrop {
+            engine: self.stop_on_drop.engine.clone(),
+            caller: self.stop_on_drop.caller.clone(),
+            run: self.stop_on_drop.run.clone(),
+            is_armed: true,
+        };
+        drop(guard);
+    }
+
+    fn read_event(&mut self, event: &EventKind) -> Option<AnswerPart> {
+        match event {
+            EventKind::StepStarted { .. } => {
+                self.between_steps = self.sent > 0;
+                None
+            }
+            EventKind::TextDelta { text } => {
+                self.sent += text.len();
+                Some(AnswerPart::Text(self.after_step(text)))
+            }
+            EventKind::ThinkingDelta { text } => Some(AnswerPart::Thinking(text.clone())),
+            // The reader fell behind. The snapshot has the whole answer, and the client a part of it.
+            EventKind::Snapshot { text, .. } => {
+                let rest = text.get(self.sent..).unwrap_or_default().to_owned();
+                self.sent += rest.len();
+                (!rest.is_empty()).then(|| AnswerPart::Text(self.after_step(&rest)))
+            }
+            EventKind::Ended { verdict, receipt, .. } => {
+                self.stop_on_drop.is_armed = false;
+                let answer = self.follower.live_run().client_answer();
+                let (verdict, usage) = (verdict.clone(), receipt.usage);
+                Some(AnswerPart::Ended(Box::new(AnswerOutcome { verdict, answer, usage })))
+            }
+            _ => None,
+        }
+    }
+
+    fn after_step(&mut self, text: &str) -> String {
+        if std::mem::take(&mut self.between_steps) { format!("{STEP_SEPARATOR}{text}") } else { text.to_owned() }
+    }
+}
+
+async fn credential_end(engine: &Engine, credential: Option<&Credential>) -> CredentialRefusal {
+    match credential {
+        Some(credential) => engine.access().wait_credential_end(credential).await,
+        // A process of the same user at the Unix socket, or one whose end has been handled.
+        None => std::future::pending().await,
+    }
+}
+
+impl From<ClientRequestProblem> for ProblemResponse {
+    fn from(problem: ClientRequestProblem) -> Self {
+        problem_response(ErrorCode::InvalidRequest, problem.to_string()).field(problem.field)
+    }
+}
+
+impl From<ClientRunError> for ProblemResponse {
+    fn from(error: ClientRunError) -> Self {
+        problem_response(error.code(), error.to_string())
+    }
+}
+
+/// The answer to a client whose run gave none, because it failed or was stopped.
+pub(crate) fn verdict_problem(verdict: &Verdict) -> ProblemResponse {
+    match verdict {
+        Verdict::Failed { code, message } => problem_response(failure_code(code), message.clone()),
+        Verdict::Aborted { reason: StopReason::Shutdown, .. } => {
+            problem_response(ErrorCode::ShuttingDown, "the daemon was shut down while it answered; send this again")
+        }
+        Verdict::Aborted { reason, by } => {
+            let by = by.as_ref().map(|by| format!(" by {} ({})", by.principal, by.surface.as_str()));
+            let detail = format!("the run was stopped{}: {}", by.unwrap_or_default(), reason.as_str());
+            problem_response(ErrorCode::Stopped, detail)
+        }
+        Verdict::Completed => problem_response(ErrorCode::Internal, "the run ended without an answer"),
+    }
+}
+
+/// The code of a failed run for its client: what a client of a model API can act on.
+fn failure_code(code: &str) -> ErrorCode {
+    match code {
+        "context_overflow" => ErrorCode::ContextOverflow,
+        "rate_limit" => ErrorCode::ProviderRateLimit,
+        "vision" | "refused" | "unsupported" | "request_rejected" => ErrorCode::InvalidRequest,
+        "timed_out" | "unreachable" | "truncated" | "bad_stream" | "model_error" => ErrorCode::ProviderFailed,
+        _ => ErrorCode::RunFailed,
+    }
+}

@@ -1,0 +1,22 @@
+//! OpenAI's API, as its official clients speak it: chat completions and models. It translates only.
+//!
+//! `model` is `agent/ID` or `PROVIDER/MODEL`. A client that closes its connection stops its run.
+
+mod chat;
+mod chat_answer;
+mod error;
+mod models;
+
+use axum::Router;
+use axum::middleware;
+use axum::routing::{get, post};
+
+use crate::state::ServerState;
+
+pub(crate) fn routes() -> Router<ServerState> {
+    Router::new()
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::show))
+        .route_layer(middleware::from_fn(error::translate_problems))
+}
