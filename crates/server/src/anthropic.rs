@@ -11,7 +11,6 @@ mod models;
 
 use axum::Router;
 use axum::http::HeaderMap;
-use axum::middleware;
 use axum::routing::post;
 
 use crate::state::ServerState;
@@ -20,10 +19,7 @@ pub(crate) use error::translate_response;
 pub(crate) use models::{ModelPage, list_models, model_object};
 
 pub(crate) fn routes() -> Router<ServerState> {
-    Router::new()
-        .route("/v1/messages", post(messages::create))
-        .route("/v1/messages/count_tokens", post(count::count))
-        .route_layer(middleware::from_fn(error::translate_problems))
+    Router::new().route("/v1/messages", post(messages::create)).route("/v1/messages/count_tokens", post(count::count))
 }
 
 /// True for a client of Anthropic's API on a route that OpenAI's API has, too.

@@ -9,6 +9,7 @@ mod cluster_routes;
 mod gzip_cache;
 mod host_name;
 pub mod http;
+mod model_api_errors;
 mod openai;
 mod request_limits;
 mod router;

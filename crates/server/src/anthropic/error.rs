@@ -2,24 +2,17 @@
 //! clients branch on.
 
 use axum::Json;
-use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use quell_protocol::ErrorCode;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::http::{ProblemFacts, ProblemResponse};
-use crate::openai::{keep_headers, set_should_retry};
+use crate::model_api_errors::{keep_headers, set_should_retry};
 
 /// Anthropic's clients show it as the id of the request.
 pub(super) const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("request-id");
-
-/// Gives every problem of these routes the form that Anthropic's clients read.
-pub(super) async fn translate_problems(request: Request, next: Next) -> Response {
-    translate_response(next.run(request).await)
-}
 
 /// The response in Anthropic's form, if it is a problem.
 pub(crate) fn translate_response(response: Response) -> Response {

@@ -16,9 +16,10 @@ use serde_json::Value;
 use super::error::{REQUEST_ID_HEADER, error_event};
 use super::message_answer::{AnthropicAnswer, Reasoning, stop_words};
 use crate::budget::Reservation;
-use crate::client_run::{AnswerPart, AnswerReader, AnswerRequest, verdict_problem};
+use crate::client_run::{
+    AnswerPart, AnswerReader, AnswerRequest, RUN_HEADER, bound_session, stream_permit, verdict_problem,
+};
 use crate::http::{ApiCall, JsonBody, ProblemResponse, problem_response};
-use crate::openai::{RUN_HEADER, bound_session, stream_permit};
 
 /// Bytes of events that are sent together if they are here.
 const MAX_CHUNK_BYTES: usize = 16 * 1024;

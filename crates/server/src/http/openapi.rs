@@ -7,9 +7,9 @@ mod routes;
 use axum::Json;
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
-    AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendRequest, SessionRow,
-    SharingRequest, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
-    TokenRequest, TokenRotationRequest, TokenRow,
+    AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendAttachment, SendRequest,
+    SessionRow, SharingRequest, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest,
+    TicketView, TokenRequest, TokenRotationRequest, TokenRow,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalRule};
 use quell_protocol::audit::AuditRow;
@@ -73,6 +73,7 @@ use super::ApiCall;
     ScheduleRequest,
     ScheduleView,
     SendAnswer,
+    SendAttachment,
     SendRequest,
     SenderRow,
     SessionAnswer,
@@ -285,6 +286,11 @@ fn content_object(schema: &str) -> Value {
             "schema": {"type": "string", "description": "server-sent events: id is the event's seq, event its type, data a RunEvent"},
             "x-itemSchema": of("RunEvent"),
         }}),
+        "SENT" => {
+            let (mut answer, events) = (content_object("SendAnswer|StopAnswer"), content_object("events"));
+            answer["text/event-stream"] = events["text/event-stream"].clone();
+            answer
+        }
         "Problem" => json!({"application/problem+json": {"schema": of("Problem")}}),
         // Whole, or as a stream of events if the request asks for one.
         "ChatCompletion" => json!({

@@ -65,6 +65,9 @@ impl RouteSpec {
                 CURSOR_PARAM,
             ],
             ("get", "/api/runs/{id}/events") => &[("after", "count", "the number of the last event that is known")],
+            ("post", "/api/sessions/{key}/runs") => {
+                &[("stopOnDisconnect", "flag", "answer with the events; the end of the connection stops the run")]
+            }
             ("get", "/api/sessions/{key}/processes/{id}") => {
                 &[("after", "count", "the place to read on from, in bytes")]
             }
@@ -340,7 +343,7 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         Required("SendRequest"),
         &[
             "202 SendAnswer accepted",
-            "200 SendAnswer|StopAnswer a repeat: its state now; or, for a stop text, what was stopped",
+            "200 SENT a repeat: its state now; for a stop text: what was stopped; with ?stopOnDisconnect: the run's events",
             "404 there is no such agent",
             "409 the idempotency key was used for another message, or the session is busy",
             "429 too many wait, or the agent has spent what it may in a day",
