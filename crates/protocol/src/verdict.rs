@@ -150,8 +150,6 @@ word_enum! {
         /// A command of the command line.
         Cli "cli",
         Tui "tui",
-        /// An editor, over the Agent Client Protocol.
-        Acp "acp",
         Page "page",
         Channel "channel",
         /// The OpenAI-compatible API.
