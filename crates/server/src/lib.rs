@@ -1,6 +1,7 @@
 //! HTTP and WebSocket server of the daemon. Translates between protocols and the engine, and decides nothing itself.
 
 mod access_rules;
+mod answer_stream;
 mod anthropic;
 mod auth_failures;
 mod budget;

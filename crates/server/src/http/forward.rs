@@ -45,6 +45,8 @@ const GATHER_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const REPEATS: usize = 3;
 /// For the beginning of the answer to a forwarded request: the request itself may have been lost.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// For the beginning of an answer of a model API: a day, as long as no run may take.
+const MODEL_API_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// Names the nodes whose part of a list is missing.
 const UNREACHED_HEADER: HeaderName = HeaderName::from_static("x-quell-unreached");
 
@@ -371,7 +373,7 @@ pub(super) async fn forward_post(
     let head = ForwardedHead::Request(Box::new(request));
     let head = serde_json::to_string(&head).unwrap_or_default();
     let answered = match engine.forward(&holder, &head, body) {
-        Some(call) => receive_response(call).await,
+        Some(call) => receive_response(call, ANSWER_TIMEOUT).await,
         None => Err("there is no cluster".to_owned()),
     };
     answered.map(Some).map_err(|problem| {
@@ -439,15 +441,17 @@ async fn forward(
     body: &[u8],
 ) -> Result<Response, String> {
     let peer_call = engine.forward(node, &forwarded_head(parts, call), body).ok_or("there is no cluster")?;
-    receive_response(peer_call).await
+    // The head of a whole answer of a model API comes at its end. The call ends with the other node.
+    let is_model_api = parts.uri.path().starts_with("/v1/");
+    receive_response(peer_call, if is_model_api { MODEL_API_TIMEOUT } else { ANSWER_TIMEOUT }).await
 }
 
-async fn receive_response(mut peer_call: PeerCall) -> Result<Response, String> {
-    let head = match timeout(ANSWER_TIMEOUT, peer_call.next()).await {
+async fn receive_response(mut peer_call: PeerCall, head_timeout: Duration) -> Result<Response, String> {
+    let head = match timeout(head_timeout, peer_call.next()).await {
         Ok(Some(Ok(head))) => head,
         Ok(Some(Err(error))) => return Err(error.to_string()),
         Ok(None) => return Err("its answer is empty".to_owned()),
-        Err(_) => return Err(format!("it has not answered for {} s", ANSWER_TIMEOUT.as_secs())),
+        Err(_) => return Err(format!("it has not answered for {} s", head_timeout.as_secs())),
     };
     let head: ForwardedResponse = serde_json::from_slice(&head).map_err(|error| error.to_string())?;
     let body = stream::unfold(peer_call, |mut peer_call| async move {

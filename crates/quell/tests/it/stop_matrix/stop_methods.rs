@@ -51,7 +51,7 @@ impl MatrixStopMethod {
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::StopText => "command",
-            Self::AnthropicDisconnect => "disconnect",
+            Self::OpenAiDisconnect | Self::AnthropicDisconnect => "disconnect",
             Self::TimeOut => "timeout",
             Self::Budget => "max_steps",
             Self::Sigterm => "shutdown",
