@@ -351,9 +351,8 @@ impl AgentLoop<'_> {
             agent: &self.agent.id,
             conversation: &conversation,
             tools: &tools,
-            temperature: self.client.and_then(|client| client.answer.temperature).or(self.agent.config.temperature),
-            max_tokens: self.max_tokens(),
-            thinking: self.agent.config.thinking_mode().filter(|_| self.model().supports_thinking()),
+            answer: &self.answer_options(&draft),
+            thinking: self.thinking_mode(),
             web_search: self.searches_web(),
         };
         self.control.set_phase(RunPhase::Waiting);

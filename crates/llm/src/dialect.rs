@@ -13,6 +13,7 @@ pub(super) mod tests;
 
 use std::fmt;
 
+use quell_kernel::client_request::AnswerOptions;
 use quell_kernel::prompt::{ImageUsage, Prompt};
 use quell_net::SseEvent;
 use quell_protocol::Usage;
@@ -84,12 +85,15 @@ pub(super) trait Dialect: fmt::Debug + Sync {
     fn encode_conversation(&self, prompt: &Prompt<'_>) -> Conversation;
 
     /// The request for a streamed answer. `model` is the name that the provider uses; it may contain slashes.
+    ///
+    /// # Errors
+    /// [`EncodeError`], also for an option of the answer that the API does not have.
     fn encode_request(
         &self,
         base_url: &Url,
         model: &str,
         request: &ModelCallRequest<'_>,
-    ) -> serde_json::Result<EncodedRequest>;
+    ) -> Result<EncodedRequest, EncodeError>;
 
     fn apply_event(&self, event: &SseEvent, partial: &mut PartialAnswer) -> Result<StreamStatus, ResponseError>;
 
@@ -112,6 +116,52 @@ pub(super) trait Dialect: fmt::Debug + Sync {
         let id = |model: &Value| model.get("id").and_then(Value::as_str).map(str::to_owned);
         Some(list.get("data")?.as_array()?.iter().filter_map(id).collect())
     }
+}
+
+/// Why a request cannot be written in a wire format.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EncodeError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("`{option}`: {problem}")]
+    UnsupportedOption {
+        /// The name of the option as in [`AnswerOptions`](quell_kernel::client_request::AnswerOptions).
+        option: &'static str,
+        /// What the API does not have, and what to do.
+        problem: &'static str,
+    },
+}
+
+impl EncodeError {
+    pub(super) fn unsupported(option: &'static str, problem: &'static str) -> Self {
+        Self::UnsupportedOption { option, problem }
+    }
+}
+
+/// OpenAI's words for the effort of reasoning with a budget: its APIs know no budgets.
+fn effort_of_budget(tokens: u32) -> &'static str {
+    match tokens {
+        0..4096 => "low",
+        4096..16384 => "medium",
+        16384.. => "high",
+    }
+}
+
+/// The word for the effort of reasoning, which OpenAI's models understand.
+fn openai_effort(answer: &AnswerOptions) -> Result<Option<&str>, EncodeError> {
+    match answer.reasoning_effort.as_deref() {
+        Some("max") => Err(EncodeError::unsupported("reasoning_effort", "there is no `max`; use `xhigh`")),
+        word => Ok(word),
+    }
+}
+
+/// A schema with the description of the answer in it, for an API that has no other place for it.
+fn described_schema(schema: &Value, description: Option<&str>) -> Value {
+    let mut schema = schema.clone();
+    if let (Some(fields), Some(description)) = (schema.as_object_mut(), description) {
+        fields.entry("description").or_insert_with(|| description.into());
+    }
+    schema
 }
 
 /// A provider that environment variables configure.

@@ -57,6 +57,15 @@ pub enum ModelError {
         /// The provider's own message, without secrets.
         message: String,
     },
+    /// The client asks for something that the provider's API does not have. Nothing was sent.
+    #[error("provider `{provider}` cannot be asked for `{option}`: {problem}")]
+    UnsupportedOption {
+        provider: String,
+        /// The name of the option.
+        option: &'static str,
+        /// What the API does not have, and what to do.
+        problem: &'static str,
+    },
     /// The conversation is longer than the model accepts.
     #[error("the conversation is too long for the model: {message}")]
     ContextOverflow {
@@ -88,6 +97,7 @@ impl ModelError {
             Self::Truncated { .. } => "truncated",
             Self::BadStream { .. } => "bad_stream",
             Self::Vision { .. } => CODE_VISION,
+            Self::UnsupportedOption { .. } => "unsupported",
             Self::ContextOverflow { .. } => "context_overflow",
         }
     }
@@ -108,7 +118,11 @@ impl ModelError {
                 status.and_then(ProviderFailure::of_status)
             }
             Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Truncated { .. } => Some(ProviderFailure::Lost),
-            Self::Cancelled | Self::BadStream { .. } | Self::Vision { .. } | Self::ContextOverflow { .. } => None,
+            Self::Cancelled
+            | Self::BadStream { .. }
+            | Self::Vision { .. }
+            | Self::UnsupportedOption { .. }
+            | Self::ContextOverflow { .. } => None,
         }
     }
 }

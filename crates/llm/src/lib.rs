@@ -29,10 +29,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use quell_kernel::ToolSpec;
+use quell_kernel::client_request::AnswerOptions;
 use quell_kernel::prompt::{self, Prompt, Vision};
 use quell_kernel::retry::RetryPolicy;
 use quell_kernel::turn::ModelMessage;
 use quell_net::HttpClients;
+use quell_protocol::agents::Price;
 use quell_protocol::{AgentId, RunId, Usage};
 use quell_scope::Scope;
 
@@ -44,8 +46,11 @@ pub use error::{ModelError, ModelTimeout};
 pub use model_list::{ModelListError, fetch_model_list};
 pub use provider_kind::ProviderKind;
 pub use provider_override::ProviderOverride;
+pub use quell_kernel::client_request::ThinkingMode;
 
+use dialect::{EncodeError, EncodedRequest};
 use model_call::ModelCall;
+use partial_answer::estimate_body_tokens;
 use provider::Provider;
 
 /// All models of the configuration. Clones share one state, also after the providers are replaced.
@@ -86,25 +91,14 @@ pub struct ModelCallRequest<'a> {
     pub agent: &'a AgentId,
     /// The conversation, as [`ModelHandle::encode_conversation`] returned it.
     pub conversation: &'a Conversation,
+    /// All tools that the model may call; those of `answer` count only if they are here, too.
     pub tools: &'a [ToolSpec],
-    /// The sampling temperature; the model's default when absent.
-    pub temperature: Option<f64>,
-    /// The maximum number of tokens of the answer. When absent, the model's own limit or the default of the dialect
-    /// applies.
-    pub max_tokens: Option<u32>,
+    /// How the answer is wanted. What is absent in it has the default of the model, or of the dialect.
+    pub answer: &'a AnswerOptions,
     /// How thinking is requested, in a dialect that supports it; when absent, no thinking is requested.
     pub thinking: Option<ThinkingMode>,
     /// Whether the provider may search the web by itself, in a dialect that supports it.
     pub web_search: bool,
-}
-
-/// How a model is asked to think.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ThinkingMode {
-    /// The model decides how much. Newer models support only this.
-    Adaptive,
-    /// Up to this many tokens of the answer. Older models support only this.
-    Tokens(u32),
 }
 
 /// Receives the events of a model call as they arrive.
@@ -150,6 +144,8 @@ pub struct RawCall {
 pub enum FinishReason {
     /// The model was done.
     Stop,
+    /// One of the stop sequences of the request came. Most providers say [`FinishReason::Stop`] then.
+    StopSequence(String),
     /// A length limit was reached.
     Length,
     /// The model waits for the results of its calls.
@@ -306,6 +302,12 @@ impl ModelHandle {
         &self.name
     }
 
+    /// The price of a million of its tokens, if the configuration has it.
+    #[must_use]
+    pub fn price(&self) -> Option<Price> {
+        self.provider.price_of(self.model_id())
+    }
+
     /// The maximum number of attempts of one call.
     #[must_use]
     pub fn max_attempts(&self) -> u32 {
@@ -340,6 +342,15 @@ impl ModelHandle {
         Conversation { pictures, ..dialect.encode_conversation(&Prompt { vision, ..*prompt }) }
     }
 
+    /// Estimates the tokens of the input of a request, without sending it.
+    ///
+    /// # Errors
+    /// [`ModelError`] if the request cannot be written in the dialect.
+    pub fn estimate_input_tokens(&self, request: &ModelCallRequest<'_>) -> Result<u64, ModelError> {
+        let encoded = self.encode_request(request)?;
+        Ok(estimate_body_tokens(&encoded.body, request.conversation.pictures))
+    }
+
     /// Calls the model and waits for its complete answer. Pieces go to `sink` as they arrive. Transient failures are
     /// retried, but never after the answer began and never after a stop.
     ///
@@ -361,6 +372,22 @@ impl ModelHandle {
             tracing::info!(run = %request.run, agent = %request.agent, model = %self.name, "model call aborted");
         }
         outcome
+    }
+
+    fn encode_request(&self, request: &ModelCallRequest<'_>) -> Result<EncodedRequest, ModelError> {
+        let Provider { dialect, base_url, name, .. } = &*self.provider;
+        let encoded = dialect.encode_request(base_url, self.model_id(), request);
+        encoded.map_err(|error| match error {
+            EncodeError::Json(error) => ModelError::Rejected {
+                provider: name.clone(),
+                status: None,
+                message: format!("nothing was sent, because the request cannot be written as JSON: {error}"),
+                retryable: false,
+            },
+            EncodeError::UnsupportedOption { option, problem } => {
+                ModelError::UnsupportedOption { provider: name.clone(), option, problem }
+            }
+        })
     }
 
     /// The model's name without its provider.

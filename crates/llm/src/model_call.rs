@@ -70,7 +70,7 @@ impl<'a> ModelCall<'a> {
         request: &ModelCallRequest<'_>,
         sink: &mut dyn ModelSink,
     ) -> Result<ModelAnswer, ModelError> {
-        let mut progress = CallProgress::new(self.encode_request(request)?, request.conversation.pictures, sink);
+        let mut progress = CallProgress::new(self.model.encode_request(request)?, request.conversation.pictures, sink);
         let mut number = 1;
         loop {
             let failure = match self.run_attempt(number, &mut progress).await {
@@ -93,17 +93,6 @@ impl<'a> ModelCall<'a> {
             self.back_off(number, delay).await?;
             number += 1;
         }
-    }
-
-    fn encode_request(&self, request: &ModelCallRequest<'_>) -> Result<EncodedRequest, ModelError> {
-        let Provider { dialect, base_url, .. } = self.provider;
-        let encoded = dialect.encode_request(base_url, self.model.model_id(), request);
-        encoded.map_err(|error| ModelError::Rejected {
-            provider: self.provider.name.clone(),
-            status: None,
-            message: format!("nothing was sent, because the request cannot be written as JSON: {error}"),
-            retryable: false,
-        })
     }
 
     async fn back_off(&self, number: u32, delay: Duration) -> Result<(), Cancelled> {

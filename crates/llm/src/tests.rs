@@ -115,8 +115,7 @@ impl ModelCallFixture {
             agent: &self.agent,
             conversation: &self.conversation,
             tools: &self.tools,
-            temperature: Some(0.5),
-            max_tokens: Some(100),
+            answer: &AnswerOptions { temperature: Some(0.5), max_tokens: Some(100), ..AnswerOptions::default() },
             thinking: self.thinking,
             web_search: false,
         };

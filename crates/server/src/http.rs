@@ -35,9 +35,10 @@ use axum::response::Response;
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 
+use crate::model_api_errors::translate_problems;
 use crate::state::ServerState;
 pub(crate) use auth::{ApiCall, check_origin, is_unix_peer, login_cookie, peer_ip, request_origin};
-pub(crate) use extractors::JsonBody;
+pub(crate) use extractors::{JsonBody, QueryParams};
 pub(crate) use forward::{ANSWER_TIMEOUT, ForwardedHead, ForwardedService, REPEATS};
 pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 pub(crate) use problem::{ProblemFacts, ProblemResponse, problem_response};
@@ -125,6 +126,7 @@ pub(crate) fn add_layers(routes: Router<ServerState>, server: ServerState) -> Ro
         .layer(middleware::from_fn_with_state(server.clone(), refusal_audit::audit_refusals))
         .layer(middleware::from_fn(problem::reject_malformed_escapes))
         .layer(middleware::from_fn_with_state(server.clone(), host_check::check_host))
+        .layer(middleware::from_fn(translate_problems))
         .layer(middleware::from_fn(set_security_headers))
         .with_state(server)
 }

@@ -1,6 +1,7 @@
 //! HTTP and WebSocket server of the daemon. Translates between protocols and the engine, and decides nothing itself.
 
 mod access_rules;
+mod anthropic;
 mod auth_failures;
 mod budget;
 mod client_run;
@@ -8,6 +9,7 @@ mod cluster_routes;
 mod gzip_cache;
 mod host_name;
 pub mod http;
+mod model_api_errors;
 mod openai;
 mod request_limits;
 mod router;

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use quell_kernel::client_request::AnswerEnd;
-use quell_kernel::turn::ToolCall;
+use quell_kernel::client_request::{AnswerEnd, AnswerOptions, ThinkingMode, ToolChoice};
+use quell_kernel::turn::{ToolCall, TurnDraft};
 use quell_scope::Cancelled;
 
 use super::AgentLoop;
@@ -20,10 +20,28 @@ impl AgentLoop<'_> {
         }
     }
 
-    /// The limit of an answer: the smaller one of the agent's and the client's.
-    pub(super) fn max_tokens(&self) -> Option<u32> {
-        let of_client = self.client.and_then(|client| client.answer.max_tokens);
-        [self.agent.config.max_tokens, of_client].into_iter().flatten().min()
+    /// How the agent and the client want the answer. The smaller limit counts.
+    pub(super) fn answer_options(&self, draft: &TurnDraft) -> AnswerOptions {
+        let own = self.agent.config.answer_options();
+        let Some(client) = self.client else { return own };
+        AnswerOptions {
+            temperature: client.answer.temperature.or(own.temperature),
+            max_tokens: [own.max_tokens, client.answer.max_tokens].into_iter().flatten().min(),
+            tool_choice: match &client.answer.tool_choice {
+                // Demanded of every message, a call would never let the agent answer.
+                ToolChoice::Required | ToolChoice::Named(_) if draft.message_count() > client.continuation.len() => {
+                    ToolChoice::Auto
+                }
+                choice => choice.clone(),
+            },
+            ..client.answer.clone()
+        }
+    }
+
+    /// How the model is asked to think: as the client says, or as the agent does.
+    pub(super) fn thinking_mode(&self) -> Option<ThinkingMode> {
+        let of_client = self.client.and_then(|client| client.answer.thinking);
+        of_client.or_else(|| self.agent.config.thinking_mode().filter(|_| self.model().supports_thinking()))
     }
 
     /// True for a call of a tool that the client carries out itself. The agent's own tools come first.

@@ -200,8 +200,7 @@ impl AgentLoop<'_> {
             conversation: &conversation,
             // Providers refuse calls in a history if the tools that they name are missing.
             tools: &tools,
-            temperature: self.agent.config.temperature,
-            max_tokens: self.agent.config.max_tokens,
+            answer: &self.agent.config.answer_options(),
             thinking: None,
             // As in the calls whose searches are in the history.
             web_search: self.searches_web(),

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use quell_kernel::RunLimits;
 use quell_kernel::approval::ApprovalPolicy;
+use quell_kernel::client_request::AnswerOptions;
 use quell_kernel::daily_spend::DailyLimit;
 use quell_kernel::network_access::NetworkAccess;
 use quell_kernel::permissions::approval_policy_for;
@@ -160,6 +161,11 @@ pub enum ThinkingSetting {
 }
 
 impl AgentConfig {
+    /// The agent's own settings for an answer.
+    pub fn answer_options(&self) -> AnswerOptions {
+        AnswerOptions { temperature: self.temperature, max_tokens: self.max_tokens, ..AnswerOptions::default() }
+    }
+
     pub fn thinking_mode(&self) -> Option<ThinkingMode> {
         match self.thinking {
             Some(ThinkingSetting::Adaptive) => Some(ThinkingMode::Adaptive),

@@ -51,7 +51,11 @@ pub(super) fn find_unusable_answer(answer: &ModelAnswer) -> Option<UnusableAnswe
             "did not finish its answer, because it reached its length limit; raise max_tokens of the agent, or ask for less",
         ),
         FinishReason::ContentFilter => (CODE_REFUSED, "refused to answer; say it in another way, or try another model"),
-        FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Paused | FinishReason::Other(_)
+        FinishReason::Stop
+        | FinishReason::StopSequence(_)
+        | FinishReason::ToolCalls
+        | FinishReason::Paused
+        | FinishReason::Other(_)
             if !answer.message.has_content() =>
         {
             (
@@ -59,7 +63,11 @@ pub(super) fn find_unusable_answer(answer: &ModelAnswer) -> Option<UnusableAnswe
                 "ended its answer without text and without tool calls; send the message again, or try another model",
             )
         }
-        FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Paused | FinishReason::Other(_) => return None,
+        FinishReason::Stop
+        | FinishReason::StopSequence(_)
+        | FinishReason::ToolCalls
+        | FinishReason::Paused
+        | FinishReason::Other(_) => return None,
     };
     Some(UnusableAnswer { code, problem })
 }

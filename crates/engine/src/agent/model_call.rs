@@ -61,9 +61,8 @@ pub async fn call_model_for_client(
         agent: &live_run.run.agent,
         conversation: &conversation,
         tools: &client.answer.tools,
-        temperature: client.answer.temperature,
-        max_tokens: client.answer.max_tokens,
-        thinking: None,
+        answer: &client.answer,
+        thinking: client.answer.thinking,
         web_search: false,
     };
     let max_attempts = model.max_attempts();
@@ -137,6 +136,7 @@ fn failure_code(error: &ModelError) -> &'static str {
 
 fn answer_end(reason: &FinishReason, has_calls: bool) -> AnswerEnd {
     match reason {
+        FinishReason::StopSequence(which) => AnswerEnd::StopSequence(Some(which.clone())),
         FinishReason::Length => AnswerEnd::Length,
         FinishReason::ContentFilter => AnswerEnd::Filtered,
         FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Paused | FinishReason::Other(_) => {

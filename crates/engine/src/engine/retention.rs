@@ -13,6 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::{DutyPermit, Engine};
 use crate::access::DAEMON_PRINCIPAL;
+use crate::agent::MODEL_CALLS;
 use crate::live_run::EngineNotice;
 
 /// Delay of the first pass, so that it does not slow down the start.
@@ -101,6 +102,8 @@ impl Engine {
         let min_used_at = config.max_age_days.map(|days| days_before(now, days));
         if let Some(oldest) = &min_used_at {
             store.runs().delete_receipts_before(oldest.clone()).await?;
+            // Their sessions are in use as long as calls are made.
+            store.runs().delete_runs_of_agent_before(MODEL_CALLS.clone(), oldest.clone()).await?;
         }
         if let Some(max_mib) = config.max_mib {
             // Delete receipts of deleted sessions before any existing session.

@@ -60,7 +60,7 @@ fn live_run_with_file() -> Arc<LiveRun> {
 fn files_of_a_message_are_kept_until_they_are_taken_or_the_run_ends() {
     let files_of_work = |live_run: &LiveRun| match &live_run.work {
         RunWork::Answer { files } => files.len(),
-        RunWork::Compact | RunWork::AddMessage(_) => unreachable!("it answers a message"),
+        other => unreachable!("{other:?} does not answer a message"),
     };
     let taken = live_run_with_file();
     let files = taken.take_message_files();
@@ -205,4 +205,34 @@ async fn a_snapshot_says_how_calls_have_ended() {
     let EventKind::Snapshot { calls, .. } = &sealed.kind else { panic!("{sealed:?}") };
     assert_eq!((calls[0].end, calls[1].code), (Some(CallEnd::Stopped), Some(3)));
     assert!(calls[0].ms.is_some(), "a call that was cut off had run for some time");
+}
+
+/// The snapshots of other readers have the text of the step only.
+#[test]
+fn a_reader_of_an_answer_loses_no_text_when_it_falls_behind() {
+    let live_run = test_live_run();
+    let writer = live_run.writer();
+    let mut follower = live_run.follow(0).with_whole_answer();
+    let mut written = String::new();
+    for step in 1..=2 {
+        writer.begin_step(step).expect("an open stream");
+        let before = written.len();
+        for piece in 0..200 {
+            let text = format!("piece {piece} of step {step}. ");
+            writer.append_text(&text);
+            written.push_str(&text);
+        }
+        let own = written.split_off(before);
+        written.push_str(&own);
+        writer.finish_message(AssistantMessage::new(Vec::new(), own, Vec::new())).expect("an open draft");
+    }
+    let mut read = String::new();
+    while let Some(event) = follower.try_next() {
+        match &event.kind {
+            EventKind::TextDelta { text } => read.push_str(text),
+            EventKind::Snapshot { text, .. } => read.push_str(&text[read.len()..]),
+            _ => {}
+        }
+    }
+    assert_eq!(read, written);
 }

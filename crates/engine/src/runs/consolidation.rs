@@ -164,8 +164,7 @@ impl Consolidation<'_> {
             agent: &agent.id,
             conversation: &conversation,
             tools: &[],
-            temperature: agent.config.temperature,
-            max_tokens: agent.config.max_tokens,
+            answer: &agent.config.answer_options(),
             thinking: None,
             web_search: false,
         };

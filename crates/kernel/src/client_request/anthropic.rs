@@ -5,7 +5,7 @@
 //! as the API does. Marks of the prompt cache only affect costs, and Quell sets its own.
 //!
 //! A model of another provider has reasoning that this API has no block for. A client gets it as a thinking block whose
-//! signature holds the reasoning itself, and returns it unchanged: see [`thinking_block`].
+//! signature holds the reasoning itself, and returns it unchanged: see [`reasoning_signature`].
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -100,6 +100,8 @@ const MIN_THINKING_TOKENS: u32 = 1024;
 const FORMAT_NAME: &str = "answer";
 /// The beginning of a signature that holds reasoning which this API has no block for.
 const WRAPPED_SIGNATURE: &str = "quell1:";
+/// The signature of reasoning that is for people only, such as that of an agent's earlier steps.
+pub const UNSIGNED: &str = "quell1:unsigned";
 
 /// Parses the body of `POST /v1/messages`.
 pub fn parse(body: &Value) -> Result<ClientRequest, ClientRequestProblem> {
@@ -282,17 +284,23 @@ fn assistant_blocks(content: &RequestField<'_>) -> Result<Vec<MessageBlock<Clien
     if let Value::String(text) = content.value {
         return Ok(vec![MessageBlock::Text { text: text.clone() }]);
     }
-    content.items()?.map(|block| assistant_block(&block.object()?)).collect()
+    let mut blocks = Vec::new();
+    for block in content.items()? {
+        let fields = block.object()?;
+        if fields.type_name()? == "thinking" {
+            fields.check_fields(&[("type", Read), ("thinking", Read), ("signature", Read)])?;
+            blocks.extend(signed_thinking(&fields)?.into_iter().map(MessageBlock::Thinking));
+        } else {
+            blocks.push(assistant_block(&fields)?);
+        }
+    }
+    Ok(blocks)
 }
 
 fn assistant_block(fields: &RequestObject<'_>) -> Result<MessageBlock<ClientCall>, ClientRequestProblem> {
     let kind = fields.required("type")?;
     Ok(match kind.string()? {
         "text" => MessageBlock::Text { text: text_of_block(fields)?.to_owned() },
-        "thinking" => {
-            fields.check_fields(&[("type", Read), ("thinking", Read), ("signature", Read)])?;
-            MessageBlock::Thinking(signed_thinking(fields)?)
-        }
         "redacted_thinking" => {
             fields.check_fields(&[("type", Read), ("data", Read)])?;
             MessageBlock::Thinking(Thinking::Redacted { data: fields.required("data")?.string()?.to_owned() })
@@ -315,42 +323,47 @@ fn assistant_block(fields: &RequestObject<'_>) -> Result<MessageBlock<ClientCall
     })
 }
 
-fn signed_thinking(fields: &RequestObject<'_>) -> Result<Thinking, ClientRequestProblem> {
+fn signed_thinking(fields: &RequestObject<'_>) -> Result<Vec<Thinking>, ClientRequestProblem> {
     let signature = fields.required("signature")?;
     let invalid = || signature.invalid("Invalid `signature` in `thinking` block");
     let text = fields.required("thinking")?.string()?.to_owned();
     match signature.string()? {
         blank if is_blank(blank) => Err(invalid()),
+        UNSIGNED => Ok(Vec::new()),
         own => match own.strip_prefix(WRAPPED_SIGNATURE) {
             Some(wrapped) => unwrap_thinking(wrapped).ok_or_else(invalid),
-            None => Ok(Thinking::Shown { text, signature: Some(own.to_owned()) }),
+            None => Ok(vec![Thinking::Shown { text, signature: Some(own.to_owned()) }]),
         },
     }
 }
 
-/// The block in which a client gets reasoning, and returns it. `None` if the reasoning is of no use to a provider.
-pub fn thinking_block(thinking: &Thinking) -> Option<Value> {
-    if !thinking.is_returnable() {
-        return None;
+/// The signature for a thinking block that stands for these pieces of reasoning, which follow each other.
+pub fn reasoning_signature(pieces: &[&Thinking]) -> String {
+    let is_returned = |piece: &&&Thinking| piece.is_returnable() && !matches!(piece, Thinking::WebSearch { .. });
+    let returned: Vec<&Thinking> = pieces.iter().filter(is_returned).copied().collect();
+    match returned.as_slice() {
+        [] => UNSIGNED.to_owned(),
+        [Thinking::Shown { signature: Some(signature), .. }] => signature.clone(),
+        several => format!("{WRAPPED_SIGNATURE}{}", STANDARD_NO_PAD.encode(json!(several).to_string())),
     }
-    Some(match thinking {
-        Thinking::Shown { text, signature } => json!({"type": "thinking", "thinking": text, "signature": signature}),
-        Thinking::Redacted { data } => json!({"type": "redacted_thinking", "data": data}),
-        Thinking::Open { .. } | Thinking::Item { .. } | Thinking::BlockSignature { .. } => {
-            let signature = format!("{WRAPPED_SIGNATURE}{}", STANDARD_NO_PAD.encode(json!(thinking).to_string()));
-            json!({"type": "thinking", "thinking": thinking.readable_text(), "signature": signature})
-        }
-        // The client has no place for the provider's own searches, and must not make up any.
-        Thinking::WebSearch { .. } => return None,
-    })
 }
 
-fn unwrap_thinking(wrapped: &str) -> Option<Thinking> {
-    let thinking = serde_json::from_slice(&STANDARD_NO_PAD.decode(wrapped).ok()?).ok()?;
-    match thinking {
-        Thinking::Open { .. } | Thinking::Item { .. } | Thinking::BlockSignature { .. } => Some(thinking),
-        Thinking::Shown { .. } | Thinking::Redacted { .. } | Thinking::WebSearch { .. } => None,
+/// The block in which a client gets reasoning, and returns it. `None` if the reasoning is of no use to anybody.
+pub fn thinking_block(pieces: &[&Thinking]) -> Option<Value> {
+    if let [Thinking::Redacted { data }] = pieces {
+        return Some(json!({"type": "redacted_thinking", "data": data}));
     }
+    let texts: Vec<_> = pieces.iter().map(|piece| piece.readable_text()).filter(|text| !text.is_empty()).collect();
+    let signature = reasoning_signature(pieces);
+    let is_empty = texts.is_empty() && signature == UNSIGNED;
+    (!is_empty).then(|| json!({"type": "thinking", "thinking": texts.join("\n\n"), "signature": signature}))
+}
+
+/// Searches of a provider do not come back from a client: it must not make up any.
+fn unwrap_thinking(wrapped: &str) -> Option<Vec<Thinking>> {
+    let pieces: Vec<Thinking> = serde_json::from_slice(&STANDARD_NO_PAD.decode(wrapped).ok()?).ok()?;
+    let is_search = |piece: &Thinking| matches!(piece, Thinking::WebSearch { .. });
+    (!pieces.is_empty() && !pieces.iter().any(is_search)).then_some(pieces)
 }
 
 /// The problem in the words of the API.

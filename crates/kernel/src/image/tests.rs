@@ -113,3 +113,9 @@ fn a_long_text_of_openings_takes_no_longer_than_its_length() {
         assert_eq!(image_sources(&text).count(), usize::from(rest.len() > 2));
     }
 }
+
+#[test]
+fn image_data_becomes_a_word_and_other_images_stay() {
+    let text = "See [IMAGE:data:image/png;base64,iVBORw0KGgo=] and [IMAGE:/work/a.png].";
+    assert_eq!(without_image_data(text), "See (a picture) and [IMAGE:/work/a.png].");
+}

@@ -10,7 +10,7 @@ use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Conversation, Dialect, EncodedRequest, ProviderEnvironment, url_below};
+use super::{Conversation, Dialect, EncodeError, EncodedRequest, ProviderEnvironment, url_below};
 use crate::error_report::ProviderErrorReport;
 use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
 use crate::tool_calls::ToolCallFragment;
@@ -66,8 +66,8 @@ enum AnthropicResponse {
 struct AnthropicMessage {
     #[serde(default, deserialize_with = "null_as_default")]
     content: Vec<AnthropicContentBlock>,
-    #[serde(default, deserialize_with = "null_as_default")]
-    stop_reason: String,
+    #[serde(flatten)]
+    end: AnthropicMessageEnd,
     #[serde(default)]
     usage: Value,
 }
@@ -119,6 +119,8 @@ enum AnthropicContentDelta {
 struct AnthropicMessageEnd {
     #[serde(default, deserialize_with = "null_as_default")]
     stop_reason: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    stop_sequence: String,
 }
 
 impl Dialect for AnthropicMessages {
@@ -168,7 +170,7 @@ impl Dialect for AnthropicMessages {
         base_url: &Url,
         model: &str,
         request: &ModelCallRequest<'_>,
-    ) -> serde_json::Result<EncodedRequest> {
+    ) -> Result<EncodedRequest, EncodeError> {
         Ok(EncodedRequest { url: url_below(base_url, &["messages"]), body: request::request_body(model, request)? })
     }
 
@@ -188,7 +190,7 @@ impl Dialect for AnthropicMessages {
             AnthropicEvent::ContentBlockDelta { index, delta } => apply_delta(index, delta, partial)?,
             AnthropicEvent::MessageDelta { delta, usage } => {
                 update_usage(&usage, partial);
-                set_finish_reason(delta.stop_reason, partial);
+                set_finish_reason(delta, partial);
             }
             AnthropicEvent::MessageStop => return Ok(StreamStatus::Done),
             AnthropicEvent::Error { error } => return Err(ResponseError::Reported(parse_error_report(&error))),
@@ -226,7 +228,7 @@ fn apply_message(message: AnthropicMessage, partial: &mut PartialAnswer) -> Resu
     for (index, block) in (0..).zip(message.content) {
         apply_block(index, block, partial)?;
     }
-    set_finish_reason(message.stop_reason, partial);
+    set_finish_reason(message.end, partial);
     Ok(())
 }
 
@@ -284,11 +286,13 @@ fn update_usage(usage: &Value, partial: &mut PartialAnswer) {
     });
 }
 
-fn set_finish_reason(reason: String, partial: &mut PartialAnswer) {
+fn set_finish_reason(end: AnthropicMessageEnd, partial: &mut PartialAnswer) {
+    let AnthropicMessageEnd { stop_reason: reason, stop_sequence } = end;
     if reason.is_empty() {
         return;
     }
     partial.finish_reason = Some(match reason.as_str() {
+        "stop_sequence" if !stop_sequence.is_empty() => FinishReason::StopSequence(stop_sequence),
         "end_turn" | "stop_sequence" => FinishReason::Stop,
         "tool_use" => FinishReason::ToolCalls,
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,

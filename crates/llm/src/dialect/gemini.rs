@@ -1,15 +1,16 @@
 //! Build requests and parse streaming events and whole responses of Google's Gemini API.
 
 use quell_kernel::ToolSpec;
+use quell_kernel::client_request::{AnswerFormat, AnswerOptions, ToolChoice};
 use quell_kernel::prompt::{self, Prompt};
 use quell_net::SseEvent;
 use quell_protocol::Usage;
 use reqwest::Url;
 use reqwest::header::HeaderName;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Conversation, Dialect, EncodedRequest, ProviderEnvironment, url_below};
+use super::{Conversation, Dialect, EncodeError, EncodedRequest, ProviderEnvironment, described_schema, url_below};
 use crate::error_report::ProviderErrorReport;
 use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
 use crate::tool_calls::ToolCallFragment;
@@ -138,29 +139,35 @@ impl Dialect for GeminiContent {
         base_url: &Url,
         model: &str,
         request: &ModelCallRequest<'_>,
-    ) -> serde_json::Result<EncodedRequest> {
+    ) -> Result<EncodedRequest, EncodeError> {
+        let answer = request.answer;
         let mut url = url_below(base_url, &["models", &format!("{model}:streamGenerateContent")]);
         url.query_pairs_mut().append_pair("alt", "sse");
         let mut body = json!({"contents": request.conversation.messages});
         if !request.conversation.system.is_empty() {
             body["systemInstruction"] = json!({"parts": [{"text": request.conversation.system}]});
         }
+        let mut tool_config = Map::new();
         let declarations: Vec<Value> = request.tools.iter().map(encode_tool).collect();
         let functions = (!declarations.is_empty()).then(|| json!({"functionDeclarations": declarations}));
         // The tool of the API is no function, so that no other tool can be taken for it.
         let web_search = request.web_search.then(|| json!({"googleSearch": {}}));
         if functions.is_some() && web_search.is_some() {
             // Without, the API refuses its own tools beside functions.
-            body["toolConfig"] = json!({"includeServerSideToolInvocations": true});
+            tool_config.insert("includeServerSideToolInvocations".to_owned(), json!(true));
+        }
+        if functions.is_some() {
+            let calling = function_calling(answer)?.map(|calling| ("functionCallingConfig".to_owned(), calling));
+            tool_config.extend(calling);
+        }
+        if !tool_config.is_empty() {
+            body["toolConfig"] = Value::Object(tool_config);
         }
         let tools: Vec<Value> = functions.into_iter().chain(web_search).collect();
         if !tools.is_empty() {
             body["tools"] = Value::Array(tools);
         }
-        let mut generation = serde_json::Map::new();
-        generation.extend(request.temperature.map(|number| ("temperature".to_owned(), json!(number))));
-        generation.extend(request.max_tokens.map(|number| ("maxOutputTokens".to_owned(), json!(number))));
-        generation.extend(request.thinking.map(|mode| ("thinkingConfig".to_owned(), thinking_setting(mode))));
+        let generation = generation_config(request)?;
         if !generation.is_empty() {
             body["generationConfig"] = Value::Object(generation);
         }
@@ -312,6 +319,60 @@ fn parse_usage(usage: &Value) -> Option<Usage> {
     let estimated = output.iter().all(Option::is_none);
     let cached_tokens = count("cachedContentTokenCount").unwrap_or_default();
     Some(Usage { input_tokens: sum(input), output_tokens: sum(output), cached_tokens, estimated })
+}
+
+fn generation_config(request: &ModelCallRequest<'_>) -> Result<Map<String, Value>, EncodeError> {
+    let answer = request.answer;
+    let (media_type, schema) = match &answer.format {
+        AnswerFormat::Text => (None, None),
+        AnswerFormat::JsonObject => (Some(json!("application/json")), None),
+        // The API has no name for a schema, and is always strict.
+        AnswerFormat::JsonSchema { description, schema, .. } => {
+            (Some(json!("application/json")), Some(described_schema(schema, description.as_deref())))
+        }
+    };
+    let settings = [
+        ("temperature", answer.temperature.map(Value::from)),
+        ("topP", answer.top_p.map(Value::from)),
+        ("maxOutputTokens", answer.max_tokens.map(Value::from)),
+        ("stopSequences", (!answer.stop_sequences.is_empty()).then(|| json!(answer.stop_sequences))),
+        ("responseMimeType", media_type),
+        ("responseJsonSchema", schema),
+        ("thinkingConfig", thinking_config(request)?),
+    ];
+    Ok(settings.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+}
+
+/// A client's word for the effort comes before a budget: the API takes only one of them.
+fn thinking_config(request: &ModelCallRequest<'_>) -> Result<Option<Value>, EncodeError> {
+    let mut config = match request.answer.reasoning_effort.as_deref() {
+        None => return Ok(request.thinking.map(thinking_setting)),
+        Some("none") => json!({"thinkingBudget": 0}),
+        Some(level @ ("minimal" | "low" | "medium" | "high")) => json!({"thinkingLevel": level}),
+        Some(_) => {
+            let problem = "Gemini has the levels none, minimal, low, medium and high";
+            return Err(EncodeError::unsupported("reasoning_effort", problem));
+        }
+    };
+    if request.thinking.is_some() {
+        config["includeThoughts"] = json!(true);
+    }
+    Ok(Some(config))
+}
+
+fn function_calling(answer: &AnswerOptions) -> Result<Option<Value>, EncodeError> {
+    if answer.parallel_tool_calls == Some(false) {
+        let problem = "Gemini cannot be limited to one call at a time; leave it out";
+        return Err(EncodeError::unsupported("parallel_tool_calls", problem));
+    }
+    Ok(match &answer.tool_choice {
+        ToolChoice::Auto if answer.strict_tools.is_empty() => None,
+        // In this mode, all calls match their schema.
+        ToolChoice::Auto => Some(json!({"mode": "VALIDATED"})),
+        ToolChoice::None => Some(json!({"mode": "NONE"})),
+        ToolChoice::Required => Some(json!({"mode": "ANY"})),
+        ToolChoice::Named(name) => Some(json!({"mode": "ANY", "allowedFunctionNames": [name]})),
+    })
 }
 
 fn thinking_setting(mode: ThinkingMode) -> Value {

@@ -1,18 +1,22 @@
 //! Build requests and parse streaming events and whole responses of the OpenAI chat completions API.
 
 use quell_kernel::ToolSpec;
+use quell_kernel::client_request::{AnswerFormat, AnswerOptions, ToolChoice};
 use quell_kernel::prompt::{self, Prompt};
 use quell_net::SseEvent;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderName};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{Conversation, Dialect, EncodedRequest, ProviderEnvironment, read_usage, url_below};
+use super::{
+    Conversation, Dialect, EncodeError, EncodedRequest, ProviderEnvironment, effort_of_budget, openai_effort,
+    read_usage, url_below,
+};
 use crate::error_report::ProviderErrorReport;
 use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
 use crate::tool_calls::ToolCallFragment;
-use crate::{FinishReason, ModelCallRequest};
+use crate::{FinishReason, ModelCallRequest, ThinkingMode};
 
 /// Chat completions, under one of the kinds that speak them.
 #[derive(Debug)]
@@ -54,7 +58,19 @@ struct ChatCompletionRequest<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<OpenAiTool<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    tool_choice: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parallel_tool_calls: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_p: Option<f64>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    stop: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_format: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_effort: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,6 +93,8 @@ struct OpenAiFunction<'a> {
     name: &'a str,
     description: &'a str,
     parameters: &'a Value,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    strict: bool,
 }
 
 /// One event, or the whole answer of a server that does not stream. Fields that servers fill with differing types are
@@ -170,17 +188,24 @@ impl Dialect for ChatCompletions {
         base_url: &Url,
         model: &str,
         request: &ModelCallRequest<'_>,
-    ) -> serde_json::Result<EncodedRequest> {
+    ) -> Result<EncodedRequest, EncodeError> {
+        let answer = request.answer;
         // OpenAI's reasoning models refuse the old name, and most other servers know only the old name.
         let (max_tokens, max_completion_tokens) =
-            if is_openai_host(base_url) { (None, request.max_tokens) } else { (request.max_tokens, None) };
+            if is_openai_host(base_url) { (None, answer.max_tokens) } else { (answer.max_tokens, None) };
         let body = serde_json::to_string(&ChatCompletionRequest {
             model,
             messages: &request.conversation.messages,
             stream: true,
             stream_options: StreamOptions { include_usage: true },
-            tools: request.tools.iter().map(encode_tool).collect(),
-            temperature: request.temperature,
+            tools: request.tools.iter().map(|tool| encode_tool(tool, answer)).collect(),
+            tool_choice: tool_choice(answer).filter(|_| !request.tools.is_empty()),
+            parallel_tool_calls: answer.parallel_tool_calls.filter(|_| !request.tools.is_empty()),
+            temperature: answer.temperature,
+            top_p: answer.top_p,
+            stop: &answer.stop_sequences,
+            response_format: response_format(&answer.format),
+            reasoning_effort: openai_effort(answer)?.or(request.thinking.and_then(effort_of_thinking)),
             max_tokens,
             max_completion_tokens,
         })?;
@@ -270,9 +295,43 @@ fn apply_content(content: &Value, partial: &mut PartialAnswer) -> Result<(), Res
     }
 }
 
-fn encode_tool(tool: &ToolSpec) -> OpenAiTool<'_> {
-    let function = OpenAiFunction { name: &tool.name, description: &tool.description, parameters: &tool.parameters };
-    OpenAiTool { r#type: "function", function }
+fn encode_tool<'a>(tool: &'a ToolSpec, answer: &AnswerOptions) -> OpenAiTool<'a> {
+    let ToolSpec { name, description, parameters } = tool;
+    let strict = answer.strict_tools.contains(name);
+    OpenAiTool { r#type: "function", function: OpenAiFunction { name, description, parameters, strict } }
+}
+
+fn tool_choice(answer: &AnswerOptions) -> Option<Value> {
+    match &answer.tool_choice {
+        ToolChoice::Auto => None,
+        ToolChoice::None => Some(json!("none")),
+        ToolChoice::Required => Some(json!("required")),
+        ToolChoice::Named(name) => Some(json!({"type": "function", "function": {"name": name}})),
+    }
+}
+
+fn response_format(format: &AnswerFormat) -> Option<Value> {
+    match format {
+        AnswerFormat::Text => None,
+        AnswerFormat::JsonObject => Some(json!({"type": "json_object"})),
+        AnswerFormat::JsonSchema { name, description, schema, strict } => {
+            let mut format = json!({"name": name, "schema": &**schema});
+            let fields =
+                [("description", description.as_ref().map(|text| json!(text))), ("strict", strict.map(Value::Bool))];
+            for (field, value) in fields.into_iter().filter_map(|(field, value)| Some((field, value?))) {
+                format[field] = value;
+            }
+            Some(json!({"type": "json_schema", "json_schema": format}))
+        }
+    }
+}
+
+/// Reasoning models of this API think without being asked, so only a budget says anything to them.
+fn effort_of_thinking(mode: ThinkingMode) -> Option<&'static str> {
+    match mode {
+        ThinkingMode::Adaptive => None,
+        ThinkingMode::Tokens(budget) => Some(effort_of_budget(budget)),
+    }
 }
 
 fn is_openai_host(base_url: &Url) -> bool {

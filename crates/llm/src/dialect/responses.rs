@@ -1,14 +1,17 @@
 //! Build requests and parse streaming events and whole responses of OpenAI's Responses API.
 
 use quell_kernel::ToolSpec;
+use quell_kernel::client_request::{AnswerFormat, AnswerOptions, ToolChoice};
 use quell_kernel::prompt::{self, Prompt};
 use quell_net::SseEvent;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderName};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Conversation, Dialect, EncodedRequest, read_usage, url_below};
+use super::{
+    Conversation, Dialect, EncodeError, EncodedRequest, effort_of_budget, openai_effort, read_usage, url_below,
+};
 use crate::error_report::ProviderErrorReport;
 use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
 use crate::tool_calls::ToolCallFragment;
@@ -160,13 +163,19 @@ impl Dialect for OpenAiResponses {
         base_url: &Url,
         model: &str,
         request: &ModelCallRequest<'_>,
-    ) -> serde_json::Result<EncodedRequest> {
+    ) -> Result<EncodedRequest, EncodeError> {
+        let answer = request.answer;
+        if !answer.stop_sequences.is_empty() {
+            let problem =
+                "the Responses API has no stop sequences; leave them out, or use a provider of the kind openai";
+            return Err(EncodeError::unsupported("stop_sequences", problem));
+        }
         let mut body = json!({
             "model": model,
             "input": request.conversation.messages,
             "stream": true,
             "store": false,
-            "parallel_tool_calls": true,
+            "parallel_tool_calls": answer.parallel_tool_calls.unwrap_or(true),
         });
         let mut set = |name: &str, value: Value| body[name] = value;
         if !request.conversation.system.is_empty() {
@@ -177,17 +186,24 @@ impl Dialect for OpenAiResponses {
         }
         // The tool of the API has no name, so that no other tool can be taken for it.
         let web_search = request.web_search.then(|| json!({"type": "web_search"}));
-        let tools: Vec<Value> = request.tools.iter().map(encode_tool).chain(web_search).collect();
+        let tools: Vec<Value> = request.tools.iter().map(|tool| encode_tool(tool, answer)).chain(web_search).collect();
         if !tools.is_empty() {
+            tool_choice(answer).into_iter().for_each(|choice| set("tool_choice", choice));
             set("tools", Value::Array(tools));
         }
-        match request.thinking {
-            // A reasoning model accepts only its default temperature.
-            Some(mode) => set("reasoning", reasoning_setting(mode)),
-            None => request.temperature.into_iter().for_each(|temperature| set("temperature", json!(temperature))),
+        if let Some(setting) = reasoning_setting(request.thinking, openai_effort(answer)?) {
+            set("reasoning", setting);
         }
-        if let Some(max_tokens) = request.max_tokens {
-            set("max_output_tokens", json!(max_tokens));
+        // A model that thinks accepts only its default temperature.
+        let temperature = answer.temperature.filter(|_| request.thinking.is_none());
+        let numbers = [
+            ("temperature", temperature.map(Value::from)),
+            ("top_p", answer.top_p.map(Value::from)),
+            ("max_output_tokens", answer.max_tokens.map(Value::from)),
+            ("text", text_format(&answer.format).map(|format| json!({"format": format}))),
+        ];
+        for (name, value) in numbers.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+            set(name, value);
         }
         Ok(EncodedRequest { url: url_below(base_url, &["responses"]), body: serde_json::to_string(&body)? })
     }
@@ -362,24 +378,48 @@ fn is_reasoning_model(model: &str) -> bool {
     !["gpt-3", "gpt-4", "chatgpt-4"].iter().any(|old| name.starts_with(old))
 }
 
-/// The API knows levels of effort instead of budgets.
-fn reasoning_setting(mode: ThinkingMode) -> Value {
-    match mode {
-        ThinkingMode::Adaptive => json!({"summary": "auto"}),
-        ThinkingMode::Tokens(0..4096) => json!({"effort": "low", "summary": "auto"}),
-        ThinkingMode::Tokens(4096..16384) => json!({"effort": "medium", "summary": "auto"}),
-        ThinkingMode::Tokens(_) => json!({"effort": "high", "summary": "auto"}),
+/// The API knows levels of effort instead of budgets. A client's word for the effort comes first.
+fn reasoning_setting(mode: Option<ThinkingMode>, effort: Option<&str>) -> Option<Value> {
+    let of_budget = match mode {
+        Some(ThinkingMode::Tokens(budget)) => Some(effort_of_budget(budget)),
+        Some(ThinkingMode::Adaptive) | None => None,
+    };
+    let effort = effort.or(of_budget).map(|word| ("effort".to_owned(), json!(word)));
+    let summary = mode.map(|_| ("summary".to_owned(), json!("auto")));
+    let setting: Map<String, Value> = effort.into_iter().chain(summary).collect();
+    (!setting.is_empty()).then_some(Value::Object(setting))
+}
+
+fn tool_choice(answer: &AnswerOptions) -> Option<Value> {
+    match &answer.tool_choice {
+        ToolChoice::Auto => None,
+        ToolChoice::None => Some(json!("none")),
+        ToolChoice::Required => Some(json!("required")),
+        ToolChoice::Named(name) => Some(json!({"type": "function", "name": name})),
     }
 }
 
-/// Strict schemas must list every property as required, which those of tools do not.
-fn encode_tool(tool: &ToolSpec) -> Value {
+fn text_format(format: &AnswerFormat) -> Option<Value> {
+    match format {
+        AnswerFormat::Text => None,
+        AnswerFormat::JsonObject => Some(json!({"type": "json_object"})),
+        AnswerFormat::JsonSchema { name, description, schema, strict } => {
+            let mut format = json!({"type": "json_schema", "name": name, "schema": &**schema});
+            description.iter().for_each(|text| format["description"] = json!(text));
+            strict.iter().for_each(|strict| format["strict"] = json!(strict));
+            Some(format)
+        }
+    }
+}
+
+/// Strict schemas must list every property as required, which those of Quell's tools do not.
+fn encode_tool(tool: &ToolSpec, answer: &AnswerOptions) -> Value {
     json!({
         "type": "function",
         "name": tool.name,
         "description": tool.description,
         "parameters": &*tool.parameters,
-        "strict": false,
+        "strict": answer.strict_tools.contains(&tool.name),
     })
 }
 

@@ -1,5 +1,7 @@
 //! Rules for every dialect of the table, and what the tests of each dialect share.
 
+mod answer_options;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -85,8 +87,7 @@ fn encode_empty_request(dialect: &dyn Dialect, base_url: &str) -> EncodedRequest
         agent: &agent,
         conversation: &Conversation::default(),
         tools: &[],
-        temperature: None,
-        max_tokens: None,
+        answer: &AnswerOptions::default(),
         thinking: None,
         web_search: false,
     };

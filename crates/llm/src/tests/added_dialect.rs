@@ -9,7 +9,7 @@ use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::super::dialect::{Dialect, EncodedRequest, url_below};
+use super::super::dialect::{Dialect, EncodeError, EncodedRequest, url_below};
 use super::super::error_report::ProviderErrorReport;
 use super::super::fake_server::{FakeModelServer, FakeServerStep, event_step, plain_response, stream_head};
 use super::super::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
@@ -49,7 +49,7 @@ impl Dialect for ExampleDialect {
         base_url: &Url,
         model: &str,
         request: &ModelCallRequest<'_>,
-    ) -> serde_json::Result<EncodedRequest> {
+    ) -> Result<EncodedRequest, EncodeError> {
         let mut url = url_below(base_url, &["models", &format!("{model}:stream")]);
         url.query_pairs_mut().append_pair("alt", "sse");
         let tool = |tool: &ToolSpec| json!({"name": tool.name, "about": tool.description, "schema": *tool.parameters});
@@ -57,7 +57,7 @@ impl Dialect for ExampleDialect {
             "system": request.conversation.system,
             "contents": request.conversation.messages,
             "tools": request.tools.iter().map(tool).collect::<Vec<Value>>(),
-            "settings": {"temperature": request.temperature, "maxTokens": request.max_tokens},
+            "settings": {"temperature": request.answer.temperature, "maxTokens": request.answer.max_tokens},
         });
         Ok(EncodedRequest { url, body: serde_json::to_string(&body)? })
     }

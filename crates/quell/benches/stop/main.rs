@@ -15,6 +15,7 @@ mod cluster_load;
 mod concurrent_stops;
 mod connection_load;
 mod mcp;
+mod model_apis;
 mod page;
 mod processes;
 mod recovery;
@@ -57,7 +58,7 @@ fn main() {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let report = BenchReport::default();
-    let measurements: [(&str, LocalBoxFuture<'_, ()>); 20] = [
+    let measurements: [(&str, LocalBoxFuture<'_, ()>); 21] = [
         ("start", startup::measure(&report).boxed_local()),
         ("single", single::measure(&report, samples, single::BackgroundLoad::Idle).boxed_local()),
         ("loaded", single::measure(&report, samples, single::BackgroundLoad::Searching).boxed_local()),
@@ -69,6 +70,7 @@ fn main() {
         ("crowds", connection_load::measure(&report).boxed_local()),
         ("processes", processes::measure(&report, samples).boxed_local()),
         ("mcp", mcp::measure(&report, samples.min(100)).boxed_local()),
+        ("model-apis", model_apis::measure(&report, samples.min(100)).boxed_local()),
         ("many", concurrent_stops::measure_few_and_many(&report).boxed_local()),
         ("subtree", subtree::measure(&report).boxed_local()),
         ("parallel-calls", subtree::measure_parallel_calls(&report).boxed_local()),

@@ -3,7 +3,7 @@
 //!
 //! The scripted model checks each history by the rules of its dialect, and that reasoning comes back unchanged.
 
-mod official_clients;
+pub(crate) mod official_clients;
 mod provider_garbage;
 mod web_search;
 

@@ -86,6 +86,8 @@ async fn a_stop_works_in_every_state(
         MatrixStopMethod::WsSessionsAbort,
         MatrixStopMethod::StopText,
         MatrixStopMethod::CtrlC,
+        MatrixStopMethod::OpenAiDisconnect,
+        MatrixStopMethod::AnthropicDisconnect,
         MatrixStopMethod::AcpCancel,
         MatrixStopMethod::TimeOut,
         MatrixStopMethod::Sigterm,

@@ -104,6 +104,10 @@ impl<'a, W: AsyncWrite + Unpin> ScriptedResponseWriter<'a, W> {
                 self.wait_at_gate(gate).await;
                 Ok(())
             }
+            StreamStep::Pause(time) => {
+                tokio::time::sleep(*time).await;
+                Ok(())
+            }
             StreamStep::Silent => self.stay_silent().await,
         }
     }

@@ -93,6 +93,8 @@ pub enum StreamStep {
     Citation { url: String, title: String },
     /// Waits until the test opens the gate of this name.
     WaitFor(String),
+    /// Sends nothing for this time.
+    Pause(Duration),
     /// Sends nothing more, until the client disconnects.
     Silent,
     /// One token every `every`, until the client disconnects.

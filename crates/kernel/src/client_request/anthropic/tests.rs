@@ -165,7 +165,7 @@ fn a_count_needs_no_limit_of_the_answer() {
 
 #[test]
 fn a_signature_that_was_not_given_out_is_refused() {
-    let search = json!({"web_search": {"role": "system"}}).to_string();
+    let search = json!([{"web_search": {"role": "system"}}]).to_string();
     for signature in ["", "quell1:", "quell1:AAAA", &format!("quell1:{}", STANDARD_NO_PAD.encode(search))] {
         let block = json!({"type": "thinking", "thinking": "x", "signature": signature});
         let problem = problem_of(json!([{"role": "assistant", "content": [block]}]));
@@ -182,11 +182,16 @@ fn reasoning_of_any_provider_returns_unchanged() {
         Thinking::Item { id: "rs_1".into(), summary: vec!["d".into()], encrypted: "e".into() },
         Thinking::BlockSignature { signature: "f".into() },
     ];
-    let mut content: Vec<Value> = all.iter().map(|thinking| thinking_block(thinking).unwrap()).collect();
+    let mut content: Vec<Value> = all.iter().map(|thinking| thinking_block(&[thinking]).unwrap()).collect();
+    let search = Thinking::WebSearch { part: json!({"type": "web_search_call"}) };
+    assert_eq!(thinking_block(&[&search]), None);
+    content.push(thinking_block(&[&all[0], &search, &all[2]]).unwrap());
+    content.push(thinking_block(&[&Thinking::Shown { text: "for people".into(), signature: None }]).unwrap());
     content.push(json!({"type": "text", "text": "so"}));
     let messages = json!([{"role": "user", "content": "go"}, {"role": "assistant", "content": content}]);
     let continuation = parsed(json!({"messages": messages})).unwrap().conversation.continuation;
-    assert_eq!(continuation[0].thinking().cloned().collect::<Vec<_>>(), all);
+    let expected: Vec<Thinking> = all.iter().chain([&all[0], &all[2]]).cloned().collect();
+    assert_eq!(continuation[0].thinking().cloned().collect::<Vec<_>>(), expected);
 }
 
 proptest! {

@@ -322,6 +322,35 @@ fn a_withdrawn_message_does_not_end_the_wait_of_a_steer() {
     assert_eq!(registry.take_steering_messages(&run_id("active")).len(), 1);
 }
 
+fn model_call(id: &str) -> NewRun {
+    NewRun { bypasses_queue: true, ..new_run(id, "calls", OnBusy::Queue) }
+}
+
+#[test]
+fn plain_model_calls_start_beside_each_other() {
+    let mut registry = registry();
+    for call in 0..=LIMITS.max_queued {
+        let id = format!("call-{call}");
+        accept_durable(&mut registry, model_call(&id));
+        assert!(registry.may_start_at_once(&run_id(&id)), "{id}");
+        registry.apply_input(&run_id(&id), RunStateInput::Start, at(0));
+        assert!(!registry.may_start_at_once(&run_id(&id)), "it has started");
+    }
+    accept_durable(&mut registry, new_run("message", "calls", OnBusy::Queue));
+    assert!(!registry.may_start_at_once(&run_id("message")), "it waits for its turn");
+    let scope = StopScope::whole_session(session("calls"));
+    assert_eq!(registry.stop(&scope, &admin(), &ask(), at(0)).aborted.len(), LIMITS.max_queued + 2);
+}
+
+#[test]
+fn a_plain_model_call_that_was_stopped_before_it_came_does_not_start() {
+    let mut registry = registry();
+    stop(&mut registry, "call", "ann");
+    accept_durable(&mut registry, model_call("call"));
+    assert!(!registry.may_start_at_once(&run_id("call")));
+    assert!(state(&registry, "call").is_ended());
+}
+
 #[test]
 fn a_late_payment_of_an_ended_run_is_not_lost() {
     let mut registry = registry();

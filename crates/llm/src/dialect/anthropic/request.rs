@@ -3,8 +3,11 @@
 use std::borrow::Cow;
 
 use quell_kernel::ToolSpec;
+use quell_kernel::client_request::{AnswerFormat, AnswerOptions, ToolChoice};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+use super::super::{EncodeError, described_schema};
 
 use crate::{ModelCallRequest, ThinkingMode};
 
@@ -23,7 +26,15 @@ struct MessagesApiRequest<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<AnthropicTool<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    tool_choice: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_p: Option<f64>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    stop_sequences: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_config: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     thinking: Option<Value>,
 }
@@ -40,17 +51,19 @@ struct AnthropicTool<'a> {
     name: &'a str,
     description: &'a str,
     input_schema: &'a Value,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    strict: bool,
 }
 
-pub(super) fn request_body(model: &str, request: &ModelCallRequest<'_>) -> serde_json::Result<String> {
-    let conversation = request.conversation;
+pub(super) fn request_body(model: &str, request: &ModelCallRequest<'_>) -> Result<String, EncodeError> {
+    let (conversation, answer) = (request.conversation, request.answer);
     // Thinking counts towards the length of the answer.
     let thinking_tokens = match request.thinking {
         None => 0,
         Some(ThinkingMode::Adaptive) => DEFAULT_MAX_TOKENS,
         Some(ThinkingMode::Tokens(budget)) => budget,
     };
-    let max_tokens = request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS.saturating_add(thinking_tokens));
+    let max_tokens = answer.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS.saturating_add(thinking_tokens));
     let thinking = request.thinking.and_then(|mode| match mode {
         ThinkingMode::Adaptive => Some(json!({"type": "adaptive"})),
         ThinkingMode::Tokens(budget) => {
@@ -58,17 +71,63 @@ pub(super) fn request_body(model: &str, request: &ModelCallRequest<'_>) -> serde
             possible.then(|| json!({"type": "enabled", "budget_tokens": budget}))
         }
     });
-    serde_json::to_string(&MessagesApiRequest {
+    let body = MessagesApiRequest {
         model,
         max_tokens,
         system: Some(conversation.system.as_str()).filter(|text| !text.is_empty()).map(system_block),
         messages: with_cached_prefix(&conversation.messages),
         stream: true,
-        tools: request.tools.iter().map(encode_tool).collect(),
+        tools: request.tools.iter().map(|tool| encode_tool(tool, answer)).collect(),
+        tool_choice: tool_choice(answer).filter(|_| !request.tools.is_empty()),
         // A thinking model accepts only its default temperature.
-        temperature: request.temperature.filter(|_| thinking.is_none()),
+        temperature: answer.temperature.filter(|_| thinking.is_none()),
+        top_p: answer.top_p,
+        stop_sequences: &answer.stop_sequences,
+        output_config: output_config(answer)?,
         thinking,
-    })
+    };
+    Ok(serde_json::to_string(&body)?)
+}
+
+fn tool_choice(answer: &AnswerOptions) -> Option<Value> {
+    let at_most_one = answer.parallel_tool_calls == Some(false);
+    let mut choice = match &answer.tool_choice {
+        ToolChoice::Auto if !at_most_one => return None,
+        ToolChoice::Auto => json!({"type": "auto"}),
+        ToolChoice::None => return Some(json!({"type": "none"})),
+        ToolChoice::Required => json!({"type": "any"}),
+        ToolChoice::Named(name) => json!({"type": "tool", "name": name}),
+    };
+    if at_most_one {
+        choice["disable_parallel_tool_use"] = json!(true);
+    }
+    Some(choice)
+}
+
+fn output_config(answer: &AnswerOptions) -> Result<Option<Value>, EncodeError> {
+    let effort = match answer.reasoning_effort.as_deref() {
+        // A model that is not asked to think does not.
+        None | Some("none") => None,
+        Some("minimal") => {
+            let problem = "Anthropic has the levels none, low, medium, high, xhigh and max";
+            return Err(EncodeError::unsupported("reasoning_effort", problem));
+        }
+        Some(word) => Some(("effort".to_owned(), json!(word))),
+    };
+    let format = match &answer.format {
+        AnswerFormat::Text => None,
+        AnswerFormat::JsonObject => {
+            let problem = "Anthropic has no JSON without a schema; give a JSON schema";
+            return Err(EncodeError::unsupported("format", problem));
+        }
+        // The API has no name for a schema, and is always strict.
+        AnswerFormat::JsonSchema { description, schema, .. } => {
+            let schema = described_schema(schema, description.as_deref());
+            Some(("format".to_owned(), json!({"type": "json_schema", "schema": schema})))
+        }
+    };
+    let config: Map<String, Value> = effort.into_iter().chain(format).collect();
+    Ok((!config.is_empty()).then_some(Value::Object(config)))
 }
 
 /// Asks the API to cache the request up to this block; it caches nothing by itself.
@@ -107,8 +166,9 @@ fn block_types(message: &Value) -> impl Iterator<Item = &str> {
     blocks.filter_map(|block| block.get("type").and_then(Value::as_str))
 }
 
-fn encode_tool(tool: &ToolSpec) -> AnthropicTool<'_> {
-    AnthropicTool { name: &tool.name, description: &tool.description, input_schema: &tool.parameters }
+fn encode_tool<'a>(tool: &'a ToolSpec, answer: &AnswerOptions) -> AnthropicTool<'a> {
+    let ToolSpec { name, description, parameters } = tool;
+    AnthropicTool { name, description, input_schema: parameters, strict: answer.strict_tools.contains(name) }
 }
 
 #[cfg(test)]

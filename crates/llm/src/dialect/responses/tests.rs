@@ -156,8 +156,7 @@ fn the_request_is_complete(
         agent: &agent,
         conversation: &conversation,
         tools: &tools,
-        temperature: Some(0.5),
-        max_tokens: Some(100),
+        answer: &AnswerOptions { temperature: Some(0.5), max_tokens: Some(100), ..AnswerOptions::default() },
         thinking,
         web_search,
     };

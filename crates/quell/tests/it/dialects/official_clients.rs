@@ -16,12 +16,21 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs the program with a client, named by its kind, against the scripted model, and returns what it printed as JSON.
 async fn run_client(task: &str, model: &ScriptedModel) -> Value {
+    run_model_client("dialects/official_clients.py", &[task, &format!("http://{}", model.address())]).await
+}
+
+/// True when tests that need the clients of model providers are to be skipped.
+pub(crate) fn are_skipped() -> bool {
+    is_switched_off("QUELL_SKIP_MODEL_CLIENTS")
+}
+
+/// Runs a Python program of these tests that uses a client of a model provider; returns what it printed as JSON.
+pub(crate) async fn run_model_client(script: &str, arguments: &[&str]) -> Value {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = folder.join("../../target/tools/model-clients/bin/python");
     assert!(python.exists(), "{MISSING_CLIENTS_HELP}");
     let mut program = npm_packages::program_command(python.to_str().unwrap());
-    program.arg(folder.join("tests/it/dialects/official_clients.py"));
-    program.args([task, &format!("http://{}", model.address())]);
+    program.arg(folder.join("tests/it").join(script)).args(arguments);
     let ended = timeout(CLIENT_TIMEOUT, program.output()).await;
     let output = ended.expect("the program did not end in time").expect(MISSING_CLIENTS_HELP);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -36,7 +45,7 @@ async fn run_client(task: &str, model: &ScriptedModel) -> Value {
 async fn the_official_client_accepts_the_scripted_model(
     #[values(OpenAi, OpenAiResponses, Anthropic, Gemini)] dialect: ModelDialect,
 ) {
-    if is_switched_off("QUELL_SKIP_MODEL_CLIENTS") {
+    if are_skipped() {
         return;
     }
     let model = ScriptedModel::start().await;
@@ -61,7 +70,7 @@ async fn the_official_client_accepts_the_scripted_model(
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_official_client_accepts_a_scripted_search(#[values(OpenAiResponses, Gemini)] dialect: ModelDialect) {
-    if is_switched_off("QUELL_SKIP_MODEL_CLIENTS") {
+    if are_skipped() {
         return;
     }
     let model = ScriptedModel::start().await;

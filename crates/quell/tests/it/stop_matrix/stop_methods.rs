@@ -13,6 +13,8 @@ pub(super) enum MatrixStopMethod {
     WsSessionsAbort,
     StopText,
     CtrlC,
+    OpenAiDisconnect,
+    AnthropicDisconnect,
     AcpCancel,
     TimeOut,
     Budget,
@@ -37,6 +39,8 @@ impl MatrixStopMethod {
                 | Self::AgentAbort
                 | Self::WsRun
                 | Self::CtrlC
+                | Self::OpenAiDisconnect
+                | Self::AnthropicDisconnect
                 | Self::AcpCancel
                 | Self::TimeOut
                 | Self::Budget
@@ -47,6 +51,7 @@ impl MatrixStopMethod {
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::StopText => "command",
+            Self::AnthropicDisconnect => "disconnect",
             Self::TimeOut => "timeout",
             Self::Budget => "max_steps",
             Self::Sigterm => "shutdown",
@@ -59,7 +64,16 @@ impl MatrixStopMethod {
 fn new_state_run(method: MatrixStopMethod, state: &StoppableState) -> StateRun {
     let name = format!("{method:?}-{}", state.agent());
     let (run, marker) = (name.clone(), name.clone());
-    StateRun { run, marker, session: name, marks: Vec::new(), blocking_run: None, client: None, prompt: None }
+    StateRun {
+        run,
+        marker,
+        session: name,
+        marks: Vec::new(),
+        blocking_run: None,
+        client: None,
+        api_request: None,
+        prompt: None,
+    }
 }
 
 /// Sends the message of a state and waits until the state is reached.
@@ -72,6 +86,12 @@ pub(super) async fn start_in_state(
     state.prepare(fixture, &mut state_run).await;
     match method {
         MatrixStopMethod::CtrlC => send_by_client(fixture, state, &mut state_run).await,
+        MatrixStopMethod::OpenAiDisconnect => {
+            send_by_model_api(fixture, state, &mut state_run, "/v1/chat/completions").await;
+        }
+        MatrixStopMethod::AnthropicDisconnect => {
+            send_by_model_api(fixture, state, &mut state_run, "/v1/messages").await;
+        }
         MatrixStopMethod::AcpCancel => send_by_editor(fixture, state, &mut state_run).await,
         MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
         _ if state.name == FIRED => fire_message(fixture, state, &mut state_run).await,
@@ -135,6 +155,22 @@ async fn send_by_client(fixture: &StopMatrixDaemon, state: &StoppableState, stat
     state_run.client = Some(tokio::process::Command::from(command).kill_on_drop(true).spawn().unwrap());
     // The client chooses the run id, so find the run by its text.
     let run = fixture.wait_item("/api/runs?state=active", &json!({"text": prompt_text(state_run)})).await;
+    state_run.run = run["runId"].as_str().unwrap().to_owned();
+}
+
+/// Sends the message as a client of a model API, which reads the stream to its end.
+async fn send_by_model_api(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun, path: &str) {
+    let text = prompt_text(state_run);
+    let messages = json!([{"role": "user", "content": text}]);
+    let body =
+        json!({"model": format!("agent/{}", state.agent()), "max_tokens": 1000, "stream": true, "messages": messages});
+    let request = fixture.daemon.api().request(Method::POST, path).json(&body);
+    let request = request.header("x-quell-session", &state_run.session);
+    state_run.api_request = Some(tokio::spawn(async move {
+        let Ok(mut response) = request.send().await else { return };
+        while let Ok(Some(_)) = response.chunk().await {}
+    }));
+    let run = fixture.wait_item("/api/runs?state=active", &json!({"text": text})).await;
     state_run.run = run["runId"].as_str().unwrap().to_owned();
 }
 
@@ -204,6 +240,11 @@ pub(super) async fn stop_one(
             assert_stopped(state, state_run, &answer.expect_status(200));
         }
         MatrixStopMethod::CtrlC => press_ctrl_c(state, state_run).await,
+        MatrixStopMethod::OpenAiDisconnect | MatrixStopMethod::AnthropicDisconnect => {
+            let request = state_run.api_request.take().unwrap();
+            request.abort();
+            assert!(request.await.is_err_and(|end| end.is_cancelled()), "{}: the answer was over", state.name);
+        }
         MatrixStopMethod::AcpCancel => cancel_in_editor(fixture, state, state_run).await,
         _ => unreachable!("{method:?} stops all runs"),
     }

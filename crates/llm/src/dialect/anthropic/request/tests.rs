@@ -28,8 +28,7 @@ fn body_for(messages: Vec<Value>, settings: Settings) -> Value {
         agent: &agent,
         conversation: &conversation,
         tools: &[shell_tool()],
-        temperature,
-        max_tokens,
+        answer: &AnswerOptions { temperature, max_tokens, ..AnswerOptions::default() },
         thinking,
         web_search: false,
     };
