@@ -8,6 +8,8 @@ mod cluster_routes;
 mod gzip_cache;
 mod host_name;
 pub mod http;
+mod json_rpc;
+mod mcp_server;
 mod openai;
 mod request_limits;
 mod router;

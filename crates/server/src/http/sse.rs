@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use quell_engine::access::{Caller, Credential, CredentialRefusal};
 use quell_engine::engine::{Follower, RemoteFollower, RunFollow};
-use quell_protocol::{ErrorCode, Principal, RunEvent, SessionKey};
+use quell_protocol::{ErrorCode, Principal, RunEvent, RunId, SessionKey};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -40,31 +40,7 @@ pub(super) async fn events(
 ) -> Result<Response, ProblemResponse> {
     let id = parse_run_id(&id)?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
-    let Some(permit) = call.server.budgets().streams.reserve_one() else {
-        return Err(problem_response(
-            ErrorCode::TooManyConnections,
-            "close a stream, or raise max_connections in [server]; stops are not counted and still get in",
-        ));
-    };
-    let run = call.find_readable_run(&id).await?;
-    let follow = call.engine().follow_run(&id, after).await?.ok_or_else(|| run_not_found(&id))?;
-    let follower = match follow {
-        RunFollow::Live(follower) => Ok(AnyFollower::Here(follower)),
-        RunFollow::Remote(follower) => Ok(AnyFollower::Remote(follower)),
-        RunFollow::Ended(events) => Err(events),
-    };
-    let reader = match follower {
-        Ok(follower) => RunEventReader::Live(Box::new(LiveRunReader {
-            follower,
-            server: call.server,
-            caller: call.caller,
-            principal: run.principal,
-            session: run.session_key,
-            credential: call.credential,
-            _permit: permit,
-        })),
-        Err(events) => RunEventReader::Ended(events.into_iter()),
-    };
+    let reader = RunEventReader::open(call, &id, after).await?;
     let stream = stream::unfold(reader, |mut reader| async move {
         let (frame, next_reader) = match reader.next().await? {
             Ok(event) => (sse_event(&event), reader),
@@ -76,13 +52,14 @@ pub(super) async fn events(
     Ok(([("x-accel-buffering", "no")], sse).into_response())
 }
 
-enum RunEventReader {
+/// Reads the events of a run for a client, as long as it may.
+pub(crate) enum RunEventReader {
     Live(Box<LiveRunReader>),
     Ended(std::vec::IntoIter<RunEvent>),
 }
 
 /// Follows a run on this node of the cluster or on another one.
-enum AnyFollower {
+pub(crate) enum AnyFollower {
     Here(Follower),
     Remote(Box<RemoteFollower>),
 }
@@ -104,7 +81,7 @@ impl AnyFollower {
     }
 }
 
-struct LiveRunReader {
+pub(crate) struct LiveRunReader {
     follower: AnyFollower,
     server: ServerState,
     caller: Caller,
@@ -117,7 +94,34 @@ struct LiveRunReader {
 }
 
 impl RunEventReader {
-    async fn next(&mut self) -> Option<Result<Arc<RunEvent>, StreamEnd>> {
+    /// Counts as an open stream until it is dropped. Begins behind the event number `after`.
+    pub(crate) async fn open(call: ApiCall, id: &RunId, after: u64) -> Result<Self, ProblemResponse> {
+        let Some(permit) = call.server.budgets().streams.reserve_one() else {
+            return Err(problem_response(
+                ErrorCode::TooManyConnections,
+                "close a stream, or raise max_connections in [server]; stops are not counted and still get in",
+            ));
+        };
+        let run = call.find_readable_run(id).await?;
+        let follow = call.engine().follow_run(id, after).await?.ok_or_else(|| run_not_found(id))?;
+        let follower = match follow {
+            RunFollow::Live(follower) => AnyFollower::Here(follower),
+            RunFollow::Remote(follower) => AnyFollower::Remote(follower),
+            RunFollow::Ended(events) => return Ok(Self::Ended(events.into_iter())),
+        };
+        Ok(Self::Live(Box::new(LiveRunReader {
+            follower,
+            server: call.server,
+            caller: call.caller,
+            principal: run.principal,
+            session: run.session_key,
+            credential: call.credential,
+            _permit: permit,
+        })))
+    }
+
+    /// The next event, or why there is none for this client any more.
+    pub(crate) async fn next(&mut self) -> Option<Result<Arc<RunEvent>, StreamEnd>> {
         match self {
             Self::Ended(events) => events.next().map(|event| Ok(Arc::new(event))),
             Self::Live(reader) => reader.next().await,
