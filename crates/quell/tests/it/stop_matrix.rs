@@ -12,6 +12,7 @@ use quell_testkit::mcp;
 use quell_testkit::model::BlackHole;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::mcp_server;
 use crate::prelude::*;
 use crate::test_engine::{ResponsesByMarker, background_call, shell_call, wait_for_request, wait_summary_request};
 use crate::test_server::has_fields;
@@ -82,6 +83,7 @@ async fn a_stop_works_in_every_state(
         MatrixStopMethod::WsSessionsAbort,
         MatrixStopMethod::StopText,
         MatrixStopMethod::CtrlC,
+        MatrixStopMethod::McpCancel,
         MatrixStopMethod::TimeOut,
         MatrixStopMethod::Sigterm,
         MatrixStopMethod::Kill9

@@ -39,6 +39,8 @@ pub(super) struct StateRun {
     pub(super) blocking_run: Option<String>,
     /// The `quell send` process that started the run, if one did.
     pub(super) client: Option<tokio::process::Child>,
+    /// The open response of the MCP call that has sent the message.
+    pub(super) mcp_call: Option<reqwest::Response>,
 }
 
 /// The state whose message a schedule sends.

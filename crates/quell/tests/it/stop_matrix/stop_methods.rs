@@ -13,6 +13,8 @@ pub(super) enum MatrixStopMethod {
     WsSessionsAbort,
     StopText,
     CtrlC,
+    /// The end of the connection of an MCP call.
+    McpCancel,
     TimeOut,
     Budget,
     Sigterm,
@@ -30,7 +32,16 @@ impl MatrixStopMethod {
 
     /// True when it stops a run but not its session.
     pub(super) fn stops_one_run(self) -> bool {
-        matches!(self, Self::HttpRun | Self::AgentAbort | Self::WsRun | Self::CtrlC | Self::TimeOut | Self::Budget)
+        matches!(
+            self,
+            Self::HttpRun
+                | Self::AgentAbort
+                | Self::WsRun
+                | Self::CtrlC
+                | Self::McpCancel
+                | Self::TimeOut
+                | Self::Budget
+        )
     }
 
     /// The reason in the verdict, as on the wire.
@@ -41,6 +52,7 @@ impl MatrixStopMethod {
             Self::Budget => "max_steps",
             Self::Sigterm => "shutdown",
             Self::Kill9 => "daemon_stopped",
+            Self::McpCancel => "disconnect",
             _ => "user",
         }
     }
@@ -49,7 +61,7 @@ impl MatrixStopMethod {
 fn new_state_run(method: MatrixStopMethod, state: &StoppableState) -> StateRun {
     let name = format!("{method:?}-{}", state.agent());
     let (run, marker) = (name.clone(), name.clone());
-    StateRun { run, marker, session: name, marks: Vec::new(), blocking_run: None, client: None }
+    StateRun { run, marker, session: name, marks: Vec::new(), blocking_run: None, client: None, mcp_call: None }
 }
 
 /// Sends the message of a state and waits until the state is reached.
@@ -62,6 +74,7 @@ pub(super) async fn start_in_state(
     state.prepare(fixture, &mut state_run).await;
     match method {
         MatrixStopMethod::CtrlC => send_by_client(fixture, state, &mut state_run).await,
+        MatrixStopMethod::McpCancel => send_by_mcp(fixture, state, &mut state_run).await,
         MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
         _ if state.name == FIRED => fire_message(fixture, state, &mut state_run).await,
         _ => send_message(fixture, state, &state_run, &Value::Null).await,
@@ -127,6 +140,16 @@ async fn send_by_client(fixture: &StopMatrixDaemon, state: &StoppableState, stat
     state_run.run = run["runId"].as_str().unwrap().to_owned();
 }
 
+/// Sends the message by an MCP call, whose response stays open.
+async fn send_by_mcp(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun) {
+    let text = prompt_text(state_run);
+    let arguments = json!({"message": text, "agent": state.agent(), "session": state_run.session});
+    let call = mcp_server::stateless_call(&fixture.daemon.api(), "run_agent", &arguments);
+    state_run.mcp_call = Some(call.send().await.unwrap());
+    let run = fixture.wait_item("/api/runs?state=active", &json!({"text": text})).await;
+    state_run.run = run["runId"].as_str().unwrap().to_owned();
+}
+
 pub(super) async fn stop_one(
     fixture: &StopMatrixDaemon,
     method: MatrixStopMethod,
@@ -164,6 +187,7 @@ pub(super) async fn stop_one(
             assert_stopped(state, state_run, &answer.expect_status(200));
         }
         MatrixStopMethod::CtrlC => press_ctrl_c(state, state_run).await,
+        MatrixStopMethod::McpCancel => drop(state_run.mcp_call.take()),
         _ => unreachable!("{method:?} stops all runs"),
     }
 }
