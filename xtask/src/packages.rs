@@ -95,7 +95,7 @@ const GROUPS: &[PackageGroup] = &[
     },
     PackageGroup {
         test_subject: "the official clients of model providers",
-        name_filters: &["official_clients", "dialects"],
+        name_filters: &["official_clients", "dialects", "anthropic_api"],
         skip_variable: Some("QUELL_SKIP_MODEL_CLIENTS"),
         packages: VENV_PACKAGES,
         python_tool: Some(&MODEL_CLIENTS),

@@ -4,6 +4,7 @@
 //! a redirect, because the token would be sent along.
 
 mod archive;
+mod attached_run;
 mod discovery;
 mod endpoints;
 mod error;
@@ -26,6 +27,7 @@ use local_daemon::LocalSocket;
 
 pub use archive::Download;
 pub(crate) use archive::UploadProgress;
+pub use attached_run::AttachedSend;
 pub use discovery::DaemonTarget;
 pub use endpoints::{ClientRunFilter, ListResult, NotesOwner, SendReply, StopReply, StopWait};
 pub use error::ClientError;

@@ -16,7 +16,7 @@ pub mod text_format;
 #[doc(hidden)]
 pub mod test_support;
 
-pub use daemon_client::{ClientError, DaemonClient, DaemonTarget, ReconnectPolicy};
+pub use daemon_client::{AttachedSend, ClientError, DaemonClient, DaemonTarget, ReconnectPolicy};
 pub use quell_protocol::receipt::summary_line as receipt_line;
 pub use quell_protocol::receipt::summary_line::receipt_line;
 pub use receipt_chart::receipt_chart;

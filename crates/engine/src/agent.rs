@@ -351,8 +351,8 @@ impl AgentLoop<'_> {
             agent: &self.agent.id,
             conversation: &conversation,
             tools: &tools,
-            answer: &self.answer_options(),
-            thinking: self.agent.config.thinking_mode().filter(|_| self.model().supports_thinking()),
+            answer: &self.answer_options(&draft),
+            thinking: self.thinking_mode(),
             web_search: self.searches_web(),
         };
         self.control.set_phase(RunPhase::Waiting);

@@ -47,7 +47,7 @@ pub use creation::stored_session_facts;
 use key_store::SessionKeyStore;
 use lookup::EnterRequest;
 pub use lookup::{OpenSessionError, OpenSessionOutcome};
-pub use overrides::importable_endpoints;
+pub use overrides::{config_without_workdir, importable_endpoints, stored_workdir};
 pub use ownership::{SessionClaim, SessionOwners};
 use resources::SessionResources;
 use run_control::{RunAncestry, SessionRunControl, pass_unread_news_up};

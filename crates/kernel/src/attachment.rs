@@ -13,6 +13,9 @@ pub const MAX_FILE_BYTES: usize = 8 * 1024 * 1024;
 /// begins and saves them, or ends.
 pub const MAX_TOTAL_BYTES: usize = 12 * 1024 * 1024;
 
+/// The text of a message that has files alone.
+pub const FILES_ONLY_TEXT: &str = "(files, without words)";
+
 /// A file that came with a message. `Debug` does not print its content.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MessageFile {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use quell_net::AddressPolicy;
+use quell_protocol::agents::Price;
 use secrecy::SecretString;
 
 use super::provider_kind::ProviderKind;
@@ -46,6 +47,11 @@ pub struct ProviderConfig {
     /// Seconds that an answer may stall.
     #[serde(default = "default_idle_timeout_s")]
     pub idle_timeout_s: f64,
+    /// The price of a million tokens of each model, for plain model calls:
+    /// `{ "MODEL" = { input = 3.0, output = 15.0 }, "*" = { ... } }`. `*` stands for all other models.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, BTreeMap<String, f64>>")]
+    pub prices: BTreeMap<String, Price>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +77,7 @@ impl ProviderConfig {
             connect_timeout_s: default_connect_timeout_s(),
             header_timeout_s: default_header_timeout_s(),
             idle_timeout_s: default_idle_timeout_s(),
+            prices: BTreeMap::new(),
         }
     }
 }
@@ -89,6 +96,7 @@ impl fmt::Debug for ProviderConfig {
             .field("connect_timeout_s", &self.connect_timeout_s)
             .field("header_timeout_s", &self.header_timeout_s)
             .field("idle_timeout_s", &self.idle_timeout_s)
+            .field("prices", &self.prices)
             .finish()
     }
 }

@@ -34,6 +34,7 @@ use quell_kernel::prompt::{self, Prompt, Vision};
 use quell_kernel::retry::RetryPolicy;
 use quell_kernel::turn::ModelMessage;
 use quell_net::HttpClients;
+use quell_protocol::agents::Price;
 use quell_protocol::{AgentId, RunId, Usage};
 use quell_scope::Scope;
 
@@ -47,7 +48,9 @@ pub use provider_kind::ProviderKind;
 pub use provider_override::ProviderOverride;
 pub use quell_kernel::client_request::ThinkingMode;
 
+use dialect::{EncodeError, EncodedRequest};
 use model_call::ModelCall;
+use partial_answer::estimate_body_tokens;
 use provider::Provider;
 
 /// All models of the configuration. Clones share one state, also after the providers are replaced.
@@ -299,6 +302,12 @@ impl ModelHandle {
         &self.name
     }
 
+    /// The price of a million of its tokens, if the configuration has it.
+    #[must_use]
+    pub fn price(&self) -> Option<Price> {
+        self.provider.price_of(self.model_id())
+    }
+
     /// The maximum number of attempts of one call.
     #[must_use]
     pub fn max_attempts(&self) -> u32 {
@@ -333,6 +342,15 @@ impl ModelHandle {
         Conversation { pictures, ..dialect.encode_conversation(&Prompt { vision, ..*prompt }) }
     }
 
+    /// Estimates the tokens of the input of a request, without sending it.
+    ///
+    /// # Errors
+    /// [`ModelError`] if the request cannot be written in the dialect.
+    pub fn estimate_input_tokens(&self, request: &ModelCallRequest<'_>) -> Result<u64, ModelError> {
+        let encoded = self.encode_request(request)?;
+        Ok(estimate_body_tokens(&encoded.body, request.conversation.pictures))
+    }
+
     /// Calls the model and waits for its complete answer. Pieces go to `sink` as they arrive. Transient failures are
     /// retried, but never after the answer began and never after a stop.
     ///
@@ -354,6 +372,22 @@ impl ModelHandle {
             tracing::info!(run = %request.run, agent = %request.agent, model = %self.name, "model call aborted");
         }
         outcome
+    }
+
+    fn encode_request(&self, request: &ModelCallRequest<'_>) -> Result<EncodedRequest, ModelError> {
+        let Provider { dialect, base_url, name, .. } = &*self.provider;
+        let encoded = dialect.encode_request(base_url, self.model_id(), request);
+        encoded.map_err(|error| match error {
+            EncodeError::Json(error) => ModelError::Rejected {
+                provider: name.clone(),
+                status: None,
+                message: format!("nothing was sent, because the request cannot be written as JSON: {error}"),
+                retryable: false,
+            },
+            EncodeError::UnsupportedOption { option, problem } => {
+                ModelError::UnsupportedOption { provider: name.clone(), option, problem }
+            }
+        })
     }
 
     /// The model's name without its provider.

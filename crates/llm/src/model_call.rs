@@ -17,7 +17,7 @@ use reqwest::{Response, Url};
 use tokio::time::{sleep, timeout};
 
 use super::attempt_failure::{AttemptFailure, RetryDecision};
-use super::dialect::{EncodeError, EncodedRequest};
+use super::dialect::EncodedRequest;
 use super::error::{ModelError, ModelTimeout};
 use super::partial_answer::{PartialAnswer, estimate_body_tokens};
 use super::provider::Provider;
@@ -70,7 +70,7 @@ impl<'a> ModelCall<'a> {
         request: &ModelCallRequest<'_>,
         sink: &mut dyn ModelSink,
     ) -> Result<ModelAnswer, ModelError> {
-        let mut progress = CallProgress::new(self.encode_request(request)?, request.conversation.pictures, sink);
+        let mut progress = CallProgress::new(self.model.encode_request(request)?, request.conversation.pictures, sink);
         let mut number = 1;
         loop {
             let failure = match self.run_attempt(number, &mut progress).await {
@@ -93,23 +93,6 @@ impl<'a> ModelCall<'a> {
             self.back_off(number, delay).await?;
             number += 1;
         }
-    }
-
-    fn encode_request(&self, request: &ModelCallRequest<'_>) -> Result<EncodedRequest, ModelError> {
-        let Provider { dialect, base_url, .. } = self.provider;
-        let encoded = dialect.encode_request(base_url, self.model.model_id(), request);
-        let provider = || self.provider.name.clone();
-        encoded.map_err(|error| match error {
-            EncodeError::Json(error) => ModelError::Rejected {
-                provider: provider(),
-                status: None,
-                message: format!("nothing was sent, because the request cannot be written as JSON: {error}"),
-                retryable: false,
-            },
-            EncodeError::UnsupportedOption { option, problem } => {
-                ModelError::UnsupportedOption { provider: provider(), option, problem }
-            }
-        })
     }
 
     async fn back_off(&self, number: u32, delay: Duration) -> Result<(), Cancelled> {

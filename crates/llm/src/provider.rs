@@ -1,9 +1,11 @@
 //! A validated provider: base URL, headers, timeouts, retry policy, shared HTTP client.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quell_kernel::retry::RetryPolicy;
 use quell_net::{AddressPolicy, HttpClients, PRIVATE_ADDRESS_HINT, check_url, is_public};
+use quell_protocol::agents::Price;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Url};
 use secrecy::{ExposeSecret, SecretString};
@@ -13,6 +15,9 @@ use super::dialect::Dialect;
 
 /// The maximum configurable timeout; it keeps timers in range.
 const MAX_TIMEOUT_S: f64 = 24.0 * 3600.0;
+
+/// Stands for all models that `prices` does not name.
+const ANY_MODEL: &str = "*";
 
 /// Shorter header values are words such as `true`; redacting these would only garble messages.
 const MIN_SECRET_CHARS: usize = 8;
@@ -28,6 +33,7 @@ pub(super) struct Provider {
     pub(super) connect_timeout: Duration,
     pub(super) header_timeout: Duration,
     pub(super) idle_timeout: Duration,
+    prices: BTreeMap<String, Price>,
     secrets: Vec<SecretString>,
 }
 
@@ -40,6 +46,7 @@ impl Provider {
                 .map_err(|why| config_error(format!("baseUrl: {why}; {PRIVATE_ADDRESS_HINT}")))?;
         }
         let (headers, secrets) = request_headers(&config).map_err(config_error)?;
+        check_prices(&config.prices).map_err(config_error)?;
         let seconds = |name, value| parse_timeout(name, value).map_err(config_error);
         let connect_timeout = seconds("connect_timeout_s", config.connect_timeout_s)?;
         Ok(Self {
@@ -52,13 +59,29 @@ impl Provider {
             connect_timeout,
             header_timeout: seconds("header_timeout_s", config.header_timeout_s)?,
             idle_timeout: seconds("idle_timeout_s", config.idle_timeout_s)?,
+            prices: config.prices,
             secrets,
         })
+    }
+
+    /// The price of a model, named without its provider.
+    pub(super) fn price_of(&self, model: &str) -> Option<Price> {
+        self.prices.get(model).or_else(|| self.prices.get(ANY_MODEL)).copied()
     }
 
     /// Replaces the secrets that were sent to the provider in one of its messages; some servers echo a refused key.
     pub(super) fn redact_secrets(&self, text: String) -> String {
         self.secrets.iter().fold(text, |text, secret| text.replace(secret.expose_secret(), "***"))
+    }
+}
+
+fn check_prices(prices: &BTreeMap<String, Price>) -> Result<(), String> {
+    let is_valid = |number: f64| number.is_finite() && number >= 0.0;
+    match prices.iter().find(|(_, price)| !is_valid(price.input) || !is_valid(price.output)) {
+        Some((model, price)) => {
+            Err(format!("prices.\"{model}\" is {} and {}; both must be numbers from 0 on", price.input, price.output))
+        }
+        None => Ok(()),
     }
 }
 

@@ -47,6 +47,21 @@ pub struct SendRequest {
     /// If true, stop text is not recognised and goes to the model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub literal: bool,
+    /// Files of the message, for its run. At most 10, with at most 12 MiB together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<SendAttachment>,
+}
+
+/// A file of a message.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SendAttachment {
+    pub name: Option<String>,
+    /// Such as `image/png`. Pictures are recognised by their content, and what is declared as one must be one.
+    pub media_type: Option<String>,
+    /// Base64, also as a `data:` URL.
+    pub content: String,
 }
 
 /// Answer to an accepted message.
@@ -405,6 +420,8 @@ pub struct SessionRow {
     /// True if every token may read it and send to it, according to its scopes.
     #[serde(default)]
     pub shared: bool,
+    /// The workdir of its own, if it has one in place of its agent's.
+    pub workdir: Option<String>,
 }
 
 /// Body of `PUT /api/sessions/{key}/sharing`.

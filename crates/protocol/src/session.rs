@@ -102,6 +102,9 @@ pub struct SessionRequest {
     pub language: Option<String>,
     /// The system prompt, in place of that of the agent.
     pub instruction: Option<String>,
+    /// The workdir, in place of that of the agent: an existing directory, absolute. An admin who is verified as a person
+    /// may name any that no rule protects; others only one below the workdir of the agent.
+    pub workdir: Option<String>,
     /// The configured MCP servers that the session may use. Default: those of the agent.
     pub mcp_servers: Option<Vec<String>>,
     /// The API key for `mcpUrl`. Write-only.

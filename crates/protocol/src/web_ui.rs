@@ -71,4 +71,6 @@ pub struct SessionPatch {
     pub agent: Option<AgentId>,
     /// How much the model thinks.
     pub thinking: Option<ThinkingLevel>,
+    /// The workdir in place of the agent's: an existing directory, absolute. See `POST /api/sessions`.
+    pub workdir: Option<String>,
 }

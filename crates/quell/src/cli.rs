@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use quell_acp::AcpArgs;
 use quell_client::term::{ColorMode, Locale};
 use quell_client::{ClientSubcommand, CommandIo, DaemonTarget, Exit};
 use quell_tui::ChatArgs;
@@ -72,6 +73,8 @@ pub(crate) enum CliCommand {
     },
     /// Chat in the terminal; Esc stops the run
     Chat(ChatArgs),
+    /// Serve an editor over the Agent Client Protocol on standard input and output
+    Acp(AcpArgs),
     #[command(flatten)]
     Client(ClientSubcommand),
 }
@@ -126,6 +129,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Chat(args) => {
             run_client_command(cli.target, async |target, io| quell_tui::run(args, target, io).await)
         }
+        CliCommand::Acp(args) => serve_editor(&args, cli.target),
         CliCommand::Client(verb) => {
             run_client_command(cli.target, async |target, io| quell_client::run(verb, target, io).await)
         }
@@ -152,6 +156,15 @@ fn run_client_command(
     let color = if telemetry::no_color() { ColorMode::Never } else { ColorMode::Auto };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(block_on(&runtime, body(&target, CommandIo::standard(color, locale_from_environment()))).into())
+}
+
+fn serve_editor(args: &AcpArgs, mut target: DaemonTarget) -> anyhow::Result<ExitCode> {
+    target.data_dir = Some(config::data_dir()?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let exit = block_on(&runtime, quell_acp::run(args.clone(), &target));
+    // A read of standard input may still wait, and nothing ends it.
+    runtime.shutdown_background();
+    Ok(exit.into())
 }
 
 /// Reads the locale as POSIX does: from the first variable that is not empty.

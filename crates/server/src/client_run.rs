@@ -2,19 +2,30 @@
 
 use std::time::Duration;
 
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use quell_engine::Engine;
 use quell_engine::access::{Caller, Credential, CredentialRefusal};
 use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
 use quell_kernel::StopLevel;
 use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::registry::{StopRequest, StopScope};
+use quell_kernel::turn::{AnsweredCall, ModelMessage, TurnItem};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
+use serde_json::Value;
 use uuid::Uuid;
 
+use crate::budget::Reservation;
 use crate::http::{ApiCall, ProblemResponse, problem_response};
 
 /// Pause after which a stream shows that it is alive.
 pub(crate) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Binds a conversation to a session; as `metadata.session` in the body.
+pub(crate) const SESSION_HEADER: HeaderName = HeaderName::from_static("x-quell-session");
+/// The id of the run, with which anybody who may can stop it.
+pub(crate) const RUN_HEADER: HeaderName = HeaderName::from_static("x-quell-run");
+/// OpenAI's clients show it as the id of the request.
+const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The part of a request that every model API has in its own form.
 #[derive(Debug)]
@@ -172,6 +183,15 @@ impl AnswerReader {
         (text, None)
     }
 
+    /// The message of the model; only after the end of a plain model call.
+    pub(crate) fn model_message(&self) -> Option<ModelMessage<AnsweredCall>> {
+        let turn = self.follower.live_run().sealed_turn()?;
+        turn.items().iter().rev().find_map(|item| match item {
+            TurnItem::Assistant(message) => Some(message.clone()),
+            TurnItem::User { .. } => None,
+        })
+    }
+
     /// Stops the run, because its client may not use it any more.
     fn stop(&mut self) {
         let guard = StopOnDrop {
@@ -213,6 +233,33 @@ impl AnswerReader {
     fn after_step(&mut self, text: &str) -> String {
         if std::mem::take(&mut self.between_steps) { format!("{STEP_SEPARATOR}{text}") } else { text.to_owned() }
     }
+}
+
+/// The session that a request binds its conversation to.
+pub(crate) fn bound_session(headers: &HeaderMap, body: &Value) -> Result<Option<SessionKey>, ProblemResponse> {
+    let of_body = body.pointer("/metadata/session").and_then(Value::as_str);
+    let of_header = match headers.get(&SESSION_HEADER).map(|value| std::str::from_utf8(value.as_bytes())) {
+        Some(Ok(key)) => Some(key),
+        Some(Err(_)) => {
+            return Err(problem_response(ErrorCode::InvalidRequest, "the header X-Quell-Session must be UTF-8"));
+        }
+        None => None,
+    };
+    Ok(of_header.or(of_body).map(SessionKey::parse).transpose()?)
+}
+
+/// A place among the streams of all clients.
+pub(crate) fn stream_permit(call: &ApiCall) -> Result<Reservation, ProblemResponse> {
+    call.server.budgets().streams.reserve_one().ok_or_else(|| {
+        let detail = "all streams are taken; close one, or raise max_connections in [server]";
+        problem_response(ErrorCode::TooManyConnections, detail).retry_after(1)
+    })
+}
+
+/// The headers that name the run of an answer.
+pub(crate) fn run_headers(reader: &AnswerReader) -> [(HeaderName, HeaderValue); 2] {
+    let Ok(id) = HeaderValue::from_str(reader.run_id().as_str()) else { unreachable!("a run id is plain ASCII") };
+    [(RUN_HEADER, id.clone()), (REQUEST_ID_HEADER, id)]
 }
 
 async fn credential_end(engine: &Engine, credential: Option<&Credential>) -> CredentialRefusal {

@@ -35,13 +35,14 @@ use axum::response::Response;
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 
+use crate::model_api_errors::translate_problems;
 use crate::state::ServerState;
 pub(crate) use auth::{ApiCall, check_origin, is_unix_peer, login_cookie, peer_ip, request_origin};
-pub(crate) use extractors::{JsonBody, read_request_body};
+pub(crate) use extractors::{JsonBody, QueryParams, read_request_body};
 pub(crate) use forward::{ANSWER_TIMEOUT, ForwardedHead, ForwardedService, REPEATS, send_message_to_owner};
 pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 pub(crate) use problem::{ProblemFacts, ProblemResponse, problem_response};
-pub(crate) use runs::{RunListQuery, list_runs, parse_run_id, submission_of};
+pub(crate) use runs::{RunListQuery, build_submission, list_runs, parse_run_id};
 pub(crate) use sse::RunEventReader;
 pub(crate) use stop::{
     StopWaitMode, change_hold, is_stop_route, stop_all, stop_one_run, stop_one_session, stop_request,
@@ -129,6 +130,7 @@ pub(crate) fn add_layers(routes: Router<ServerState>, server: ServerState) -> Ro
         .layer(middleware::from_fn_with_state(server.clone(), refusal_audit::audit_refusals))
         .layer(middleware::from_fn(problem::reject_malformed_escapes))
         .layer(middleware::from_fn_with_state(server.clone(), host_check::check_host))
+        .layer(middleware::from_fn(translate_problems))
         .layer(middleware::from_fn(set_security_headers))
         .with_state(server)
 }

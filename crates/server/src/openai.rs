@@ -8,15 +8,15 @@ mod error;
 mod models;
 
 use axum::Router;
-use axum::middleware;
 use axum::routing::{get, post};
 
 use crate::state::ServerState;
+
+pub(crate) use error::translate_response;
 
 pub(crate) fn routes() -> Router<ServerState> {
     Router::new()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::show))
-        .route_layer(middleware::from_fn(error::translate_problems))
 }

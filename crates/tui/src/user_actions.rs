@@ -53,6 +53,7 @@ impl ChatState {
             on_busy: Some(self.busy_policy),
             timeout_ms: None,
             literal: false,
+            attachments: Vec::new(),
         };
         let (state, since, own) = (ChatRunState::Sending, self.now, true);
         self.runs.push(ChatRun { id: id.clone(), text, state, since, last_seq: 0, followed: false, sent_here: own });

@@ -18,7 +18,7 @@ use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::schedule::{SchedulePatch, ScheduleRequest, ScheduleView};
 use quell_protocol::session::SessionView;
 use quell_protocol::undo::{UndoReport, UndoRequest};
-use quell_protocol::web_ui::{SessionPatch, SignInLink};
+use quell_protocol::web_ui::{ModelRow, SessionPatch, SignInLink};
 use quell_protocol::{AgentId, Receipt, RunId, SessionKey, Verdict};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -344,8 +344,20 @@ impl DaemonClient {
         self.fetch_json(request, ClientRequestTimeout::Default).await
     }
 
+    /// Gets one page of the sessions, the most recently used first.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn list_sessions_page(&self, cursor: Option<&str>) -> Result<Page<SessionRow>, ClientError> {
+        let query: Vec<(&str, &str)> = cursor.iter().map(|cursor| ("cursor", *cursor)).collect();
+        self.request_json(Method::GET, &["api", "sessions"], &query).await
+    }
+
     /// Gets the whole history of a session, oldest first.
-    pub(crate) async fn get_history(&self, session: &SessionKey) -> ListResult<HistoryMessage> {
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn get_history(&self, session: &SessionKey) -> ListResult<HistoryMessage> {
         // Messages of a page are in order, but the first page is the newest.
         let pages = self.list_pages(&["api", "sessions", session.as_str(), "history"], &[]).await?;
         Ok(pages.into_iter().rev().flatten().collect())
@@ -428,6 +440,14 @@ impl DaemonClient {
     /// Safe: it only reads.
     pub async fn list_agents(&self) -> ListResult<AgentRow> {
         self.list_items(&["api", "agents"], &[]).await
+    }
+
+    /// Lists the models that agents use.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn list_models(&self) -> ListResult<ModelRow> {
+        self.list_items(&["api", "models"], &[]).await
     }
 
     /// Gets one agent with its spending of today.

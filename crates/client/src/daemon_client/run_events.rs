@@ -68,26 +68,24 @@ impl DaemonClient {
 
     /// Like [`DaemonClient::follow_run`], with this idle timeout of a connection.
     pub(super) fn follow_run_with_idle_timeout(&self, run: &RunId, after: u64, idle: Duration) -> RunEventStream {
-        let follower = RunEventFollower {
+        RunEventFollower { idle_timeout: idle, ..self.run_event_follower(run, after) }.into_stream()
+    }
+
+    pub(super) fn run_event_follower(&self, run: &RunId, after: u64) -> RunEventFollower {
+        RunEventFollower {
             client: self.clone(),
             run_id: run.clone(),
             last_seq: after,
-            idle_timeout: idle,
+            idle_timeout: IDLE_TIMEOUT,
             connection: None,
             buffered_events: VecDeque::new(),
             outage: None,
             finished: false,
-        };
-        let steps =
-            stream::unfold(
-                follower,
-                |mut follower| async move { follower.next_item().await.map(|seen| (seen, follower)) },
-            );
-        RunEventStream(steps.fuse().boxed())
+        }
     }
 }
 
-struct RunEventFollower {
+pub(super) struct RunEventFollower {
     client: DaemonClient,
     run_id: RunId,
     last_seq: u64,
@@ -109,6 +107,18 @@ struct RunStreamOutage {
 }
 
 impl RunEventFollower {
+    /// Reads the events of a response that is open already.
+    pub(super) fn on_connection(mut self, response: Response) -> Self {
+        self.connection = Some((response, SseDecoder::new(MAX_EVENT_BYTES, MAX_EVENT_BYTES)));
+        self
+    }
+
+    pub(super) fn into_stream(self) -> RunEventStream {
+        let steps =
+            stream::unfold(self, |mut follower| async move { follower.next_item().await.map(|seen| (seen, follower)) });
+        RunEventStream(steps.fuse().boxed())
+    }
+
     async fn next_item(&mut self) -> Option<Result<RunEventStreamItem, ClientError>> {
         if self.finished {
             return None;

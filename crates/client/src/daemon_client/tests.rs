@@ -32,6 +32,7 @@ fn message(key: Option<&str>) -> SendRequest {
         on_busy: None,
         timeout_ms: None,
         literal: false,
+        attachments: Vec::new(),
     }
 }
 

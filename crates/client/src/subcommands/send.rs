@@ -102,6 +102,7 @@ pub(super) async fn run(client: &DaemonClient, args: SendMessageArgs, io: &mut C
         on_busy: args.on_busy.map(OnBusy::from),
         timeout_ms: args.timeout,
         literal: args.literal,
+        attachments: Vec::new(),
     };
     let mut stops = CtrlCStops::new(client, own_id);
     match send_until_answered(cx, &args.session, &request, &mut stops).await? {

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use quell_kernel::client_request::{AnswerEnd, AnswerOptions};
-use quell_kernel::turn::ToolCall;
+use quell_kernel::client_request::{AnswerEnd, AnswerOptions, ThinkingMode, ToolChoice};
+use quell_kernel::turn::{ToolCall, TurnDraft};
 use quell_scope::Cancelled;
 
 use super::AgentLoop;
@@ -21,14 +21,27 @@ impl AgentLoop<'_> {
     }
 
     /// How the agent and the client want the answer. The smaller limit counts.
-    pub(super) fn answer_options(&self) -> AnswerOptions {
+    pub(super) fn answer_options(&self, draft: &TurnDraft) -> AnswerOptions {
         let own = self.agent.config.answer_options();
         let Some(client) = self.client else { return own };
         AnswerOptions {
             temperature: client.answer.temperature.or(own.temperature),
             max_tokens: [own.max_tokens, client.answer.max_tokens].into_iter().flatten().min(),
-            ..own
+            tool_choice: match &client.answer.tool_choice {
+                // Demanded of every message, a call would never let the agent answer.
+                ToolChoice::Required | ToolChoice::Named(_) if draft.message_count() > client.continuation.len() => {
+                    ToolChoice::Auto
+                }
+                choice => choice.clone(),
+            },
+            ..client.answer.clone()
         }
+    }
+
+    /// How the model is asked to think: as the client says, or as the agent does.
+    pub(super) fn thinking_mode(&self) -> Option<ThinkingMode> {
+        let of_client = self.client.and_then(|client| client.answer.thinking);
+        of_client.or_else(|| self.agent.config.thinking_mode().filter(|_| self.model().supports_thinking()))
     }
 
     /// True for a call of a tool that the client carries out itself. The agent's own tools come first.

@@ -10,7 +10,7 @@ use quell_store::{ImportOutcome, SessionArchive, StoreError, StoredSession, Temp
 
 use super::{AuditAction, Caller, Engine};
 use crate::live_run::EngineNotice;
-use crate::session::importable_endpoints;
+use crate::session::{config_without_workdir, importable_endpoints};
 pub use reader::{ArchiveError, ArchiveReader};
 
 /// Why a session was not imported. Nothing was written.
@@ -122,6 +122,7 @@ fn mark_imported(archive: &mut SessionArchive, caller: &Caller, at: &str) -> Res
     if let Some(config) = &archive.session.config {
         archive.session.private_endpoints =
             importable_endpoints(config, caller).ok_or(ImportError::EndpointsForbidden)?;
+        archive.session.config = config_without_workdir(config);
     }
     archive.session.owner = Some(caller.principal.clone());
     archive.session.imported_at = Some(at.to_owned());

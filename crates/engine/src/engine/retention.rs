@@ -173,13 +173,14 @@ impl Engine {
         };
         // Nobody can create a session with this key until all of it is deleted.
         let _shut = self.inner().sessions.end_session(&idle.key).await;
+        let own_workdir = self.find_own_workdir(&idle.key).await?;
         // Files are removed after the row: the store refuses if a message arrived at this moment.
         if self.inner().store.sessions().delete_idle(idle.clone(), entry).await? != DeleteSessionOutcome::Deleted {
             return Ok(false);
         }
         self.inner().sessions.forget_history(&idle.key);
         self.inner().sessions.owners().remove(&idle.key);
-        self.remove_session_files(&idle.key).await;
+        self.remove_session_files(&idle.key, own_workdir).await;
         tracing::info!(session = %idle.key, why, "session deleted");
         self.inner().hub.publish(&EngineNotice::session_changed(idle.key.clone(), "delete"));
         Ok(true)

@@ -2,7 +2,7 @@
 //! active there.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use quell_kernel::registry::{StopRequest, StopScope};
 use quell_net::AddressPolicy;
@@ -20,7 +20,7 @@ use super::submission::agent_from_session_key;
 use super::{AuditAction, Caller, Engine, OpenSessionError, OpenSessionOutcome};
 use crate::live_run::EngineNotice;
 use crate::memory::NoteScope;
-use crate::session::SessionClaim;
+use crate::session::{SessionClaim, stored_workdir};
 
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -38,6 +38,19 @@ pub enum SessionError {
     Private(SessionKey),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// The real path of a directory that a session is to work in.
+fn resolve_session_workdir(named: &str) -> Result<String, OpenSessionError> {
+    let refused = |problem: String| OpenSessionError::Configuration(format!("workdir {named:?}: {problem}"));
+    if !Path::new(named).is_absolute() {
+        return Err(refused("give an absolute path".to_owned()));
+    }
+    let real = Path::new(named).canonicalize().map_err(|error| refused(error.to_string()))?;
+    if !real.is_dir() {
+        return Err(refused("it is no directory".to_owned()));
+    }
+    real.into_os_string().into_string().map_err(|_| refused("its real path is not UTF-8".to_owned()))
 }
 
 impl Engine {
@@ -58,7 +71,7 @@ impl Engine {
     }
 
     pub(super) fn build_session_row(&self, session: StoredSession) -> SessionRow {
-        let active_runs = self.active_run_ids_of_session(&session.key);
+        let (active_runs, workdir) = (self.active_run_ids_of_session(&session.key), stored_workdir(&session));
         let status = self.inner().sessions.session_status(&session.key);
         SessionRow {
             state: status.state.to_owned(),
@@ -71,6 +84,7 @@ impl Engine {
             imported: session.imported_at.map(|at| Provenance { at, by: session.owner.clone(), claims: None }),
             owner: session.owner,
             shared: session.shared,
+            workdir,
         }
     }
 
@@ -161,7 +175,7 @@ impl Engine {
         patch: SessionPatch,
     ) -> Result<SessionRequest, OpenSessionError> {
         let config = self.session_view(key).await?.and_then(|view| view.config);
-        let SessionPatch { model, agent, thinking } = patch;
+        let SessionPatch { model, agent, thinking, workdir } = patch;
         let bound_provider =
             config.as_ref().filter(|config| config.user_id.is_some()).map(|config| config.provider.clone());
         let named_provider =
@@ -181,7 +195,7 @@ impl Engine {
             // The provider of the agent that it has or gets.
             (None, None) => String::new(),
         };
-        Ok(SessionRequest { provider, model, agent, thinking, ..SessionRequest::default() })
+        Ok(SessionRequest { provider, model, agent, thinking, workdir, ..SessionRequest::default() })
     }
 
     fn claim_for_setup(&self, caller: &Caller, key: &SessionKey) -> Result<SessionClaim, OpenSessionError> {
@@ -197,6 +211,12 @@ impl Engine {
     ) -> Result<OpenSessionOutcome, Interrupted<OpenSessionError>> {
         let inner = self.inner();
         let claim = self.claim_for_setup(caller, key).map_err(Interrupted::Failed)?;
+        let request = &tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Err(Interrupted::Cancelled),
+            // It only reads.
+            checked = self.check_session_workdir(caller, key, request) => checked.map_err(Interrupted::Failed)?,
+        };
         let by = Requester { principal: caller.principal.clone(), surface: caller.surface };
         let scope = Scope::new(inner.clock, inner.config.probe.clone());
         let opened = {
@@ -227,6 +247,37 @@ impl Engine {
             inner.hub.publish(&EngineNotice::session_changed(key.clone(), "create"));
         }
         Ok(outcome)
+    }
+
+    /// The request with its workdir resolved, if the caller may give the session the workdir that it has then.
+    async fn check_session_workdir(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        request: &SessionRequest,
+    ) -> Result<SessionRequest, OpenSessionError> {
+        let is_trusted = caller.is_admin() && caller.verified_person;
+        if request.workdir.is_none() && (request.agent.is_none() || is_trusted) {
+            return Ok(request.clone());
+        }
+        let stored = self.inner().store.sessions().find(key.clone()).await?;
+        let workdir = match &request.workdir {
+            Some(named) => Some(resolve_session_workdir(named)?),
+            None => None,
+        };
+        let kept = stored.as_ref().and_then(stored_workdir);
+        let checked = SessionRequest { workdir: workdir.clone(), ..request.clone() };
+        let Some(workdir) = workdir.or(kept).filter(|_| !is_trusted) else { return Ok(checked) };
+        let registry = &self.inner().services.agents;
+        let named = checked.agent.clone().or(stored.map(|stored| stored.agent));
+        let agent = named.unwrap_or_else(|| registry.default_agent().clone());
+        match registry.get(&agent) {
+            Some(base) if !Path::new(&workdir).starts_with(&base.workdir) => Err(OpenSessionError::Forbidden(format!(
+                "the workdir {workdir} does not lie below that of the agent {agent:?}; choose a directory below it, or ask on the daemon's machine over its Unix socket with the admin token"
+            ))),
+            // Another check says that there is no such agent.
+            Some(_) | None => Ok(checked),
+        }
     }
 
     /// One session with the effective configuration of its next run.
@@ -364,7 +415,8 @@ impl Engine {
             let now = self.inner().clock.now();
             self.inner().services.memory.forget_messages_until(NoteScope::Session(key.clone()), now);
             // Before its row: while the row exists, an interrupted deletion can be repeated.
-            self.remove_session_files(key).await;
+            let own_workdir = self.find_own_workdir(key).await?;
+            self.remove_session_files(key, own_workdir).await;
             // The receipts of its runs are kept.
             self.store_ended_runs(key).await?;
             let deleted =
@@ -387,11 +439,18 @@ impl Engine {
         Ok(deleted)
     }
 
-    /// Removes the attachments of a deleted session from the workdirs of all agents. Workdirs of removed agents are
+    /// The workdir that a session has in place of its agent's.
+    pub(super) async fn find_own_workdir(&self, key: &SessionKey) -> Result<Option<PathBuf>, StoreError> {
+        let session = self.inner().store.sessions().find(key.clone()).await?;
+        Ok(session.as_ref().and_then(stored_workdir).map(PathBuf::from))
+    }
+
+    /// Removes the attachments of a deleted session from its own workdir and those of all agents. Workdirs of removed agents are
     /// included if they are below a default workdir root. Logs what cannot be removed.
-    pub(super) async fn remove_session_files(&self, key: &SessionKey) {
+    pub(super) async fn remove_session_files(&self, key: &SessionKey, own_workdir: Option<PathBuf>) {
         let snapshot = self.inner().services.agents.snapshot();
         let mut workdirs: BTreeSet<PathBuf> = snapshot.values().map(|agent| agent.workdir.clone()).collect();
+        workdirs.extend(own_workdir);
         // The root of today, and the one of older data directories.
         let config = &self.inner().config;
         let workdir_roots = [config.work_dir.clone(), config.data_dir.join("work")];

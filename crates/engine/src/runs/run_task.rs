@@ -97,7 +97,7 @@ impl RunTable {
     /// Must not be dropped: it is spawned on the engine's task tracker.
     pub async fn call_to_completion(&self, live_run: &Arc<LiveRun>, model: &ModelHandle, client: &ClientWork) {
         let release = async {
-            let billing = BillingInfo { provider: model.provider_name().to_owned(), price: None };
+            let billing = BillingInfo { provider: model.provider_name().to_owned(), price: model.price() };
             let _ = live_run.billing_info.set(billing);
             let set_phase = |phase| self.set_phase(live_run, phase);
             let work = call_model_for_client(live_run, model, client, &set_phase);

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::mem::take;
+use std::path::{Path, PathBuf};
 
 use quell_llm::{ProviderOverride, ThinkingMode};
 use quell_net::AddressPolicy;
@@ -94,12 +95,32 @@ impl SessionOverrides {
             thinking: request.thinking.or(before.thinking),
             language: request.language.or(before.language),
             instruction: request.instruction.or(before.instruction),
+            workdir: request.workdir.or(before.workdir),
             mcp_servers: request.mcp_servers.or(before.mcp_servers),
             mcp_api_key: request.mcp_api_key.or(before.mcp_api_key),
             mcp_url: request.mcp_url.or(before.mcp_url),
             ..request
         };
         Self { request: merged, private_endpoints }
+    }
+
+    /// The workdir of the session, in place of its agent's.
+    pub(super) fn own_workdir(&self) -> Option<&str> {
+        self.request.workdir.as_deref()
+    }
+
+    /// Checks that the workdir is still the directory that was allowed. A program could have put a link in its place,
+    /// which would lead the sandbox elsewhere.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn check_workdir(&self) -> Result<(), String> {
+        let Some(workdir) = self.own_workdir() else { return Ok(()) };
+        match Path::new(workdir).canonicalize() {
+            Ok(real) if real == Path::new(workdir) && real.is_dir() => Ok(()),
+            Ok(real) => Err(format!("the session's workdir {workdir} leads to {} now; set it again", real.display())),
+            Err(error) => Err(format!("the session's workdir {workdir} cannot be used: {error}; set another one")),
+        }
     }
 
     /// True if its model or its MCP endpoint is not from the configuration.
@@ -286,6 +307,7 @@ impl SessionOverrides {
             max_tokens: request.max_tokens.or(agent.max_tokens).or(has_identity.then_some(DEFAULT_MAX_TOKENS)),
             language: self.resolve_language(agent),
             prompt: request.instruction.clone().unwrap_or_else(|| agent.prompt.clone()),
+            workdir: request.workdir.as_ref().map(PathBuf::from).or_else(|| agent.workdir.clone()),
             mcp: request.mcp_servers.clone().or_else(|| agent.mcp.clone()),
             ..agent.clone()
         })
@@ -393,6 +415,17 @@ pub(super) fn build_session_config(
         mcp_api_key: mask(request.and_then(|own| own.mcp_api_key.as_ref())),
         idle_s,
     }
+}
+
+/// The workdir that a stored session has in place of its agent's.
+pub fn stored_workdir(session: &StoredSession) -> Option<String> {
+    SessionOverrides::load_without_keys(session).ok()??.request.workdir
+}
+
+/// An imported configuration without its workdir: it named a place on another machine, which nobody allowed here.
+pub fn config_without_workdir(config: &str) -> Option<String> {
+    let request = serde_json::from_str::<SessionRequest>(config).ok()?;
+    serde_json::to_string(&SessionRequest { workdir: None, ..request }).ok()
 }
 
 /// The endpoints of an imported configuration, with the addresses that the caller may use. `None` if the caller may not

@@ -281,6 +281,11 @@ impl TurnDraft {
         self.messages().next().is_some() || !self.partial_text.is_empty() || !self.partial_thinking.is_empty()
     }
 
+    /// The number of complete messages of the model.
+    pub fn message_count(&self) -> usize {
+        self.messages().count()
+    }
+
     pub fn last_text(&self) -> Option<String> {
         self.messages().next_back().map(ModelMessage::text)
     }

@@ -21,7 +21,18 @@ fn the_base_url_is_that_of_the_section_or_the_dialect(#[case] section: serde_jso
     assert_eq!(provider_from_json(section).unwrap().base_url.as_str(), base_url);
 }
 
+#[test]
+fn a_model_has_its_own_price_or_that_of_all_others() {
+    let price = |input: f64| json!({"input": input, "output": 2.0});
+    let prices = json!({"meta/m": price(1.0), "*": price(3.0)});
+    let provider = provider_from_json(json!({"kind": "openai", "prices": prices})).unwrap();
+    let input = |model| provider.price_of(model).map(|price| price.input);
+    assert_eq!((input("meta/m"), input("other")), (Some(1.0), Some(3.0)));
+    assert!(provider_from_json(json!({"kind": "openai"})).unwrap().price_of("m").is_none());
+}
+
 #[rstest]
+#[case::price(json!({"kind": "openai", "prices": {"m": {"input": -1.0, "output": 0.0}}}), "numbers from 0 on")]
 #[case::no_url(json!({"kind": "openai", "base_url": "localhost"}), "is no URL")]
 #[case::scheme(json!({"kind": "openai", "base_url": "ftp://h/v1"}), "neither http nor https")]
 #[case::no_path(json!({"kind": "openai", "base_url": "data:x"}), "neither http nor https")]
@@ -58,8 +69,7 @@ fn the_schema_names_every_key_but_the_secret() {
     let schema = schemars::schema_for!(ProviderConfig);
     let mut keys: Vec<_> = schema.as_value()["properties"].as_object().unwrap().keys().cloned().collect();
     keys.sort_unstable();
-    let expected =
-        "api_key_env api_key_file base_url connect_timeout_s header_timeout_s headers idle_timeout_s kind max_retries";
+    let expected = "api_key_env api_key_file base_url connect_timeout_s header_timeout_s headers idle_timeout_s kind max_retries prices";
     assert_eq!(keys.join(" "), expected);
 }
 

@@ -2,6 +2,7 @@
 
 mod agents;
 mod approvals;
+mod attached_runs;
 mod auth;
 mod bad_input;
 mod contract;

@@ -6,9 +6,11 @@
     reason = "tests run outside of any scope, and a failing test panics"
 )]
 
+mod acp;
 mod agent_abort_properties;
 mod agents;
 mod anthropic;
+mod anthropic_api;
 mod approvals;
 mod background_commands;
 mod channels;

@@ -6,6 +6,7 @@ mod lifecycle;
 mod regressions;
 mod session_settings;
 mod simulated_day;
+mod workdirs;
 
 use std::future::ready;
 use std::ops::Deref;

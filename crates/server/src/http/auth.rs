@@ -337,6 +337,7 @@ fn request_surface(headers: &HeaderMap) -> Surface {
     match headers.get(SURFACE_HEADER).map(axum::http::HeaderValue::as_bytes) {
         Some(b"cli") => Surface::Cli,
         Some(b"tui") => Surface::Tui,
+        Some(b"acp") => Surface::Acp,
         _ => Surface::Http,
     }
 }

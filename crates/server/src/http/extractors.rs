@@ -32,7 +32,7 @@ pub(super) struct UnauthenticatedJsonBody<T>(pub(super) T);
 pub(super) struct OptionalJsonBody<T>(pub(super) T);
 
 #[derive(Debug)]
-pub(super) struct QueryParams<T>(pub(super) T);
+pub(crate) struct QueryParams<T>(pub(crate) T);
 
 /// A flag in a query: set by any value but `0`, `false` and `no`.
 #[derive(Debug, Default)]

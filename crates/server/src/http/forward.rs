@@ -32,6 +32,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::{ApiCall, ProblemResponse, problem_response};
+use crate::client_run::SESSION_HEADER;
 use crate::cluster_routes::{ClusterRoute, merge_answers, replace_channel_row, session_of_path};
 use crate::state::ServerState;
 use crate::ws::{ForwardedMethod, answer_forwarded_method};
@@ -84,12 +85,28 @@ pub(crate) struct ForwardedResponse {
 }
 
 /// Headers of a request that mean something to a handler.
-const FORWARDED_HEADERS: [HeaderName; 3] =
-    [header::CONTENT_TYPE, header::ACCEPT, HeaderName::from_static("last-event-id")];
+const FORWARDED_HEADERS: [HeaderName; 5] = [
+    header::CONTENT_TYPE,
+    header::ACCEPT,
+    HeaderName::from_static("last-event-id"),
+    HeaderName::from_static("anthropic-version"),
+    SESSION_HEADER,
+];
+
+/// The session that a client of a model API binds its request to by a header.
+fn bound_session(path: &str, headers: &HeaderMap) -> Option<SessionKey> {
+    let key = headers.get(&SESSION_HEADER).filter(|_| path.starts_with("/v1/"))?;
+    // The handler says what is wrong with a bad one.
+    SessionKey::parse(std::str::from_utf8(key.as_bytes()).ok()?).ok()
+}
 
 pub(super) async fn forward_to_owner(State(server): State<ServerState>, request: Request, next: Next) -> Response {
     let is_alone = server.engine().cluster().is_none() || request.extensions().get::<Forwarded>().is_some();
-    let route = if is_alone { ClusterRoute::Here } else { ClusterRoute::of(request.method(), request.uri().path()) };
+    let route = match bound_session(request.uri().path(), request.headers()) {
+        _ if is_alone => ClusterRoute::Here,
+        Some(key) => ClusterRoute::ChangeSession(key),
+        None => ClusterRoute::of(request.method(), request.uri().path()),
+    };
     // Who may read a session that another node has created or shared is in the database. A message may be a stop, which
     // does not wait for the database.
     if server.engine().cluster().is_some()

@@ -1,13 +1,15 @@
 //! Build /openapi.json from the route table and the derived schemas. A test compares the table with the router.
 
+mod anthropic_schemas;
+mod model_apis;
 mod routes;
 
 use axum::Json;
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
-    AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendRequest, SessionRow,
-    SharingRequest, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
-    TokenRequest, TokenRotationRequest, TokenRow,
+    AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendAttachment, SendRequest,
+    SessionRow, SharingRequest, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest,
+    TicketView, TokenRequest, TokenRotationRequest, TokenRow,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, ApprovalRule};
 use quell_protocol::audit::AuditRow;
@@ -24,6 +26,8 @@ use quell_protocol::{ErrorCode, Problem, RunEvent};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
+use self::anthropic_schemas::anthropic_schemas;
+use self::model_apis::model_api_schemas;
 use self::routes::{QueryParamSpec, ROUTES, RequestBodySpec, ResponseSpec, RouteAuth, RouteSpec};
 use super::ApiCall;
 
@@ -69,6 +73,7 @@ use super::ApiCall;
     ScheduleRequest,
     ScheduleView,
     SendAnswer,
+    SendAttachment,
     SendRequest,
     SenderRow,
     SessionAnswer,
@@ -114,6 +119,10 @@ fn build_document(cookie: &str) -> Value {
         "page": {"type": "apiKey", "in": "cookie", "name": cookie, "description": "the page's cookie, which /api/sign-in sets; only together with pageSecret"},
         "pageSecret": {"type": "apiKey", "in": "header", "name": "X-Quell-Page", "description": "the secret that the answer of /api/sign-in gives the page"},
     });
+    if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
+        schemas.extend(model_api_schemas());
+        schemas.extend(anthropic_schemas());
+    }
     let mut paths = Map::new();
     for route in ROUTES {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
@@ -149,6 +158,7 @@ fn operation_object(route: &RouteSpec) -> Value {
     });
     // A response of the route replaces the shared one with the same status.
     for (status, schema, meaning) in shared_responses(route).iter().chain(route.responses).filter_map(parse_response) {
+        let schema = if schema == "Problem" { error_schema(route.path) } else { schema };
         operation["responses"][status] = response_object(schema, meaning);
     }
     let names = route.path.split(['{', '}']).skip(1).step_by(2);
@@ -172,6 +182,17 @@ fn operation_object(route: &RouteSpec) -> Value {
         operation["security"] = json!([{"token": []}, {"page": []}]);
     }
     operation
+}
+
+/// The schema of an error on this path: the APIs of model providers have their own.
+fn error_schema(path: &str) -> &'static str {
+    if path.starts_with("/v1/messages") {
+        "AnthropicError"
+    } else if path.starts_with("/v1/") {
+        "OpenAiError"
+    } else {
+        "Problem"
+    }
 }
 
 /// Status, schema and meaning. An error has a problem body, but for the one that comes before any route.
@@ -265,7 +286,21 @@ fn content_object(schema: &str) -> Value {
             "schema": {"type": "string", "description": "server-sent events: id is the event's seq, event its type, data a RunEvent"},
             "x-itemSchema": of("RunEvent"),
         }}),
+        "SENT" => {
+            let (mut answer, events) = (content_object("SendAnswer|StopAnswer"), content_object("events"));
+            answer["text/event-stream"] = events["text/event-stream"].clone();
+            answer
+        }
         "Problem" => json!({"application/problem+json": {"schema": of("Problem")}}),
+        // Whole, or as a stream of events if the request asks for one.
+        "ChatCompletion" => json!({
+            "application/json": {"schema": of("ChatCompletion")},
+            "text/event-stream": text("server-sent events: data is a chunk of the answer, and [DONE] at its end"),
+        }),
+        "AnthropicMessage" => json!({
+            "application/json": {"schema": of("AnthropicMessage")},
+            "text/event-stream": text("server-sent events from message_start to message_stop, or to error"),
+        }),
         list if list.starts_with('[') => {
             let rows = json!({"type": "array", "items": of(list.trim_matches(['[', ']']))});
             let page = json!({"type": "object", "required": ["items"], "properties": {"items": rows, "nextCursor": {"type": "string"}}});
@@ -292,7 +327,12 @@ mod tests {
 
     /// Reads the routes from the router's source. WebSocket upgrades are not part of OpenAPI.
     fn mounted_routes() -> BTreeSet<String> {
-        let sources = [include_str!("../http.rs"), include_str!("../router.rs")];
+        let sources = [
+            include_str!("../http.rs"),
+            include_str!("../router.rs"),
+            include_str!("../openai.rs"),
+            include_str!("../anthropic.rs"),
+        ];
         let mut routes = BTreeSet::new();
         for line in
             sources.iter().flat_map(|source| source.lines()).filter_map(|line| line.trim().strip_prefix(".route(\""))

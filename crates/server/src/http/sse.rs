@@ -1,5 +1,6 @@
 //! Stream the events of a run as server-sent events, resumable by `Last-Event-ID` or `?after=`. The stream ends after
-//! `run.ended`, and at once when the reader loses its rights.
+//! `run.ended`, and at once when the reader loses its rights. A message may be sent so that its answer is this stream, and
+//! that the end of the connection stops the run.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,9 +11,12 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use quell_engine::Engine;
 use quell_engine::access::{Caller, Credential, CredentialRefusal};
 use quell_engine::engine::{Follower, RemoteFollower, RunFollow};
-use quell_protocol::{ErrorCode, Principal, RunEvent, RunId, SessionKey};
+use quell_kernel::StopLevel;
+use quell_kernel::registry::{StopRequest, StopScope};
+use quell_protocol::{ErrorCode, EventKind, Principal, RunEvent, RunId, SessionKey, StopReason};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -40,7 +44,30 @@ pub(super) async fn events(
 ) -> Result<Response, ProblemResponse> {
     let id = parse_run_id(&id)?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
-    let reader = RunEventReader::open(call, &id, after).await?;
+    let permit = reserve_stream(&call)?;
+    stream_events(call, &id, StreamTerms { after, permit, disconnect_stop: None }).await
+}
+
+/// Takes the place of a stream among those that are open.
+pub(super) fn reserve_stream(call: &ApiCall) -> Result<Reservation, ProblemResponse> {
+    call.server.budgets().streams.reserve_one().ok_or_else(|| {
+        problem_response(
+            ErrorCode::TooManyConnections,
+            "close a stream, or raise max_connections in [server]; stops are not counted and still get in",
+        )
+    })
+}
+
+pub(super) struct StreamTerms {
+    /// Number of the last event that the reader has.
+    pub(super) after: u64,
+    pub(super) permit: Reservation,
+    /// Stops the run when the stream ends before it.
+    pub(super) disconnect_stop: Option<DisconnectStop>,
+}
+
+pub(super) async fn stream_events(call: ApiCall, id: &RunId, terms: StreamTerms) -> Result<Response, ProblemResponse> {
+    let reader = RunEventReader::follow(call, id, terms).await?;
     let stream = stream::unfold(reader, |mut reader| async move {
         let (frame, next_reader) = match reader.next().await? {
             Ok(event) => (sse_event(&event), reader),
@@ -50,6 +77,36 @@ pub(super) async fn events(
     });
     let sse = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_INTERVAL));
     Ok(([("x-accel-buffering", "no")], sse).into_response())
+}
+
+/// Dropped before it is disarmed, stops a run: the client that sent the message has gone away. Made before the message is
+/// submitted, so that no moment is without it; a run that is not accepted yet is stopped as soon as it is.
+pub(super) struct DisconnectStop(Option<ArmedStop>);
+
+struct ArmedStop {
+    engine: Engine,
+    caller: Caller,
+    scope: StopScope,
+}
+
+impl DisconnectStop {
+    pub(super) fn arm(engine: &Engine, caller: &Caller, run: RunId, session: SessionKey) -> Self {
+        let scope = StopScope::Run { id: run, session: Some(session) };
+        Self(Some(ArmedStop { engine: engine.clone(), caller: caller.clone(), scope }))
+    }
+
+    pub(super) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for DisconnectStop {
+    fn drop(&mut self) {
+        if let Some(ArmedStop { engine, caller, scope }) = self.0.take() {
+            let (level, reason, surface) = (StopLevel::Gentle, StopReason::Disconnect, caller.surface);
+            let _ = engine.stop(&caller, &scope, &StopRequest { level, reason, surface });
+        }
+    }
 }
 
 /// Reads the events of a run for a client, as long as it may.
@@ -91,23 +148,26 @@ pub(crate) struct LiveRunReader {
     /// The reader's credential; the stream ends with it.
     credential: Option<Credential>,
     _permit: Reservation,
+    disconnect_stop: Option<DisconnectStop>,
 }
 
 impl RunEventReader {
     /// Counts as an open stream until it is dropped. Begins behind the event number `after`.
     pub(crate) async fn open(call: ApiCall, id: &RunId, after: u64) -> Result<Self, ProblemResponse> {
-        let Some(permit) = call.server.budgets().streams.reserve_one() else {
-            return Err(problem_response(
-                ErrorCode::TooManyConnections,
-                "close a stream, or raise max_connections in [server]; stops are not counted and still get in",
-            ));
-        };
+        let permit = reserve_stream(&call)?;
+        Self::follow(call, id, StreamTerms { after, permit, disconnect_stop: None }).await
+    }
+
+    async fn follow(call: ApiCall, id: &RunId, terms: StreamTerms) -> Result<Self, ProblemResponse> {
         let run = call.find_readable_run(id).await?;
-        let follow = call.engine().follow_run(id, after).await?.ok_or_else(|| run_not_found(id))?;
+        let follow = call.engine().follow_run(id, terms.after).await?.ok_or_else(|| run_not_found(id))?;
         let follower = match follow {
             RunFollow::Live(follower) => AnyFollower::Here(follower),
             RunFollow::Remote(follower) => AnyFollower::Remote(follower),
-            RunFollow::Ended(events) => return Ok(Self::Ended(events.into_iter())),
+            RunFollow::Ended(events) => {
+                terms.disconnect_stop.into_iter().for_each(DisconnectStop::disarm);
+                return Ok(Self::Ended(events.into_iter()));
+            }
         };
         Ok(Self::Live(Box::new(LiveRunReader {
             follower,
@@ -116,7 +176,8 @@ impl RunEventReader {
             principal: run.principal,
             session: run.session_key,
             credential: call.credential,
-            _permit: permit,
+            _permit: terms.permit,
+            disconnect_stop: terms.disconnect_stop,
         })))
     }
 
@@ -132,7 +193,17 @@ impl RunEventReader {
 impl LiveRunReader {
     /// The next event, or why the reader gets none any more.
     async fn next(&mut self) -> Option<Result<Arc<RunEvent>, StreamEnd>> {
-        let Self { follower, server, caller, principal, session, credential, _permit: _ } = self;
+        let next = self.wait_next().await;
+        if let Some(Ok(event)) = &next
+            && matches!(event.kind, EventKind::Ended { .. })
+        {
+            self.disconnect_stop.take().into_iter().for_each(DisconnectStop::disarm);
+        }
+        next
+    }
+
+    async fn wait_next(&mut self) -> Option<Result<Arc<RunEvent>, StreamEnd>> {
+        let Self { follower, server, caller, principal, session, credential, _permit: _, disconnect_stop: _ } = self;
         let engine = server.engine();
         let credential_end = async {
             match credential {

@@ -27,8 +27,8 @@ use super::tasks;
 use super::versions::ProtocolEra;
 use crate::client_run::StopOnDrop;
 use crate::http::{
-    ApiCall, ProblemResponse, RunListQuery, StopWaitMode, change_hold, list_runs, send_message_to_owner, stop_all,
-    stop_one_run, stop_one_session, submission_of,
+    ApiCall, ProblemResponse, RunListQuery, StopWaitMode, build_submission, change_hold, list_runs,
+    send_message_to_owner, stop_all, stop_one_run, stop_one_session,
 };
 use crate::json_rpc::{INVALID_PARAMS, JsonRpcFailure, METHOD_NOT_FOUND};
 
@@ -180,12 +180,11 @@ pub(crate) async fn send_message(
     message: SendRequest,
 ) -> Result<SentMessage, ProblemResponse> {
     let caller = call.require_write()?;
-    if !stop_text::is_stop_phrase(&message.text)
-        && let Some(answer) = send_message_to_owner(call, &session, &message).await?
-    {
+    let is_stop = stop_text::is_stop_phrase(&message.text);
+    if !is_stop && let Some(answer) = send_message_to_owner(call, &session, &message).await? {
         return Ok(SentMessage::Run(answer));
     }
-    Ok(match call.engine().submit(caller, submission_of(session, message)).await? {
+    Ok(match call.engine().submit(caller, build_submission(session, message, is_stop)?).await? {
         SubmitOutcome::Accepted(answer) | SubmitOutcome::Duplicate(answer) => SentMessage::Run(answer),
         SubmitOutcome::Stopped(answer) => SentMessage::Stopped(Box::new(answer)),
     })
@@ -209,6 +208,7 @@ async fn run_agent(request: McpRequest, params: ToolCallParams) -> Result<McpAns
         on_busy,
         timeout_ms: timeout_s.map(|seconds| seconds.saturating_mul(1000)),
         literal: false,
+        attachments: Vec::new(),
     };
     let is_task = match request.era {
         ProtocolEra::Session => params.task.is_some(),

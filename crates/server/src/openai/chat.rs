@@ -10,20 +10,15 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use quell_kernel::client_request::{ClientRequest, openai_chat};
-use quell_protocol::{ErrorCode, SessionKey, Surface};
+use quell_protocol::{ErrorCode, Surface};
 use serde_json::Value;
 
 use super::chat_answer::ChatAnswer;
 use crate::budget::Reservation;
-use crate::client_run::{AnswerPart, AnswerReader, AnswerRequest, verdict_problem};
+use crate::client_run::{
+    AnswerPart, AnswerReader, AnswerRequest, bound_session, run_headers, stream_permit, verdict_problem,
+};
 use crate::http::{ApiCall, JsonBody, ProblemResponse, problem_response};
-
-/// Binds a conversation to a session; as `metadata.session` in the body.
-pub(crate) const SESSION_HEADER: HeaderName = HeaderName::from_static("x-quell-session");
-/// The id of the run, with which anybody who may can stop it.
-pub(crate) const RUN_HEADER: HeaderName = HeaderName::from_static("x-quell-run");
-/// OpenAI's clients show it as the id of the request.
-const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Bytes of frames that are sent together if they are here.
 const MAX_CHUNK_BYTES: usize = 16 * 1024;
@@ -54,42 +49,15 @@ pub(super) async fn create(
     }
     let mut reader = AnswerReader::start(&call, request).await?;
     chat.set_run(reader.run_id());
-    let run = run_header(&reader);
+    let run = run_headers(&reader);
     let (text, outcome) = reader.read_whole().await;
     let outcome = outcome.ok_or_else(|| problem_response(ErrorCode::Internal, "the run has gone"))?;
     let Some(body) = chat.whole(&text, &outcome) else { return Err(verdict_problem(&outcome.verdict)) };
     Ok((run, Json(body)).into_response())
 }
 
-/// The session that a request binds its conversation to.
-pub(crate) fn bound_session(headers: &HeaderMap, body: &Value) -> Result<Option<SessionKey>, ProblemResponse> {
-    let of_body = body.pointer("/metadata/session").and_then(Value::as_str);
-    let of_header = match headers.get(&SESSION_HEADER).map(|value| std::str::from_utf8(value.as_bytes())) {
-        Some(Ok(key)) => Some(key),
-        Some(Err(_)) => {
-            return Err(problem_response(ErrorCode::InvalidRequest, "the header X-Quell-Session must be UTF-8"));
-        }
-        None => None,
-    };
-    Ok(of_header.or(of_body).map(SessionKey::parse).transpose()?)
-}
-
 fn wants_usage(body: &Value) -> bool {
     body.pointer("/stream_options/include_usage").and_then(Value::as_bool).unwrap_or_default()
-}
-
-/// A place among the streams of all clients.
-pub(crate) fn stream_permit(call: &ApiCall) -> Result<Reservation, ProblemResponse> {
-    call.server.budgets().streams.reserve_one().ok_or_else(|| {
-        let detail = "all streams are taken; close one, or raise max_connections in [server]";
-        problem_response(ErrorCode::TooManyConnections, detail).retry_after(1)
-    })
-}
-
-/// The headers that name the run of an answer.
-pub(crate) fn run_header(reader: &AnswerReader) -> [(HeaderName, HeaderValue); 2] {
-    let Ok(id) = HeaderValue::from_str(reader.run_id().as_str()) else { unreachable!("a run id is plain ASCII") };
-    [(RUN_HEADER, id.clone()), (REQUEST_ID_HEADER, id)]
 }
 
 /// Writes the answer of a run as chunks. Dropping it stops the run.
@@ -149,7 +117,7 @@ impl ChatStream {
 }
 
 fn stream_response(chat: ChatStream) -> Response {
-    let run = run_header(&chat.reader);
+    let run = run_headers(&chat.reader);
     let frames = stream::unfold(chat, |mut chat| async move {
         // waits: for the run, which a dropped stream stops.
         let frames = chat.next_frames().await?;

@@ -67,6 +67,30 @@ async fn a_stop_of_a_session_and_of_everything_reaches_all_nodes() {
     assert_eq!(cluster.api(1).run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
 }
 
+/// A client of OpenAI's API at one node, bound to a session of another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_api_answers_in_the_session_of_another_node() {
+    let Some(cluster) = TestCluster::start(2, Bus::Nats).await else { return };
+    cluster.complete_run(0, "s").await;
+    let asked = cluster.model.request_count();
+    cluster.model.script(ScriptedResponse::text("Four.")).script(ScriptedResponse::silent_mid_stream("begun"));
+    let request = |stream: bool| {
+        let body = json!({"model": "agent/main", "stream": stream, "messages": [{"role": "user", "content": "2+2?"}]});
+        let api = cluster.api(1);
+        api.request(Method::POST, "/v1/chat/completions").header("x-quell-session", "s").json(&body)
+    };
+    let answer = cluster.api(1).send(request(false)).await.expect_status(200);
+    assert_eq!(answer["choices"][0]["message"]["content"], "Four.");
+    assert_eq!(cluster.owner("s"), "node-0");
+    let streamed = request(true).send().await.unwrap();
+    let run = streamed.headers()["x-quell-run"].to_str().unwrap().to_owned();
+    cluster.model.request_at(asked + 1).wait_paused().await;
+    drop(streamed);
+    cluster.model.request_at(asked + 1).wait_client_left().await;
+    let view = cluster.api(0).wait_ended(&run).await;
+    assert_fields(&view["verdict"], &json!({"kind": "aborted", "reason": "disconnect"}));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_of_a_run_are_followed_at_any_node_with_the_same_numbers() {
     let Some(cluster) = TestCluster::start(2, Bus::Nats).await else { return };

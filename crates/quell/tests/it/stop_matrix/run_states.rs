@@ -39,6 +39,10 @@ pub(super) struct StateRun {
     pub(super) blocking_run: Option<String>,
     /// The `quell send` process that started the run, if one did.
     pub(super) client: Option<tokio::process::Child>,
+    /// The request to a model API that started the run, if one did.
+    pub(super) api_request: Option<tokio::task::JoinHandle<()>>,
+    /// The request of the editor that waits for the end of the run, if an editor started it.
+    pub(super) prompt: Option<u64>,
     /// The open response of the MCP call that has sent the message.
     pub(super) mcp_call: Option<reqwest::Response>,
 }

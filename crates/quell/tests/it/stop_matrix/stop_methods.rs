@@ -13,6 +13,9 @@ pub(super) enum MatrixStopMethod {
     WsSessionsAbort,
     StopText,
     CtrlC,
+    OpenAiDisconnect,
+    AnthropicDisconnect,
+    AcpCancel,
     /// The end of the connection of an MCP call.
     McpCancel,
     TimeOut,
@@ -38,6 +41,9 @@ impl MatrixStopMethod {
                 | Self::AgentAbort
                 | Self::WsRun
                 | Self::CtrlC
+                | Self::OpenAiDisconnect
+                | Self::AnthropicDisconnect
+                | Self::AcpCancel
                 | Self::McpCancel
                 | Self::TimeOut
                 | Self::Budget
@@ -48,11 +54,11 @@ impl MatrixStopMethod {
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::StopText => "command",
+            Self::OpenAiDisconnect | Self::AnthropicDisconnect | Self::McpCancel => "disconnect",
             Self::TimeOut => "timeout",
             Self::Budget => "max_steps",
             Self::Sigterm => "shutdown",
             Self::Kill9 => "daemon_stopped",
-            Self::McpCancel => "disconnect",
             _ => "user",
         }
     }
@@ -61,7 +67,17 @@ impl MatrixStopMethod {
 fn new_state_run(method: MatrixStopMethod, state: &StoppableState) -> StateRun {
     let name = format!("{method:?}-{}", state.agent());
     let (run, marker) = (name.clone(), name.clone());
-    StateRun { run, marker, session: name, marks: Vec::new(), blocking_run: None, client: None, mcp_call: None }
+    StateRun {
+        run,
+        marker,
+        session: name,
+        marks: Vec::new(),
+        blocking_run: None,
+        client: None,
+        api_request: None,
+        prompt: None,
+        mcp_call: None,
+    }
 }
 
 /// Sends the message of a state and waits until the state is reached.
@@ -74,6 +90,13 @@ pub(super) async fn start_in_state(
     state.prepare(fixture, &mut state_run).await;
     match method {
         MatrixStopMethod::CtrlC => send_by_client(fixture, state, &mut state_run).await,
+        MatrixStopMethod::OpenAiDisconnect => {
+            send_by_model_api(fixture, state, &mut state_run, "/v1/chat/completions").await;
+        }
+        MatrixStopMethod::AnthropicDisconnect => {
+            send_by_model_api(fixture, state, &mut state_run, "/v1/messages").await;
+        }
+        MatrixStopMethod::AcpCancel => send_by_editor(fixture, state, &mut state_run).await,
         MatrixStopMethod::McpCancel => send_by_mcp(fixture, state, &mut state_run).await,
         MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
         _ if state.name == FIRED => fire_message(fixture, state, &mut state_run).await,
@@ -150,6 +173,51 @@ async fn send_by_mcp(fixture: &StopMatrixDaemon, state: &StoppableState, state_r
     state_run.run = run["runId"].as_str().unwrap().to_owned();
 }
 
+/// Sends the message as a client of a model API, which reads the stream to its end.
+async fn send_by_model_api(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun, path: &str) {
+    let text = prompt_text(state_run);
+    let messages = json!([{"role": "user", "content": text}]);
+    let body =
+        json!({"model": format!("agent/{}", state.agent()), "max_tokens": 1000, "stream": true, "messages": messages});
+    let request = fixture.daemon.api().request(Method::POST, path).json(&body);
+    let request = request.header("x-quell-session", &state_run.session);
+    state_run.api_request = Some(tokio::spawn(async move {
+        let Ok(mut response) = request.send().await else { return };
+        while let Ok(Some(_)) = response.chunk().await {}
+    }));
+    let run = fixture.wait_item("/api/runs?state=active", &json!({"text": text})).await;
+    state_run.run = run["runId"].as_str().unwrap().to_owned();
+}
+
+/// Sends the message from an editor, over the Agent Client Protocol.
+async fn send_by_editor(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun) {
+    let (session, agent) = (percent_encode(&state_run.session), json!({"agent": state.agent()}));
+    fixture.daemon.api().patch(&format!("/api/sessions/{session}"), &agent).await.expect_status(200);
+    let mut editor = fixture.editor.lock().await;
+    if editor.is_none() {
+        *editor = Some(AcpTestClient::start(&fixture.daemon, &[]).await);
+    }
+    let editor = editor.as_mut().unwrap();
+    let workdir = fixture.home.work_dir().join(state.agent());
+    std::fs::create_dir_all(&workdir).unwrap();
+    let place = json!({"sessionId": state_run.session, "cwd": workdir, "mcpServers": []});
+    editor.call("session/resume", place).await.unwrap();
+    let prompt = json!([{"type": "text", "text": prompt_text(state_run)}]);
+    let params = json!({"sessionId": state_run.session, "prompt": prompt});
+    state_run.prompt = Some(editor.begin("session/prompt", params).await);
+    // The client chooses the run id, so find the run by its text.
+    let run = fixture.wait_item("/api/runs?state=active", &json!({"text": prompt_text(state_run)})).await;
+    state_run.run = run["runId"].as_str().unwrap().to_owned();
+}
+
+async fn cancel_in_editor(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &StateRun) {
+    let mut editor = fixture.editor.lock().await;
+    let editor = editor.as_mut().unwrap();
+    editor.notify("session/cancel", json!({"sessionId": state_run.session})).await;
+    let answer = editor.answer(state_run.prompt.unwrap()).await.unwrap();
+    assert_eq!(answer["stopReason"], "cancelled", "{}: {answer:#}", state.name);
+}
+
 pub(super) async fn stop_one(
     fixture: &StopMatrixDaemon,
     method: MatrixStopMethod,
@@ -187,6 +255,12 @@ pub(super) async fn stop_one(
             assert_stopped(state, state_run, &answer.expect_status(200));
         }
         MatrixStopMethod::CtrlC => press_ctrl_c(state, state_run).await,
+        MatrixStopMethod::OpenAiDisconnect | MatrixStopMethod::AnthropicDisconnect => {
+            let request = state_run.api_request.take().unwrap();
+            request.abort();
+            assert!(request.await.is_err_and(|end| end.is_cancelled()), "{}: the answer was over", state.name);
+        }
+        MatrixStopMethod::AcpCancel => cancel_in_editor(fixture, state, state_run).await,
         MatrixStopMethod::McpCancel => drop(state_run.mcp_call.take()),
         _ => unreachable!("{method:?} stops all runs"),
     }

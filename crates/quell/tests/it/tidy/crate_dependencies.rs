@@ -20,7 +20,8 @@ const ALLOWED: &[(&str, &str)] = &[
     ("server", "channels engine tools store scope kernel protocol"),
     ("client", "net protocol"),
     ("tui", "client protocol"),
-    ("quell", "channels server tui client engine tools mcp llm store bus process scope kernel protocol"),
+    ("acp", "client protocol"),
+    ("quell", "channels server tui acp client engine tools mcp llm store bus process scope kernel protocol"),
     ("testkit", ""),
 ];
 

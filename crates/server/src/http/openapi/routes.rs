@@ -65,6 +65,9 @@ impl RouteSpec {
                 CURSOR_PARAM,
             ],
             ("get", "/api/runs/{id}/events") => &[("after", "count", "the number of the last event that is known")],
+            ("post", "/api/sessions/{key}/runs") => {
+                &[("stopOnDisconnect", "flag", "answer with the events; the end of the connection stops the run")]
+            }
             ("get", "/api/sessions/{key}/processes/{id}") => {
                 &[("after", "count", "the place to read on from, in bytes")]
             }
@@ -340,7 +343,7 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         Required("SendRequest"),
         &[
             "202 SendAnswer accepted",
-            "200 SendAnswer|StopAnswer a repeat: its state now; or, for a stop text, what was stopped",
+            "200 SENT a repeat: its state now; for a stop text: what was stopped; with ?stopOnDisconnect: the run's events",
             "404 there is no such agent",
             "409 the idempotency key was used for another message, or the session is busy",
             "429 too many wait, or the agent has spent what it may in a day",
@@ -563,4 +566,39 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         &["200 NewToken the token with its new secret", "404 unknown", "409 it was changed at the same time"],
     ),
     delete(Admin, "/api/tokens/{name}", "Revoke a token", &["204 none revoked", "404 unknown"]),
+    get(Token, "/v1/models", "What clients of the model APIs may name as a model", &["200 object the models"]),
+    get(Token, "/v1/models/{name}", "A model, or an agent as agent/ID", &["200 object the model", "404 unknown"]),
+    post(
+        Create,
+        "/v1/chat/completions",
+        "An answer of an agent or a model, in OpenAI's format; the client stops it by closing its connection",
+        Required("ChatRequest"),
+        &[
+            "200 ChatCompletion the answer",
+            "404 there is no such model",
+            "409 somebody stopped the run",
+            "500 the run failed",
+            "502 the provider of the model failed",
+        ],
+    ),
+    post(
+        Create,
+        "/v1/messages",
+        "An answer of an agent or a model, in Anthropic's format; the client stops it by closing its connection",
+        Required("MessagesRequest"),
+        &[
+            "200 AnthropicMessage the answer",
+            "404 there is no such model",
+            "409 somebody stopped the run",
+            "500 the run failed",
+            "502 the provider of the model failed",
+        ],
+    ),
+    post(
+        Create,
+        "/v1/messages/count_tokens",
+        "An estimate of the tokens of a request in Anthropic's format",
+        Required("CountTokensRequest"),
+        &["200 TokenCount the estimate", "404 there is no such model"],
+    ),
 ];

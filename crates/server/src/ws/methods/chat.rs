@@ -6,7 +6,7 @@ use std::time::Duration;
 use quell_engine::engine::{RunFollow, RunWork, StopTextMode, Submission, SubmitError, SubmitOutcome};
 use quell_engine::live_run::RunProgress;
 use quell_kernel::admission::AdmissionError;
-use quell_kernel::attachment::MessageFile;
+use quell_kernel::attachment::{FILES_ONLY_TEXT, MessageFile};
 use quell_kernel::stop_text;
 use quell_protocol::api::{OnBusy, RunView, SendAnswer};
 use quell_protocol::{AgentId, RunId, SessionKey};
@@ -36,9 +36,6 @@ struct ChatSendParams {
     #[serde(default)]
     attachments: Value,
 }
-
-/// The text of a message that has files alone.
-const FILES_ONLY_TEXT: &str = "(files, without words)";
 
 /// Default timeout of `agent.wait`, as in OpenClaw's gateway.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);

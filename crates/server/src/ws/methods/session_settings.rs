@@ -146,7 +146,8 @@ pub(super) async fn patch(client: Arc<WsClient>, value: Value) -> RpcResult {
     } else {
         None
     };
-    let change = SessionPatch { model: full_model_name(&client, key, params.model).await?, agent, thinking };
+    let change =
+        SessionPatch { model: full_model_name(&client, key, params.model).await?, agent, thinking, workdir: None };
     if change != SessionPatch::default() {
         client.engine().patch_session(&client.peer.caller, key, change).await?;
     }

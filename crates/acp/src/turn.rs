@@ -1,0 +1,255 @@
+//! One prompt of the editor: a run that is followed to its end, with its permissions and its stop.
+
+use std::collections::HashMap;
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use quell_client::daemon_client::{RunEventStreamItem, StopWait};
+use quell_client::{AttachedSend, ClientError, DaemonClient, receipt_line};
+use quell_protocol::api::{SendRequest, StopAnswer, StopRunRequest};
+use quell_protocol::event::EventKind;
+use quell_protocol::{Receipt, RunEvent, RunId, SessionKey, StopReason, Verdict};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::content::PromptContent;
+use crate::errors::{failed, from_client};
+use crate::open_sessions::PromptGuard;
+use crate::permissions::{PermissionQuestion, PermissionReply, QuestionPlace, find_approval};
+use crate::updates::{RunUpdates, message_chunk};
+use crate::wire::{
+    EditorConnection, Meta, PromptResponse, PromptStopReason, RpcError, SessionId, SessionNotification, SessionUpdate,
+};
+
+/// Codes of failed runs that have a stop reason of their own.
+const CODE_REFUSED: &str = "refused";
+const CODE_TRUNCATED: &str = "truncated";
+
+pub(crate) struct Turn {
+    pub(crate) client: DaemonClient,
+    pub(crate) editor: EditorConnection,
+    pub(crate) session: SessionId,
+    pub(crate) key: SessionKey,
+    pub(crate) prompt: PromptGuard,
+    updates: RunUpdates,
+    questions: FuturesUnordered<BoxFuture<'static, (String, PermissionReply)>>,
+    /// The open questions, by their approvals.
+    withdrawals: HashMap<String, CancellationToken>,
+    is_stop_requested: bool,
+}
+
+impl Turn {
+    pub(crate) fn new(
+        client: DaemonClient,
+        editor: EditorConnection,
+        session: SessionId,
+        key: SessionKey,
+        prompt: PromptGuard,
+    ) -> Self {
+        let updates = RunUpdates::new(prompt.run().clone(), prompt.workdir.clone());
+        let (questions, withdrawals) = (FuturesUnordered::new(), HashMap::new());
+        Self { client, editor, session, key, prompt, updates, questions, withdrawals, is_stop_requested: false }
+    }
+
+    /// Sends the message and follows its run to the end. `cancelled` asks for a stop; the answer still comes with the
+    /// end of the run.
+    ///
+    /// # Errors
+    /// Why there is no run, or why it failed. A stop is no error.
+    ///
+    /// # Cancel safety
+    /// If dropped, the daemon stops the run.
+    pub(crate) async fn run(
+        &mut self,
+        content: PromptContent,
+        cancelled: impl Future<Output = ()>,
+    ) -> Result<PromptResponse, RpcError> {
+        let PromptContent { text, attachments } = content;
+        let (agent, timeout_ms, on_busy, idempotency_key) = (None, None, None, None);
+        let message = SendRequest { text, attachments, agent, idempotency_key, on_busy, timeout_ms, literal: false };
+        let mut cancelled = std::pin::pin!(cancelled);
+        let (client, key, run) = (self.client.clone(), self.key.clone(), self.prompt.run().clone());
+        let mut sending = std::pin::pin!(client.send_attached(&key, &run, &message));
+        let sent = loop {
+            tokio::select! {
+                biased;
+                () = &mut cancelled, if !self.is_stop_requested => self.request_stop().await?,
+                sent = &mut sending => break sent.map_err(|error| from_client(&error))?,
+            }
+        };
+        let mut events = match sent {
+            AttachedSend::Following(events) => events,
+            AttachedSend::Stopped(answer) => {
+                self.send(message_chunk(&describe_stop(&answer)))?;
+                return Ok(PromptResponse::new(PromptStopReason::EndTurn));
+            }
+        };
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut cancelled, if !self.is_stop_requested => self.request_stop().await?,
+                Some((approval, reply)) = self.questions.next() => self.handle_reply(approval, reply).await?,
+                item = events.next() => match read_item(item)? {
+                    Some(event) => if let Some(answer) = self.handle_event(&event).await? { return answer },
+                    None => {}
+                },
+            }
+        }
+    }
+
+    async fn handle_event(&mut self, event: &RunEvent) -> Result<Option<Result<PromptResponse, RpcError>>, RpcError> {
+        for update in self.updates.translate(&event.kind) {
+            self.send(update)?;
+        }
+        match &event.kind {
+            EventKind::ApprovalRequested { id, .. } if !self.is_stop_requested => {
+                let row = find_approval(&self.client, id).await.map_err(|error| from_client(&error))?;
+                self.ask(&event.kind, row.as_ref());
+            }
+            EventKind::ApprovalResolved { id, .. } => {
+                if let Some(withdrawn) = self.withdrawals.remove(id) {
+                    withdrawn.cancel();
+                }
+            }
+            EventKind::Ending { .. } => self.withdraw_questions(),
+            EventKind::Ended { verdict, receipt, .. } => {
+                self.withdraw_questions();
+                return Ok(Some(self.answer(verdict, receipt)));
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn ask(&mut self, event: &EventKind, row: Option<&quell_protocol::approval::ApprovalRow>) {
+        let place = QuestionPlace { session: &self.session, run: self.prompt.run(), workdir: &self.prompt.workdir };
+        let Some(question) = PermissionQuestion::new(&place, event, row) else { return };
+        self.withdrawals.insert(question.approval.clone(), question.withdrawn.clone());
+        self.questions.push(Box::pin(question.ask(self.editor.clone())));
+    }
+
+    async fn handle_reply(&mut self, approval: String, reply: PermissionReply) -> Result<(), RpcError> {
+        self.withdrawals.remove(&approval);
+        match reply {
+            PermissionReply::Withdrawn => Ok(()),
+            PermissionReply::TurnCancelled if self.is_stop_requested => Ok(()),
+            PermissionReply::TurnCancelled => self.request_stop().await,
+            PermissionReply::Answer(answer) => match self.client.answer_approval(&approval, &answer).await {
+                Ok(_) => Ok(()),
+                // Decided meanwhile by somebody else, by time or by a stop.
+                Err(ClientError::Refused(problem)) if matches!(problem.status, 404 | 409) => Ok(()),
+                Err(error) => self.send(message_chunk(&format!("\n(The answer was not accepted: {error})\n"))),
+            },
+        }
+    }
+
+    /// Asks the daemon to stop the run, also if it is not accepted yet.
+    async fn request_stop(&mut self) -> Result<(), RpcError> {
+        self.is_stop_requested = true;
+        self.withdraw_questions();
+        let reason = self.prompt.is_editor_gone().then(|| StopReason::Disconnect.as_str().to_owned());
+        let request = StopRunRequest { session_key: Some(self.key.clone()), force: false, reason };
+        match self.client.stop_run(self.prompt.run(), &request, StopWait::UntilRequested).await {
+            Ok(_) => Ok(()),
+            // Not accepted yet: the daemon remembers the stop.
+            Err(error) if error.is_not_found() => Ok(()),
+            // The caller drops the stream, which stops the run, too.
+            Err(error) => Err(from_client(&error)),
+        }
+    }
+
+    fn withdraw_questions(&mut self) {
+        self.withdrawals.drain().for_each(|(_, withdrawn)| withdrawn.cancel());
+    }
+
+    fn send(&self, update: SessionUpdate) -> Result<(), RpcError> {
+        self.editor.send_notification(SessionNotification::new(self.session.clone(), update))
+    }
+
+    fn answer(&self, verdict: &Verdict, receipt: &Receipt) -> Result<PromptResponse, RpcError> {
+        match stop_reason(verdict) {
+            Ok(reason) => Ok(PromptResponse::new(reason).meta(receipt_meta(receipt))),
+            Err(message) => Err(failed(message).data(json!({"runId": self.prompt.run(), "receipt": receipt}))),
+        }
+    }
+}
+
+/// The next event; `None` if the connection was lost and is opened again, to follow the stop that this causes.
+fn read_item(item: Option<Result<RunEventStreamItem, ClientError>>) -> Result<Option<Box<RunEvent>>, RpcError> {
+    match item {
+        Some(Ok(RunEventStreamItem::Event(event))) => Ok(Some(event)),
+        Some(Ok(RunEventStreamItem::Disconnected { .. } | RunEventStreamItem::Reconnected)) => Ok(None),
+        Some(Err(error)) => Err(from_client(&error)),
+        None => Err(failed("the daemon ended the events of the run before its end; `quell runs` shows its state")),
+    }
+}
+
+/// The stop reason of a verdict, or the text of an error.
+fn stop_reason(verdict: &Verdict) -> Result<PromptStopReason, String> {
+    match verdict {
+        Verdict::Completed => Ok(PromptStopReason::EndTurn),
+        Verdict::Failed { code, .. } if code == CODE_TRUNCATED => Ok(PromptStopReason::MaxTokens),
+        Verdict::Failed { code, .. } if code == CODE_REFUSED => Ok(PromptStopReason::Refusal),
+        Verdict::Failed { message, .. } => Err(message.clone()),
+        Verdict::Aborted { reason, .. } => match reason {
+            StopReason::Steps => Ok(PromptStopReason::MaxTurnRequests),
+            StopReason::Tokens => Ok(PromptStopReason::MaxTokens),
+            StopReason::Timeout => {
+                Err("the run has reached its time limit; raise run_timeout_s in [limits]".to_owned())
+            }
+            StopReason::DailyLimit => Err("the agent has reached its daily limit".to_owned()),
+            StopReason::DaemonStopped => Err("the daemon ended during the run".to_owned()),
+            StopReason::User
+            | StopReason::Command
+            | StopReason::Superseded
+            | StopReason::Shutdown
+            | StopReason::Disconnect
+            | StopReason::Other(_) => Ok(PromptStopReason::Cancelled),
+        },
+    }
+}
+
+/// The receipt, for editors that show it.
+fn receipt_meta(receipt: &Receipt) -> Option<Meta> {
+    let line = receipt_line(receipt);
+    let value = json!({"quell": {"runId": receipt.run_id, "receiptLine": line, "receipt": receipt}});
+    value.as_object().cloned()
+}
+
+fn describe_stop(answer: &StopAnswer) -> String {
+    match answer.run_ids.len() {
+        0 => "There was nothing to stop.".to_owned(),
+        1 => "Stopped 1 run.".to_owned(),
+        count => format!("Stopped {count} runs."),
+    }
+}
+
+/// A new id of a run.
+pub(crate) fn new_run_id() -> Result<RunId, RpcError> {
+    RunId::parse(uuid::Uuid::now_v7().to_string()).map_err(|bad| failed(bad.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason_of(verdict: Verdict) -> Result<PromptStopReason, String> {
+        stop_reason(&verdict)
+    }
+
+    #[test]
+    fn each_end_has_its_stop_reason() {
+        let aborted = |reason| reason_of(Verdict::Aborted { reason, by: None });
+        let failed = |code: &str| reason_of(Verdict::Failed { code: code.into(), message: "why".into() });
+        assert_eq!(reason_of(Verdict::Completed), Ok(PromptStopReason::EndTurn));
+        assert_eq!(failed("truncated"), Ok(PromptStopReason::MaxTokens));
+        assert_eq!(failed("refused"), Ok(PromptStopReason::Refusal));
+        assert_eq!(failed("model_error"), Err("why".to_owned()));
+        assert_eq!(aborted(StopReason::Steps), Ok(PromptStopReason::MaxTurnRequests));
+        for reason in [StopReason::User, StopReason::Command, StopReason::Disconnect, StopReason::Other("x".into())] {
+            assert_eq!(aborted(reason), Ok(PromptStopReason::Cancelled), "a stop is no error");
+        }
+        assert!(aborted(StopReason::Timeout).unwrap_err().contains("run_timeout_s"));
+    }
+}
