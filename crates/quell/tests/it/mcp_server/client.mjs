@@ -123,3 +123,6 @@ if (isStdio) {
   }
   await last.client.close();
 }
+
+// A timer of the client would keep the program for a minute.
+process.stdout.write('', () => process.exit(0));
