@@ -45,8 +45,13 @@ pub(crate) struct StopOnDrop {
 }
 
 impl StopOnDrop {
-    fn new(call: &ApiCall, run: RunId) -> Self {
+    pub(crate) fn new(call: &ApiCall, run: RunId) -> Self {
         Self { engine: call.engine().clone(), caller: call.caller.clone(), run, is_armed: true }
+    }
+
+    /// From now on the run goes on without the client.
+    pub(crate) fn disarm(&mut self) {
+        self.is_armed = false;
     }
 }
 

@@ -10,6 +10,8 @@ mod cluster_routes;
 mod gzip_cache;
 mod host_name;
 pub mod http;
+mod json_rpc;
+mod mcp_server;
 mod model_api_errors;
 mod openai;
 mod request_limits;

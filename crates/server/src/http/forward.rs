@@ -22,10 +22,10 @@ use quell_engine::access::{Caller, Credential};
 use quell_engine::cluster::Cluster;
 use quell_engine::engine::{PeerCall, PeerMessages, PeerService, Placement, PlacementError};
 use quell_kernel::stop_text;
-use quell_protocol::api::SendRequest;
+use quell_protocol::api::{SendAnswer, SendRequest};
 use quell_protocol::channel::ChannelSend;
 use quell_protocol::session::SessionRequest;
-use quell_protocol::{ErrorCode, NodeName, RunId, SessionKey};
+use quell_protocol::{ErrorCode, NodeName, Problem, RunId, SessionKey};
 use quell_store::Membership;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -233,6 +233,44 @@ async fn at_owner_of(
         );
         problem_response(ErrorCode::NodeUnreachable, detail).retry_after(1)
     })
+}
+
+/// Sends a message to the node that has its session, or gets it now. `None` if that is this one. The message needs an
+/// idempotency key: it is sent again when the answer was lost.
+pub(crate) async fn send_message_to_owner(
+    call: &ApiCall,
+    key: &SessionKey,
+    message: &SendRequest,
+) -> Result<Option<SendAnswer>, ProblemResponse> {
+    let engine = call.engine();
+    if engine.cluster().is_none_or(|cluster| cluster.owns_session(key)) {
+        return Ok(None);
+    }
+    let body = serde_json::to_vec(message).unwrap_or_default();
+    let target = format!("/api/sessions/{}/runs", utf8_percent_encode(key.as_str(), NON_ALPHANUMERIC));
+    let mut parts = Request::new(()).into_parts().0;
+    parts.method = Method::POST;
+    parts.uri = target.parse().unwrap_or_default();
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut problem = String::new();
+    for _ in 0..=REPEATS {
+        let Some(owner) = engine.find_node_for(key, Placement::Place).await? else { return Ok(None) };
+        match forward(engine, &owner, &parts, call, &body).await {
+            Ok(response) => return parse_send_answer(response).await.map(Some),
+            Err(failed) => problem = format!("the node {} does not answer: {failed}", owner.node),
+        }
+    }
+    Err(problem_response(ErrorCode::NodeUnreachable, problem).retry_after(1))
+}
+
+async fn parse_send_answer(response: Response) -> Result<SendAnswer, ProblemResponse> {
+    let is_success = response.status().is_success();
+    let body = to_bytes(response.into_body(), MAX_INSPECTED_BYTES).await.unwrap_or_default();
+    let unreadable = || problem_response(ErrorCode::NodeUnreachable, "the answer of the other node cannot be read");
+    if is_success {
+        return serde_json::from_slice(&body).map_err(|_| unreadable());
+    }
+    Err(serde_json::from_slice::<Problem>(&body).map_or_else(|_| unreadable(), ProblemResponse::from))
 }
 
 /// True for a request that has the same effect when it is carried out twice.
