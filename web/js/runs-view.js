@@ -15,6 +15,7 @@ import { forceButton, stopButton } from "./stop-buttons.js";
 import * as store from "./store.js";
 import { age, ago, exactTime, oneLine, t } from "./texts.js";
 import { throttleToFrame } from "./throttle.js";
+import { mountTokens } from "./tokens.js";
 
 const AGE_MS = 1000;
 
@@ -41,6 +42,7 @@ export function mountRunsView(root) {
     mountBackgroundProcesses(parts.processes),
     mountChannels(parts.channels),
     mountSchedules(parts.schedules),
+    mountTokens(parts.tokens),
   ];
   return () => {
     clearInterval(timer);
@@ -94,6 +96,12 @@ function createElements(root) {
     h("h2", { id: "schedules-title" }, t("schedules.title")),
     h("ul", { id: "schedules", class: "schedules" }),
   );
+  const tokens = h(
+    "section",
+    { class: "part", "aria-labelledby": "tokens-title", hidden: true },
+    h("h2", { id: "tokens-title" }, t("tokens.title")),
+    h("ul", { id: "tokens", class: "schedules" }),
+  );
   const hold = h("p", { class: "hold-facts", hidden: true });
   root.replaceChildren(
     h("h1", { class: "unseen" }, t("everything.title")),
@@ -102,10 +110,11 @@ function createElements(root) {
     processes,
     networks,
     schedules,
+    tokens,
     sessions,
     ended,
   );
-  return { hold, runs, sessions, ended, processes: processes.lastElementChild, channels: networks, schedules };
+  return { hold, runs, sessions, ended, processes: processes.lastElementChild, channels: networks, schedules, tokens };
 }
 
 /** A heading, a table, and its empty state. */

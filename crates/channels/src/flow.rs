@@ -268,6 +268,7 @@ fn channel_caller(channel: &str, sender: &str, access_level: AccessLevel) -> Cal
         principal: channel_principal(channel, sender),
         scope: access_level,
         grants: Grants::for_level(access_level),
+        key: quell_kernel::api_key::ApiKey::default(),
         verified_person: false,
         surface: Surface::Channel,
         origin: RequestOrigin::internal(),

@@ -18,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quell_bus::ClusterSecret;
 use quell_kernel::StopRequester;
+use quell_kernel::api_key::{ApiKey, RestrictionProblem};
 use quell_kernel::secret_lifetime::LifetimeError;
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::{Principal, Surface};
@@ -42,12 +43,15 @@ pub(crate) const ADMIN_PRINCIPAL: &str = "admin";
 pub(crate) const DAEMON_PRINCIPAL: &str = "quell";
 
 /// An authenticated caller and the origin of its request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Caller {
     pub principal: Principal,
     pub scope: AccessLevel,
     /// Permissions in addition to those of `scope`.
     pub grants: Grants,
+    /// What its token may use.
+    #[serde(default)]
+    pub key: ApiKey,
     /// Something that no process of an agent has shows that a person, or a program of that person, makes the request:
     /// the Unix socket, or a browser sign-in that began there or at the daemon's terminal. A token alone shows nothing.
     pub verified_person: bool,
@@ -61,7 +65,7 @@ impl Caller {
     pub fn refused(refusal: &CredentialRefusal, surface: Surface, origin: RequestOrigin) -> Option<Self> {
         let principal = refusal.principal()?.clone();
         let (scope, grants) = (AccessLevel::Read, Grants::NONE);
-        Some(Self { principal, scope, grants, verified_person: false, surface, origin })
+        Some(Self { principal, scope, grants, key: ApiKey::default(), verified_person: false, surface, origin })
     }
 
     /// True when it may send and stop its own runs.
@@ -136,6 +140,9 @@ pub enum AccessError {
         /// What is wrong with it, and how to fix it.
         problem: String,
     },
+    /// The token cannot have these restrictions.
+    #[error("a token cannot have these restrictions: {0}")]
+    Restrictions(#[from] RestrictionProblem),
     /// A lifetime or an overlap is not possible.
     #[error(transparent)]
     Lifetime(#[from] LifetimeError),
@@ -148,6 +155,13 @@ pub enum AccessError {
     NoRandomness(String),
 }
 
+/// What a named token has besides its access level.
+#[derive(Debug, Clone)]
+struct TokenRights {
+    grants: Grants,
+    key: ApiKey,
+}
+
 /// Tokens, sign-in links and cookies of one daemon.
 pub struct AccessControl {
     clock: Clock,
@@ -156,7 +170,7 @@ pub struct AccessControl {
     admin_principal: Principal,
     cookie_name: String,
     tokens: Mutex<HashMap<SecretDigest, TokenEntry>>,
-    grants: Mutex<HashMap<Principal, Grants>>,
+    rights: Mutex<HashMap<Principal, TokenRights>>,
     browser_logins: Mutex<BrowserLogins>,
     /// Changes whenever a token or a cookie becomes invalid by an action. Expiry does not change it.
     revocations: watch::Sender<()>,
@@ -185,7 +199,7 @@ impl AccessControl {
             admin_principal,
             cookie_name: format!("quell_session_{}", admin_digest.short_hex()),
             tokens: Mutex::default(),
-            grants: Mutex::default(),
+            rights: Mutex::default(),
             browser_logins: Mutex::new(BrowserLogins::default()),
             revocations: watch::Sender::new(()),
         };
@@ -235,16 +249,24 @@ impl AccessControl {
 
     /// Permissions of a principal in addition to those of its scope. The name of a token is its principal.
     pub fn grants_of(&self, principal: &Principal, scope: AccessLevel) -> Grants {
-        let own_grants = || self.lock_grants().get(principal).copied().unwrap_or_default();
+        let own_grants = || self.lock_rights().get(principal).map(|rights| rights.grants).unwrap_or_default();
         if scope == AccessLevel::Admin { Grants::ALL } else { own_grants() }
+    }
+
+    /// What the token of a principal may use; `None` if there is no such token.
+    pub fn key_of(&self, principal: &Principal) -> Option<ApiKey> {
+        if *principal == self.admin_principal {
+            return Some(ApiKey::default());
+        }
+        self.lock_rights().get(principal).map(|rights| rights.key.clone())
     }
 
     fn lock_tokens(&self) -> MutexGuard<'_, HashMap<SecretDigest, TokenEntry>> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_grants(&self) -> MutexGuard<'_, HashMap<Principal, Grants>> {
-        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_rights(&self) -> MutexGuard<'_, HashMap<Principal, TokenRights>> {
+        self.rights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_browser_logins(&self) -> MutexGuard<'_, BrowserLogins> {
@@ -270,6 +292,11 @@ fn parse_token_name(name: &str) -> Result<Principal, AccessError> {
         _ => return parse_principal(name),
     };
     Err(AccessError::BadName { name: name.into(), problem })
+}
+
+/// True for the principal of a token, also of the admin's: one whose use is counted.
+pub(crate) fn is_token(principal: &Principal) -> bool {
+    principal.as_str() == ADMIN_PRINCIPAL || is_named_token(principal)
 }
 
 /// True for the principal of a token other than the admin's. Principals of chats have a colon, which no name of a token

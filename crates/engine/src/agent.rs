@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use quell_kernel::ToolSpec;
+use quell_kernel::api_key::{ApiKey, KeyRefusal};
 use quell_kernel::daily_spend::DailyLimit;
 use quell_kernel::model_chain::{AnswerProgress, next_model};
 use quell_kernel::permissions::SandboxRights;
@@ -37,6 +38,7 @@ use quell_kernel::turn::{ToolCall, Turn};
 use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSink};
 use quell_mcp::{Mcp, McpClient, McpClientOptions, SessionEndpoint};
 use quell_process::{CommandNetwork, SandboxSpec, Wardens};
+use quell_protocol::agents::Price;
 use quell_protocol::schedule::{ScheduleRequest, ScheduleView};
 use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Usage};
 use quell_scope::{Cancelled, Interrupted, Point, Scope};
@@ -94,7 +96,21 @@ impl Agent {
             // The session chooses the provider's name and is billed itself.
             return BillingInfo { provider: "own".to_owned(), price: None };
         }
-        BillingInfo { provider: self.model.provider_name().to_owned(), price: self.config.daily_limit().price }
+        BillingInfo { provider: self.model.provider_name().to_owned(), price: self.price_of(&self.model) }
+    }
+
+    /// The price of one of its models: its own price, which is that of all, else that of the model.
+    pub fn price_of(&self, model: &ModelHandle) -> Option<Price> {
+        if self.own_model { None } else { self.config.price.or_else(|| model.price()) }
+    }
+
+    /// Checks that the cost of each of its models can be counted, if the token has a limit for it.
+    ///
+    /// # Errors
+    /// [`KeyRefusal::NoPrice`].
+    pub fn check_prices(&self, key: &ApiKey) -> Result<(), KeyRefusal> {
+        let mut models = (0..self.chain_length()).map(|position| self.model_at(position));
+        models.try_for_each(|model| key.check_price(model.name(), self.price_of(model)))
     }
 
     /// The model at this position of its chain; 0 is the first one, which also stands for a position behind the end.
@@ -163,6 +179,8 @@ pub trait RunControl: FileBackup {
     fn apply_pending_messages(&self);
     /// Usage of all runs of the agent today.
     fn usage_today(&self) -> Usage;
+    /// True if the token whose holder started the run has reached its daily cost.
+    fn is_key_spent(&self) -> bool;
     /// Aborts the run, because a budget is used up.
     fn abort_over_budget(&self, reason: StopReason);
     /// Makes a schedule for the person of the run. A stop of the run pauses it, even if the future is dropped.
@@ -246,10 +264,11 @@ impl AgentLoop<'_> {
         Err(Cancelled)
     }
 
-    /// Checked before each model call, because other runs of the agent count, too.
+    /// Checked before each model call, because other runs of the agent and of the same token count, too.
     fn check_daily_limit(&self) -> Result<(), Cancelled> {
         let limit = self.agent.config.daily_limit();
-        if limit == DailyLimit::default() || !limit.is_reached(self.control.usage_today()) {
+        let is_agent_spent = limit != DailyLimit::default() && limit.is_reached(self.control.usage_today());
+        if !is_agent_spent && !self.control.is_key_spent() {
             return Ok(());
         }
         self.control.abort_over_budget(StopReason::DailyLimit);
@@ -328,7 +347,7 @@ impl AgentLoop<'_> {
         self.chain_position.store(next, Ordering::Relaxed);
         let reason = error.to_string();
         tracing::warn!(run = %self.run_id, from, to = self.model().name(), %reason, "another model takes over");
-        self.writer.report_fallback(from, self.model(), reason)?;
+        self.writer.report_fallback(from, self.model(), self.agent.price_of(self.model()), reason)?;
         Ok(true)
     }
 

@@ -18,8 +18,9 @@ pub use peer_link::{OutgoingFrames, PeerAnswer, PeerCall, PeerCallError, PeerHan
 pub use peer_stops::{PeerStopAnswer, PeerStopWait, PeerStops, StoredStop};
 use quell_bus::KeyFingerprints;
 use quell_kernel::Moment;
+use quell_kernel::daily_spend::PricedUsage;
 use quell_kernel::lease::{Epoch, HeldLease, LeaseDuty, LeaseTiming};
-use quell_protocol::{AgentId, NodeName, SessionKey, Usage};
+use quell_protocol::{AgentId, NodeName, Principal, SessionKey, Usage};
 use quell_scope::clock::Clock;
 use quell_store::{ClaimOutcome, ClusterStore, Membership, NodeRow, StoreError};
 pub use renewal_facts::RenewalFacts;
@@ -66,6 +67,8 @@ pub struct NodeReport {
     pub day: String,
     /// What its runs have used on that day and the database does not count yet, by agent.
     pub spending: BTreeMap<AgentId, Usage>,
+    /// The same, by token.
+    pub key_spending: BTreeMap<Principal, PricedUsage>,
 }
 
 impl NodeReport {

@@ -71,6 +71,7 @@ pub use crate::live_run::{
     ClientAnswer, EngineNotice, Follower, Hub, LiveRun, RunWork, SubscriberOverrun, Subscription,
 };
 use crate::memory::NoteMemory;
+use crate::runs::DaySums;
 pub use crate::runs::{RunTable, StopResult, Ticket};
 use crate::schedules::{ScheduleStopOrigin, Schedules};
 pub use crate::session::{OpenSessionError, OpenSessionOutcome, SessionSettings};
@@ -196,7 +197,7 @@ impl Engine {
         let is_deferred = unsealed.is_some();
         if !is_deferred {
             let today = clock.day(clock.now());
-            runs.load_spend(today, store.spend().on_day(today.to_string()).await?);
+            runs.load_spend(today, DaySums::load(&store, today.to_string()).await?);
         }
         if store.runs().hold().await?.held {
             runs.set_gate(AdmissionGate::Held);

@@ -17,8 +17,10 @@ mod writer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use quell_kernel::api_key::ApiKey;
 use quell_kernel::attachment::MessageFile;
 use quell_kernel::client_request::AnswerEnd;
+use quell_kernel::daily_spend::PricedUsage;
 use quell_kernel::journal::{JournalLine, SeqReservation};
 use quell_kernel::permissions::RunPermissions;
 use quell_kernel::registry::{NewRun, RunPhase};
@@ -39,6 +41,7 @@ pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};
 pub use kept_files::ChangeOrigin;
 use kept_files::KeptFiles;
 pub use request::{ClientHistory, ClientWork, RunDefaults, RunRequest, RunWork, draft_with};
+use usage::price_usage;
 pub use usage::{BillingInfo, ProviderChange, usage_by_provider};
 pub use writer::{RunWriter, TurnSealed};
 
@@ -93,6 +96,8 @@ pub struct LiveRun {
     pub channel_origin: Option<ChannelOrigin>,
     /// Upper bound of its permissions, if another run started it.
     pub max_permissions: Option<RunPermissions>,
+    /// What the token may use whose holder started it.
+    pub key: ApiKey,
     /// What its file tools keep for an undo.
     pub kept_files: KeptFiles,
     /// The runs above a sub-run, the root first.
@@ -246,6 +251,7 @@ impl LiveRun {
             billing_info: OnceLock::new(),
             channel_origin: request.channel_origin,
             max_permissions: request.max_permissions,
+            key: request.key,
             kept_files: KeptFiles::default(),
             ancestors: OnceLock::new(),
             state: Mutex::new(state),
@@ -523,6 +529,14 @@ impl LiveRun {
     /// Tokens so far, including the estimate for what is not counted yet.
     pub fn usage(&self) -> Usage {
         self.lock_state().current_usage()
+    }
+
+    /// Tokens so far with their cost, as far as their models have a price.
+    pub fn priced_usage(&self) -> PricedUsage {
+        let state = self.lock_state();
+        let usage = state.current_usage();
+        let Some(billing) = self.billing_info.get() else { return PricedUsage { usage, cost_nanos: 0 } };
+        price_usage(billing.price, &state.provider_changes, usage)
     }
 
     pub fn id(&self) -> &RunId {

@@ -41,7 +41,7 @@ pub use hooks::run_hook_trigger;
 pub use recording::{build_run_row, serialize_view};
 pub use run_task::{RunInputs, RunPermit, RunSetupError, abort_at_deadline};
 use spending::AgentSpending;
-pub use spending::SpentToday;
+pub use spending::{DaySums, SpentToday};
 pub use stop::{StopResult, Ticket};
 
 /// The runs of one engine. Clones share one table.
@@ -148,6 +148,7 @@ impl RunTable {
         // A repeat of a known run is answered, even if new runs are refused.
         if state.registry.get(live_run.id()).is_none() && state.registry.gate() == AdmissionGate::Open {
             self.check_daily_limit(&live_run.run.agent)?;
+            self.check_daily_cost(live_run)?;
         }
         let accepted = state.registry.accept(live_run.run.clone(), self.now())?;
         if let AcceptOutcome::New(_) = accepted {

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use quell_bus::ClusterSecret;
 use quell_kernel::Moment;
+use quell_kernel::api_key::KeyRefusal;
 use quell_kernel::session::SessionTable;
 use quell_kernel::turn::Turn;
 use quell_net::AddressPolicy;
@@ -426,6 +427,11 @@ impl Sessions {
         resources.set_idle_timeout(self.idle_timeout_of(&base));
         let routed_model = live_run.channel_origin.as_ref().and_then(|origin| origin.options().routed_model.as_deref());
         let agent = match resources.routed_agent(&base, self.0.runs.services().agents.factory(), routed_model) {
+            Ok(agent) if resources.has_own_model() && !live_run.key.may_use_model(agent.config.model.first()) => {
+                let refusal = KeyRefusal::Model(agent.config.model.first().to_owned());
+                let (code, message) = (ErrorCode::Forbidden.as_str(), refusal.to_string());
+                return Err(Interrupted::Failed(RunSetupError { code, message }));
+            }
             Ok(agent) => match &live_run.max_permissions {
                 Some(max_permissions) if !agent.can_be_called_within(max_permissions) => {
                     return Err(Interrupted::Failed(RunSetupError {

@@ -1,7 +1,7 @@
 //! Decides what a new message does while its session is busy, and why it may be refused.
 
 use quell_protocol::api::OnBusy;
-use quell_protocol::{AgentId, RunId};
+use quell_protocol::{AgentId, Principal, RunId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitReason {
@@ -40,6 +40,12 @@ pub enum AdmissionError {
     SpendLimit {
         agent: AgentId,
         /// Time at which the agent accepts messages again, RFC 3339.
+        opens: String,
+    },
+    #[error("the token {key:?} has reached its daily cost; it is taken again from {opens} on")]
+    KeySpendLimit {
+        key: Principal,
+        /// Time at which the token may spend again, RFC 3339.
         opens: String,
     },
     /// The message would start a sub-run that is not allowed.

@@ -5,6 +5,7 @@
 
 pub mod admission;
 pub mod agent_tree;
+pub mod api_key;
 pub mod approval;
 pub mod approval_rules;
 pub mod attachment;

@@ -11,7 +11,8 @@ use crate::receipt::{Instant, Receipt, Resource, Usage};
 use crate::verdict::{Surface, Verdict};
 pub use history::{HistoryCall, HistoryMessage};
 pub use tokens::{
-    AccessLevel, Grants, NewToken, TokenRequest, TokenRotationRequest, TokenRow, TokenScope, TokenScopes,
+    AccessLevel, Grants, NewToken, StandardApi, TokenRequest, TokenRestrictions, TokenRotationRequest, TokenRow,
+    TokenScope, TokenScopes, TokenUsage, TokenUsageSum,
 };
 
 /// Policy for a new message while a run of its session is active.

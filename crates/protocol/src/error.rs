@@ -90,7 +90,7 @@ codes! {
     UnsupportedMediaType "unsupported_media_type" 415 "Send application/json";
     BadHost "bad_host" 421 "The host name is not one of this daemon";
     AgentConfigurationError "agent_configuration_error" 422 "The session cannot be created with this configuration";
-    SpendLimit "spend_limit" 429 "The agent has reached its daily limit";
+    SpendLimit "spend_limit" 429 "A daily limit is reached";
     QueueFull "queue_full" 429 "Too many messages wait in this session";
     ProviderRateLimit "provider_rate_limit" 429 "The provider of the model takes no more requests now";
     TooManyRequests "too_many_requests" 429 "Too many requests of this token";

@@ -36,6 +36,11 @@ pub fn optional_object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deseriali
     Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|Object(value)| value))
 }
 
+/// For `#[serde(deserialize_with)]` on a field that holds an object, or nothing with `#[serde(default)]`.
+pub fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Object::deserialize(deserializer).map(|Object(value)| value)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, from_str, from_value};

@@ -55,7 +55,7 @@ pub enum StopReason {
     Steps,
     /// The token limit of the run was reached.
     Tokens,
-    /// The daily limit of the run's agent was reached.
+    /// The daily limit of the run's agent or token was reached.
     DailyLimit,
     /// A newer message replaced the run.
     Superseded,

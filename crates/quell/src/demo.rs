@@ -98,6 +98,7 @@ async fn play_tour(engine: &Engine, output: &mut TourOutput) -> anyhow::Result<R
         principal: Principal::parse("you")?,
         scope: AccessLevel::Admin,
         grants: Grants::ALL,
+        key: quell_kernel::api_key::ApiKey::default(),
         verified_person: false,
         surface: Surface::Cli,
         origin: RequestOrigin::internal(),

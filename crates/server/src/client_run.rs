@@ -284,6 +284,11 @@ pub(crate) fn verdict_problem(verdict: &Verdict) -> ProblemResponse {
         Verdict::Aborted { reason: StopReason::Shutdown, .. } => {
             problem_response(ErrorCode::ShuttingDown, "the daemon was shut down while it answered; send this again")
         }
+        Verdict::Aborted { reason: StopReason::DailyLimit, .. } => {
+            let detail =
+                "the run was ended because a daily limit is reached; `quell token list` and `quell agents` show them";
+            problem_response(ErrorCode::SpendLimit, detail)
+        }
         Verdict::Aborted { reason, by } => {
             let by = by.as_ref().map(|by| format!(" by {} ({})", by.principal, by.surface.as_str()));
             let detail = format!("the run was stopped{}: {}", by.unwrap_or_default(), reason.as_str());
@@ -297,6 +302,7 @@ pub(crate) fn verdict_problem(verdict: &Verdict) -> ProblemResponse {
 fn failure_code(code: &str) -> ErrorCode {
     match code {
         "context_overflow" => ErrorCode::ContextOverflow,
+        "forbidden" => ErrorCode::Forbidden,
         "rate_limit" => ErrorCode::ProviderRateLimit,
         "vision" | "refused" | "unsupported" | "request_rejected" => ErrorCode::InvalidRequest,
         "timed_out" | "unreachable" | "truncated" | "bad_stream" | "model_error" => ErrorCode::ProviderFailed,

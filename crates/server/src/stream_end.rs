@@ -16,6 +16,7 @@ impl StreamEnd {
             Self::Credential(CredentialRefusal::Unknown) => "signed_out",
             Self::Credential(CredentialRefusal::Expired { .. }) => "token_expired",
             Self::Credential(CredentialRefusal::Replaced { .. }) => "token_rotated",
+            Self::Credential(CredentialRefusal::OtherApi { .. }) => "other_api",
             Self::SharingWithdrawn => "sharing_withdrawn",
         }
     }
@@ -32,6 +33,7 @@ impl StreamEnd {
             Self::Credential(CredentialRefusal::Replaced { .. }) => {
                 "the token was rotated; connect with its new secret"
             }
+            Self::Credential(CredentialRefusal::OtherApi { .. }) => "the token may not use this API",
             Self::SharingWithdrawn => "the session is not shared any more",
         }
     }

@@ -1,11 +1,11 @@
 //! API tokens and browser cookies, both stored as hashes.
 
-use quell_protocol::api::TokenRow;
+use quell_protocol::api::{TokenRestrictions, TokenRow};
 
-use crate::StoreFuture;
+use crate::{StoreError, StoreFuture};
 
 /// A token with the hash of its secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StoredToken {
     /// The part that people may see.
     pub row: TokenRow,
@@ -52,4 +52,16 @@ pub trait AccessStore: Send + Sync {
 
     /// Deletes the cookies that are expired at `now` (seconds since 1970).
     fn delete_expired_cookies(&self, now: i64) -> StoreFuture<'_, ()>;
+}
+
+/// The restrictions of a token as a database stores them: JSON, or nothing.
+pub(crate) fn restrictions_to_json(restrictions: &TokenRestrictions) -> Option<String> {
+    (!restrictions.is_empty()).then(|| serde_json::to_string(restrictions).unwrap_or_default())
+}
+
+/// A text that cannot be read is an error: the token must not lose its restrictions.
+pub(crate) fn restrictions_from_json(json: Option<&str>) -> Result<TokenRestrictions, StoreError> {
+    let Some(json) = json else { return Ok(TokenRestrictions::default()) };
+    serde_json::from_str(json)
+        .map_err(|error| StoreError::Corrupt(format!("the restrictions of a token cannot be read: {error}")))
 }

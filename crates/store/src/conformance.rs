@@ -99,7 +99,8 @@ macro_rules! conformance_tests {
                 a_cursor_from_elsewhere_is_refused,
                 the_hold_is_kept_whole_and_lifted,
                 names_of_tokens_are_unique_and_a_revoked_token_is_gone,
-                a_rotated_token_keeps_its_scopes_and_is_rotated_from_its_last_secret;
+                a_rotated_token_keeps_its_scopes_and_is_rotated_from_its_last_secret,
+                the_restrictions_of_a_token_outlive_its_rotation;
             notes:
                 a_key_stands_once_in_its_scope_and_the_last_word_counts,
                 a_session_that_is_not_there_has_no_notes,
@@ -154,6 +155,7 @@ macro_rules! conformance_tests {
                 usage_outside_of_runs_is_added_to_its_day;
             spend:
                 an_end_that_is_stored_again_counts_only_what_is_new,
+                a_run_is_counted_once_for_its_key_with_its_cost,
                 a_deleted_run_is_counted_and_its_day_stays,
                 a_run_that_a_crash_left_is_counted_when_it_is_sealed;
             webhooks:
@@ -196,7 +198,8 @@ pub(crate) fn session_key(text: &str) -> SessionKey {
 /// A run that used no tokens.
 pub(crate) fn no_spend() -> RunSpend {
     let (agent, usage) = (AgentId::parse("main").unwrap(), Usage::default());
-    RunSpend { agent, day: "2026-01-01".to_owned(), usage, already_counted: usage }
+    let (day, already_counted) = ("2026-01-01".to_owned(), usage);
+    RunSpend { agent, day, usage, already_counted, key: None, cost: 0, cost_already_counted: 0 }
 }
 
 pub(crate) fn accepted_row(id: &str, session: &str) -> RunRow {

@@ -13,9 +13,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use quell_kernel::daily_spend::PricedUsage;
 use quell_protocol::api::Hold;
 use quell_protocol::audit::AuditRow;
-use quell_protocol::{AgentId, RunId, SessionKey, Usage};
+use quell_protocol::{AgentId, Principal, RunId, SessionKey, Usage};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -75,6 +76,8 @@ struct Data {
     audit: Vec<AuditRow>,
     last_audit: u64,
     spend: BTreeMap<(String, String), (AgentId, Usage)>,
+    /// By token and day.
+    key_spend: BTreeMap<(Principal, String), PricedUsage>,
 }
 
 #[derive(Debug)]
@@ -82,7 +85,7 @@ struct RunEntry {
     number: i64,
     row: RunRow,
     /// The part of the usage that is counted in the spend of its day.
-    counted: Usage,
+    counted: PricedUsage,
 }
 
 #[derive(Debug)]

@@ -2,18 +2,22 @@
 
 use std::io;
 
-use quell_protocol::api::{NewToken, TokenRequest, TokenRotationRequest, TokenRow, TokenScope, TokenScopes};
+use quell_protocol::api::{
+    NewToken, StandardApi, TokenRequest, TokenRestrictions, TokenRotationRequest, TokenRow, TokenScope, TokenScopes,
+    TokenUsageSum,
+};
 use serde_json::json;
 
 use super::table::CliTableCell;
 use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::CommandIo;
-use crate::text_format::{relative_age, time_left};
+use crate::text_format::{format_count, relative_age, time_left};
 
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  quell token create ci --scope write\n  quell token create desk --scope write,approve\n  quell token create phone --scope read --expires 30d --json\n  \
+    quell token create app --api openai --models 'openai/*' --daily-cost 5 --expires 30d\n  \
     quell token list\n  quell token rotate ci\n  quell token rotate ci --overlap 10m --expires 90d\n  \
     quell token revoke ci"
 )]
@@ -37,8 +41,10 @@ enum TokenSubcommand {
         /// Refuse the token after this time, such as 30d, 12h or 90m; without it, it never expires
         #[arg(long, value_name = "DURATION", value_parser = parse_seconds)]
         expires: Option<u32>,
+        #[command(flatten)]
+        restrictions: RestrictionArgs,
     },
-    /// List the tokens without their secrets
+    /// List the tokens without their secrets, with their restrictions and what their runs have used
     List,
     /// Give a token a new secret; name, scopes and what it owns stay, and the old secret ends
     Rotate {
@@ -56,6 +62,63 @@ enum TokenSubcommand {
         /// The token's name
         name: String,
     },
+}
+
+/// What a token that is an API key may use.
+#[derive(Debug, Default, clap::Args)]
+struct RestrictionArgs {
+    /// The only APIs that the token may use, besides stopping its own runs
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "API")]
+    api: Vec<StandardApiArg>,
+    /// The only agents that it may run, by id; * for all. Without --models, it may name no model then
+    #[arg(long, value_delimiter = ',', value_name = "AGENT")]
+    agents: Vec<String>,
+    /// The only models that it may name: provider/model, provider/* or *. Without --agents, it may run no agent then
+    #[arg(long, value_delimiter = ',', value_name = "MODEL")]
+    models: Vec<String>,
+    /// The most that its runs may cost in a day, in the currency of the prices
+    #[arg(long, value_name = "COST")]
+    daily_cost: Option<f64>,
+}
+
+impl From<RestrictionArgs> for TokenRestrictions {
+    fn from(args: RestrictionArgs) -> Self {
+        let RestrictionArgs { api, agents, models, daily_cost } = args;
+        let apis: Vec<StandardApi> = api.into_iter().map(StandardApi::from).collect();
+        Self {
+            apis: (!apis.is_empty()).then_some(apis),
+            agents: (!agents.is_empty()).then_some(agents),
+            models: (!models.is_empty()).then_some(models),
+            daily_cost,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum StandardApiArg {
+    /// OpenAI: chat completions, responses, models
+    #[value(name = "openai")]
+    OpenAi,
+    /// Anthropic: messages
+    Anthropic,
+    /// Agent Client Protocol, by `quell acp`; includes the API of Quell itself
+    Acp,
+    /// Model Context Protocol
+    Mcp,
+    /// Agent2Agent
+    A2a,
+}
+
+impl From<StandardApiArg> for StandardApi {
+    fn from(api: StandardApiArg) -> Self {
+        match api {
+            StandardApiArg::OpenAi => Self::OpenAi,
+            StandardApiArg::Anthropic => Self::Anthropic,
+            StandardApiArg::Acp => Self::Acp,
+            StandardApiArg::Mcp => Self::Mcp,
+            StandardApiArg::A2a => Self::A2a,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -107,10 +170,12 @@ fn scopes_text(scope: impl Into<TokenScope>, scopes: &[TokenScope]) -> String {
 pub(super) async fn run(client: &DaemonClient, args: TokenArgs, io: &mut CommandIo) -> SubcommandResult {
     let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
-        TokenSubcommand::Create { name, scope, expires } => {
+        TokenSubcommand::Create { name, scope, expires, restrictions } => {
             let scopes: Vec<TokenScope> = scope.into_iter().map(TokenScope::from).collect();
             let scopes = if let [one] = scopes[..] { TokenScopes::One(one) } else { TokenScopes::Several(scopes) };
-            let made = client.create_token(&TokenRequest { name, scope: scopes, expires_in_s: expires }).await?;
+            let restrictions = restrictions.into();
+            let request = TokenRequest { name, scope: scopes, expires_in_s: expires, restrictions };
+            let made = client.create_token(&request).await?;
             print_secret(cx, &made)?;
         }
         TokenSubcommand::Rotate { name, overlap, expires } => {
@@ -131,7 +196,8 @@ fn print_secret(cx: &mut SubcommandContext<'_>, made: &NewToken) -> io::Result<(
     if !cx.print_json(made)? {
         let scopes = scopes_text(made.scope, &made.scopes);
         let expiry = made.expires_at.as_ref().map(|at| format!(", expires {at}")).unwrap_or_default();
-        cx.io.output.eprint_line(&format!("token {} ({scopes}{expiry}), shown only now:", made.name))?;
+        let limits = restrictions_text(&made.restrictions).map(|text| format!(", only {text}")).unwrap_or_default();
+        cx.io.output.eprint_line(&format!("token {} ({scopes}{expiry}{limits}), shown only now:", made.name))?;
         cx.io.output.print_line(&made.token)?;
     }
     Ok(())
@@ -158,17 +224,39 @@ fn expiry_text(token: &TokenRow, now: jiff::Timestamp) -> String {
     }
 }
 
+/// What a token is restricted to, such as `openai; agents main; 5 a day`; `None` if to nothing.
+fn restrictions_text(restrictions: &TokenRestrictions) -> Option<String> {
+    let TokenRestrictions { apis, agents, models, daily_cost } = restrictions;
+    let parts = [
+        apis.as_ref().map(|apis| apis.iter().map(|api| api.as_str()).collect::<Vec<_>>().join(",")),
+        agents.as_ref().map(|agents| format!("agents {}", agents.join(","))),
+        models.as_ref().map(|models| format!("models {}", models.join(","))),
+        daily_cost.map(|cost| format!("{cost} a day")),
+    ];
+    parts.into_iter().flatten().reduce(|text, part| format!("{text}; {part}"))
+}
+
+/// Tokens and cost, such as `1200 tokens, 0.0350`.
+fn usage_text(sum: TokenUsageSum) -> String {
+    let tokens = format_count(sum.input_tokens.saturating_add(sum.output_tokens), "token", "tokens");
+    if sum.cost > 0.0 { format!("{tokens}, {:.4}", sum.cost) } else { tokens }
+}
+
 async fn print_tokens(cx: &mut SubcommandContext<'_>) -> SubcommandResult {
     let tokens = cx.client.list_tokens().await?;
     let now = jiff::Timestamp::now();
     let row = |token: &TokenRow| {
+        let usage = token.usage.unwrap_or_default();
         [
             CliTableCell::truncated(&token.name, 40),
             CliTableCell::from(scopes_text(token.scope, &token.scopes)),
             relative_age(&token.created_at, now).into(),
             expiry_text(token, now).into(),
+            CliTableCell::truncated(&restrictions_text(&token.restrictions).unwrap_or_else(|| "-".to_owned()), 100),
+            usage_text(usage.today).into(),
+            usage_text(usage.last30_days).into(),
         ]
     };
     let nothing = "no tokens: make one with `quell token create NAME`";
-    cx.print_table(&tokens, ["NAME", "SCOPE", "MADE", "EXPIRES"], row, nothing)
+    cx.print_table(&tokens, ["NAME", "SCOPE", "MADE", "EXPIRES", "ONLY", "TODAY", "30 DAYS"], row, nothing)
 }

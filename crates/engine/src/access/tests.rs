@@ -401,6 +401,7 @@ fn scopes_say_what_a_caller_may() {
         principal: Principal::parse("anna").unwrap(),
         scope,
         grants: Grants::for_level(scope),
+        key: quell_kernel::api_key::ApiKey::default(),
         verified_person: false,
         surface: Surface::Http,
         origin: RequestOrigin::internal(),

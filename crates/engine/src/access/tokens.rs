@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use quell_kernel::api_key::{ApiKey, KeyRefusal, RestrictionProblem, restriction_problem};
 use quell_kernel::secret_lifetime::{self, RotationRequest, SecretEnd, SecretLifetime};
 use quell_protocol::Principal;
-use quell_protocol::api::{AccessLevel, NewToken, TokenRow, TokenScopes};
+use quell_protocol::api::{AccessLevel, NewToken, TokenRestrictions, TokenRow, TokenScopes};
 use quell_store::{StoreError, StoredToken};
 use secrecy::ExposeSecret;
 
 use super::secret::{self, SecretDigest};
-use super::{AccessControl, AccessError, Credential, CredentialKind, parse_principal, parse_token_name};
+use super::{AccessControl, AccessError, Credential, CredentialKind, TokenRights, parse_principal, parse_token_name};
 
 /// Longest time until an end is looked at again, because timers do not run while the machine is suspended.
 const MAX_END_CHECK_INTERVAL: Duration = Duration::from_secs(30);
@@ -37,6 +38,9 @@ pub enum CredentialRefusal {
     Expired { principal: Principal, at: String },
     #[error("the token {principal} got a new secret, and this one ended at {at}; use the new one")]
     Replaced { principal: Principal, at: String },
+    /// It is valid, but not for this API.
+    #[error("{refusal}")]
+    OtherApi { principal: Principal, refusal: KeyRefusal },
 }
 
 impl CredentialRefusal {
@@ -45,24 +49,28 @@ impl CredentialRefusal {
     pub fn principal(&self) -> Option<&Principal> {
         match self {
             Self::Unknown => None,
-            Self::Expired { principal, .. } | Self::Replaced { principal, .. } => Some(principal),
+            Self::Expired { principal, .. } | Self::Replaced { principal, .. } | Self::OtherApi { principal, .. } => {
+                Some(principal)
+            }
         }
     }
 }
 
 /// What a new token is to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TokenSpec {
     pub name: String,
     pub scopes: TokenScopes,
     /// `None`: it never expires.
     pub lifetime: Option<Duration>,
+    pub restrictions: TokenRestrictions,
 }
 
 impl TokenSpec {
-    /// A token that never expires.
+    /// A token that never expires and is not restricted.
     pub fn new(name: impl Into<String>, scopes: impl Into<TokenScopes>) -> Self {
-        Self { name: name.into(), scopes: scopes.into(), lifetime: None }
+        let (name, scopes) = (name.into(), scopes.into());
+        Self { name, scopes, lifetime: None, restrictions: TokenRestrictions::default() }
     }
 }
 
@@ -78,7 +86,7 @@ pub struct RotationSpec {
 impl AccessControl {
     /// Fills the table of secrets from the store. What is not there is forgotten.
     pub(super) async fn load_tokens(&self) -> Result<(), AccessError> {
-        let (mut tokens, mut grants) = (HashMap::new(), HashMap::new());
+        let (mut tokens, mut rights) = (HashMap::new(), HashMap::new());
         for token in self.store.access().list_tokens().await? {
             let StoredToken { row, sha256, previous_sha256 } = token;
             let parse = |hex: &str| {
@@ -102,10 +110,12 @@ impl AccessControl {
                 tokens.insert(digest, TokenEntry { lifetime, ..entry.clone() });
             }
             tokens.insert(parse(&sha256)?, entry);
-            grants.insert(principal, TokenScopes::Several(row.scopes).level_and_grants().1);
+            let (_, grants) = TokenScopes::Several(row.scopes).level_and_grants();
+            rights.insert(principal, TokenRights { grants, key: ApiKey::new(row.restrictions) });
         }
+        // First, so that no new token is seen without its restrictions.
+        *self.lock_rights() = rights;
         *self.lock_tokens() = tokens;
-        *self.lock_grants() = grants;
         Ok(())
     }
 
@@ -126,13 +136,14 @@ impl AccessControl {
     /// Creates a token. Its secret is only in the result; a hash of it is stored.
     ///
     /// # Errors
-    /// An invalid name or lifetime, [`StoreError::NameTaken`], or a failed write.
+    /// An invalid name, lifetime or restriction, [`StoreError::NameTaken`], or a failed write.
     ///
     /// # Cancel safety
     /// Safe: if dropped, it may leave a token whose secret nobody knows. The token is listed and can be revoked.
     pub async fn create_token(&self, spec: TokenSpec) -> Result<NewToken, AccessError> {
-        let TokenSpec { name, scopes, lifetime } = spec;
+        let TokenSpec { name, scopes, lifetime, restrictions } = spec;
         let (principal, (level, grants)) = (parse_token_name(&name)?, scopes.level_and_grants());
+        check_restrictions(&restrictions, level)?;
         let now = self.wall_ms();
         let expires_at = lifetime.map(|time| secret_lifetime::lifetime_end(to_ms(time), now)).transpose()?;
         let secret = secret::new_token()?;
@@ -145,6 +156,8 @@ impl AccessControl {
             expires_at: expires_at.map(format_ms),
             rotated_at: None,
             previous_until: None,
+            restrictions: restrictions.clone(),
+            usage: None,
         };
         // Insert it before the write, so that a later revocation also finds it here. Nobody knows the secret yet.
         let lifetime = SecretLifetime { expires_at, replaced_at: None };
@@ -154,8 +167,8 @@ impl AccessControl {
             self.lock_tokens().remove(&digest);
             return Err(error.into());
         }
-        // Not earlier: if the name was taken, these grants belong to another token.
-        self.lock_grants().insert(principal, grants);
+        // Not earlier: if the name was taken, these rights belong to another token.
+        self.lock_rights().insert(principal, TokenRights { grants, key: ApiKey::new(restrictions) });
         Ok(new_token_body(row, secret.expose_secret()))
     }
 
@@ -230,7 +243,7 @@ impl AccessControl {
 
     fn forget_token(&self, name: &str) {
         self.lock_tokens().retain(|_, entry| entry.principal.as_str() != name);
-        self.lock_grants().retain(|principal, _| principal.as_str() != name);
+        self.lock_rights().retain(|principal, _| principal.as_str() != name);
         // The cookies of its sign-ins are invalid without it.
         self.revocations.send_replace(());
     }
@@ -306,8 +319,17 @@ impl AccessControl {
 }
 
 fn new_token_body(row: TokenRow, secret: &str) -> NewToken {
-    let TokenRow { name, scope, scopes, expires_at, .. } = row;
-    NewToken { name, scope, scopes, token: secret.to_owned(), expires_at }
+    let TokenRow { name, scope, scopes, expires_at, restrictions, .. } = row;
+    NewToken { name, scope, scopes, token: secret.to_owned(), expires_at, restrictions }
+}
+
+/// An admin could make a token without restrictions, so its own would restrict nothing.
+fn check_restrictions(restrictions: &TokenRestrictions, level: AccessLevel) -> Result<(), RestrictionProblem> {
+    if level == AccessLevel::Admin && !restrictions.is_empty() {
+        let problem = "a token with the scope admin takes none; give it another scope".to_owned();
+        return Err(RestrictionProblem { field: "scope", problem });
+    }
+    restriction_problem(restrictions).map_or(Ok(()), Err)
 }
 
 fn to_ms(time: Duration) -> i64 {

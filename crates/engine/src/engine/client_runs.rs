@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use quell_kernel::api_key::KeyRefusal;
 use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::image::without_image_data;
 use quell_llm::UnknownModel;
@@ -90,19 +91,35 @@ impl Engine {
         }
     }
 
-    /// What a client may name as a model: each agent, and the models that agents use.
-    pub fn client_models(&self) -> Vec<String> {
+    /// What a client may name as a model: each agent, and the models that agents use, if its token is for them.
+    pub fn client_models(&self, caller: &Caller) -> Vec<String> {
         let agents = self.agent_registry().snapshot();
-        let named = agents.keys().map(|id| format!("{AGENT_PREFIX}{id}"));
+        let allowed_agents = agents.keys().filter(|id| caller.key.may_use_agent(id));
+        let named = allowed_agents.map(|id| format!("{AGENT_PREFIX}{id}"));
         let used: BTreeSet<&str> = agents.values().flat_map(|agent| agent.config.model.names()).collect();
-        named.chain(used.into_iter().map(str::to_owned)).collect()
+        let used = used.into_iter().filter(|name| caller.key.may_use_model(name));
+        named.chain(used.map(str::to_owned)).collect()
     }
 
-    /// True for an agent, and for any model of a configured provider.
-    pub fn is_client_model(&self, name: &str) -> bool {
+    /// True for an agent, and for any model of a configured provider, that the token of the caller is for.
+    pub fn is_client_model(&self, caller: &Caller, name: &str) -> bool {
         match name.strip_prefix(AGENT_PREFIX) {
+            _ if self.check_client_model(caller, name).is_err() => false,
             Some(agent) => AgentId::parse(agent).is_ok_and(|id| self.agent_registry().get(&id).is_some()),
             None => self.inner().models.resolve(name).is_ok(),
+        }
+    }
+
+    /// Checks that the token of the caller may name an agent or a model.
+    ///
+    /// # Errors
+    /// [`KeyRefusal`].
+    pub fn check_client_model(&self, caller: &Caller, name: &str) -> Result<(), KeyRefusal> {
+        match name.strip_prefix(AGENT_PREFIX).map(AgentId::parse) {
+            Some(Ok(agent)) => caller.key.check_agent(&agent),
+            // No such agent exists.
+            Some(Err(_)) => Ok(()),
+            None => caller.key.check_model(name),
         }
     }
 
@@ -132,7 +149,10 @@ impl Engine {
     }
 
     fn start_model_call(&self, caller: &Caller, request: ClientRun) -> Result<Arc<LiveRun>, ClientRunError> {
+        // Before it is known whether the model exists: a token does not learn of models that it may not use.
+        self.check_client_model(caller, &request.model).map_err(SubmitError::from)?;
         let model = self.inner().models.resolve(&request.model)?;
+        caller.key.check_price(model.name(), model.price()).map_err(SubmitError::from)?;
         self.check_ready()?;
         let client = work_of_request(request.conversation, request.answer);
         let session = model_call_session(caller);
@@ -146,6 +166,7 @@ impl Engine {
             session,
             agent: MODEL_CALLS.clone(),
             principal: caller.principal.clone(),
+            key: caller.key.clone(),
             admin: caller.is_admin(),
             surface: caller.surface,
             parent: None,

@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::recovery::Recovery;
 use super::{Engine, SubmitError};
+use crate::runs::DaySums;
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -87,7 +88,7 @@ impl Engine {
             }
         }
         let today = inner.clock.day(inner.clock.now());
-        match inner.store.spend().on_day(today.to_string()).await {
+        match DaySums::load(&inner.store, today.to_string()).await {
             Ok(spent) => inner.runs.load_spend(today, spent),
             Err(error) => {
                 tracing::error!(%error, "the usage of today cannot be read; the daily limits start at zero")

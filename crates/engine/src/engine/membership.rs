@@ -28,6 +28,7 @@ use super::recovery::Recovery;
 use super::session_transfer::PendingSessions;
 use super::{Engine, NodeSettings, StartError};
 use crate::cluster::{Cluster, ExchangeTasks, LetterExchange, NodeReport, PeerLink, RenewalFacts};
+use crate::runs::DaySums;
 
 /// How long a node tries to fence another one before it looks again.
 const FENCE_TIME: Duration = Duration::from_secs(1);
@@ -206,13 +207,14 @@ impl Engine {
 
     /// What the other nodes hear of this one.
     pub(super) fn node_report(&self) -> NodeReport {
-        let (day, spending) = self.inner().runs.uncounted_spending();
+        let (day, uncounted) = self.inner().runs.uncounted_spending();
         let lease = self.cluster().map(|cluster| cluster.timing().lease()).unwrap_or_default();
         NodeReport {
             keys: self.inner().node.as_ref().map(|node| node.keys.clone()).unwrap_or_default(),
             on_bus: self.cluster().is_some_and(Cluster::is_on_bus),
             day,
-            spending,
+            spending: uncounted.agents.into_iter().collect(),
+            key_spending: uncounted.keys.into_iter().collect(),
             active_runs: self.inner().runs.active_runs().len(),
             max_in_flight: self.inner().config.limits.in_flight_runs,
             processes: self.count_live_processes(),
@@ -367,11 +369,15 @@ async fn reload_topics(engine: Engine, topics: Vec<String>) {
         }
     }
     let day = engine.inner().clock.day(engine.inner().clock.now()).to_string();
-    match engine.inner().store.spend().on_day(day.clone()).await {
+    match DaySums::load(&engine.inner().store, day.clone()).await {
         Ok(stored) => {
             let reports = node.cluster.live_peers().into_iter();
             let reports = reports.map(|row| NodeReport::of(&row));
-            let uncounted = reports.filter(|report| report.day == day).flat_map(|report| report.spending).collect();
+            let mut uncounted = DaySums::default();
+            for report in reports.filter(|report| report.day == day) {
+                uncounted.agents.extend(report.spending);
+                uncounted.keys.extend(report.key_spending);
+            }
             engine.inner().runs.note_foreign_spend(&day, stored, uncounted);
         }
         Err(error) => tracing::debug!(%error, "what other nodes have spent could not be read"),

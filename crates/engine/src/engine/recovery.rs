@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
+use quell_kernel::daily_spend::PricedUsage;
 use quell_kernel::journal::{JournalLine, ReplayedRun};
 use quell_kernel::turn::{InvalidTurn, PartialPolicy, SealOptions, ToolCall, Turn, TurnDraft};
 use quell_process::Survivors;
@@ -17,6 +18,7 @@ use quell_scope::Release;
 use quell_scope::clock::Clock;
 use quell_store::{Membership, RunRow, RunSpend, SealedRun, Store, StoreError, StoredRunState};
 
+use crate::access::is_token;
 use crate::agent::{Services, resource_kind_of_tool};
 use crate::hooks::Hooks;
 use crate::runs::run_hook_trigger;
@@ -218,7 +220,16 @@ impl Recovery {
         let view = serde_json::to_string(&run_view).unwrap_or_default();
         let (session, run) = (row.session.clone(), row.id.clone());
         let day = clock.day(clock.now()).to_string();
-        let spent = RunSpend { agent: row.agent.clone(), day, usage: turn.usage(), already_counted: Usage::default() };
+        let price = self.services.agents.get(&row.agent).and_then(|agent| agent.billing_info().price);
+        let spent = RunSpend {
+            agent: row.agent.clone(),
+            day,
+            usage: turn.usage(),
+            already_counted: Usage::default(),
+            key: is_token(&row.principal).then(|| row.principal.clone()),
+            cost: PricedUsage::new(turn.usage(), price).cost_nanos,
+            cost_already_counted: 0,
+        };
         Ok(SealedRun { session, run, turn: has_begun.then(|| turn.to_stored()), view, spent })
     }
 }

@@ -307,6 +307,8 @@ impl Engine {
             principal: view.created_by.clone(),
             scope,
             grants: self.access().grants_of(&view.created_by, scope),
+            // A person in a chat has no token.
+            key: self.access().key_of(&view.created_by).unwrap_or_default(),
             verified_person: false,
             surface: fired.surface,
             origin: RequestOrigin::internal(),
@@ -354,7 +356,10 @@ impl Engine {
             Err(SubmitError::Store(error)) => Err(error),
             Err(
                 error @ SubmitError::Refused(
-                    AdmissionError::QueueFull { .. } | AdmissionError::SpendLimit { .. } | AdmissionError::Busy,
+                    AdmissionError::QueueFull { .. }
+                    | AdmissionError::SpendLimit { .. }
+                    | AdmissionError::KeySpendLimit { .. }
+                    | AdmissionError::Busy,
                 ),
             ) => Ok(FiringOutcome::Later(error.to_string())),
             Err(error) => Ok(FiringOutcome::Refused(error.to_string())),

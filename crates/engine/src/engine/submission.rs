@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::admission::{Admission, AdmissionError};
+use quell_kernel::api_key::KeyRefusal;
 use quell_kernel::registry::{AcceptOutcome, StopRequest, StopScope};
 use quell_kernel::{StopLevel, stop_text};
 use quell_protocol::api::{OnBusy, SendAnswer, StopAnswer, Withdrawn};
@@ -66,6 +67,9 @@ pub enum SubmitError {
     TooLong(usize),
     #[error("there is no agent {0:?}; `quell agents` lists them")]
     UnknownAgent(AgentId),
+    /// The token of the caller is not for this.
+    #[error(transparent)]
+    KeyRefused(#[from] KeyRefusal),
     #[error("the session {0:?} is private; its owner can share it with `quell sessions share`")]
     PrivateSession(SessionKey),
     #[error("the session {0:?} lists plain model calls and takes no messages; choose another key")]
@@ -94,14 +98,16 @@ impl SubmitError {
             Self::Refused(AdmissionError::ShuttingDown) | Self::Closed => ErrorCode::ShuttingDown,
             Self::Refused(AdmissionError::Busy) => ErrorCode::Busy,
             Self::Refused(AdmissionError::QueueFull { .. }) => ErrorCode::QueueFull,
-            Self::Refused(AdmissionError::SpendLimit { .. }) => ErrorCode::SpendLimit,
+            Self::Refused(AdmissionError::SpendLimit { .. } | AdmissionError::KeySpendLimit { .. }) => {
+                ErrorCode::SpendLimit
+            }
             // Transports request no sub-runs; a run that does gets the text.
             Self::Refused(AdmissionError::SubRun(_)) | Self::Empty | Self::ReservedSession(_) => {
                 ErrorCode::InvalidRequest
             }
             Self::TooLong(_) => ErrorCode::BodyTooLarge,
             Self::UnknownAgent(_) | Self::Refused(AdmissionError::NoAgent { .. }) => ErrorCode::AgentNotFound,
-            Self::PrivateSession(_) => ErrorCode::Forbidden,
+            Self::PrivateSession(_) | Self::KeyRefused(_) => ErrorCode::Forbidden,
             Self::Conflict(_) | Self::NotDue => ErrorCode::Conflict,
             Self::Store(_) | Self::NotReady(_) => ErrorCode::StoreUnavailable,
         }
@@ -163,6 +169,7 @@ impl Engine {
             Err(_) => return Err(SubmitError::PrivateSession(submission.session)),
         };
         let agent = self.resolve_agent(&submission).await?;
+        self.check_agent_use(caller, &agent)?;
         let live_run = self.new_live_run(caller, &submission, agent);
         let outcome = self.accept_live_run(&live_run, claim, firing_of, submission.idempotency_key.is_some()).await?;
         Ok((live_run, outcome))
@@ -243,23 +250,44 @@ impl Engine {
         Ok(last.unwrap_or_else(|| registry.default_agent().clone()))
     }
 
+    /// Checks that the token of the caller may run an agent, and that it can pay for it.
+    ///
+    /// # Errors
+    /// [`KeyRefusal`]. A session with a model of its own is checked when the run enters it.
+    pub fn check_agent_use(&self, caller: &Caller, agent: &AgentId) -> Result<(), KeyRefusal> {
+        caller.key.check_agent(agent)?;
+        let Some(found) = self.inner().services.agents.get(agent) else { return Ok(()) };
+        found.check_prices(&caller.key)
+    }
+
     fn new_live_run(&self, caller: &Caller, submission: &Submission, agent: AgentId) -> Arc<LiveRun> {
         self.inner().sessions.new_live_run(RunRequest {
             id: submission.idempotency_key.clone(),
             session: submission.session.clone(),
             agent,
             principal: caller.principal.clone(),
+            key: caller.key.clone(),
             admin: caller.is_admin(),
             surface: caller.surface,
             parent: None,
             text: submission.text.clone(),
             work: submission.work.clone(),
-            on_busy: submission.on_busy,
+            on_busy: self.busy_policy(caller, submission),
             timeout: submission.timeout.filter(|time| !time.is_zero()),
             fingerprint: compute_fingerprint(caller, submission),
             channel_origin: submission.channel_origin.clone(),
             max_permissions: None,
         })
+    }
+
+    /// A restricted token steers only runs of its own: one of somebody else may have another agent, and another pays.
+    fn busy_policy(&self, caller: &Caller, submission: &Submission) -> OnBusy {
+        let is_foreign = |live_run: &Arc<LiveRun>| live_run.run.principal != caller.principal;
+        let has_foreign_run = || self.inner().runs.runs_of_session(&submission.session).iter().any(is_foreign);
+        match submission.on_busy {
+            OnBusy::Steer if caller.key.restricts_runs() && has_foreign_run() => OnBusy::Queue,
+            on_busy => on_busy,
+        }
     }
 
     async fn duplicate_of_live(&self, requested: &LiveRun) -> Result<SubmitOutcome, SubmitError> {

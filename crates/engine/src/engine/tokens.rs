@@ -1,12 +1,19 @@
 //! Create, rotate and revoke API tokens, with audit entries.
 
-use quell_protocol::Principal;
-use quell_protocol::api::NewToken;
+use std::collections::HashMap;
+
+use jiff::civil::Date;
+use quell_kernel::daily_spend::{PricedUsage, SpendAmount};
+use quell_protocol::api::{NewToken, TokenRestrictions, TokenRow, TokenUsage, TokenUsageSum};
 use quell_protocol::audit::Action;
+use quell_protocol::{Principal, Usage};
 use quell_store::StoreError;
 
 use super::{AuditAction, Caller, Engine};
 use crate::access::{AccessError, RotationSpec, TokenSpec};
+
+/// Days whose usage the list of tokens shows, with the current one.
+const LISTED_DAYS: i64 = 30;
 
 impl Engine {
     /// Creates a token. Its secret is only in the result.
@@ -20,10 +27,30 @@ impl Engine {
             let words = made.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(" ");
             let expiry = made.expires_at.as_ref().map(|at| format!("; expires: {at}")).unwrap_or_default();
             let action = AuditAction::on_target(Action::CreateToken, "token", &made.name);
-            engine.audit(&requester, action.with_detail(format!("scope: {words}{expiry}")));
+            let limits = describe_restrictions(&made.restrictions);
+            engine.audit(&requester, action.with_detail(format!("scope: {words}{expiry}{limits}")));
             Ok(made)
         });
         created.await.ok_or(StoreError::Closed)?
+    }
+
+    /// The named tokens, ordered by name, with what their runs have used.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn list_tokens(&self) -> Result<Vec<TokenRow>, AccessError> {
+        let (inner, mut tokens) = (self.inner(), self.access().list_tokens().await?);
+        let today = inner.clock.day(inner.clock.now());
+        let (first, yesterday) = (days_before(today, LISTED_DAYS - 1), days_before(today, 1));
+        let stored = inner.store.spend().by_key(first.to_string(), yesterday.to_string()).await?;
+        let earlier: HashMap<Principal, PricedUsage> = stored.into_iter().collect();
+        for token in &mut tokens {
+            let Ok(principal) = Principal::parse(token.name.as_str()) else { continue };
+            let (_, today) = inner.runs.key_spent_today(&principal);
+            let earlier = earlier.get(&principal).copied().unwrap_or_default();
+            token.usage = Some(TokenUsage { today: usage_sum(today), last30_days: usage_sum(earlier.add(today)) });
+        }
+        Ok(tokens)
     }
 
     /// Gives a token a new secret, which is only in the result. `None` when there is no token of that name.
@@ -69,4 +96,26 @@ impl Engine {
         });
         revoked_token.await.ok_or(StoreError::Closed)?
     }
+}
+
+fn days_before(day: Date, days: i64) -> Date {
+    day.checked_sub(jiff::Span::new().days(days)).unwrap_or(Date::MIN)
+}
+
+fn usage_sum(priced: PricedUsage) -> TokenUsageSum {
+    let Usage { input_tokens, output_tokens, .. } = priced.usage;
+    TokenUsageSum { input_tokens, output_tokens, cost: priced.cost() }
+}
+
+/// What the audit log says of the restrictions of a new token.
+fn describe_restrictions(restrictions: &TokenRestrictions) -> String {
+    let TokenRestrictions { apis, agents, models, daily_cost } = restrictions;
+    let apis = apis.as_ref().map(|apis| apis.iter().map(|api| api.as_str()).collect::<Vec<_>>().join(","));
+    let parts = [
+        apis.map(|apis| format!("; apis: {apis}")),
+        agents.as_ref().map(|agents| format!("; agents: {}", agents.join(","))),
+        models.as_ref().map(|models| format!("; models: {}", models.join(","))),
+        daily_cost.map(|cost| format!("; daily cost: {cost}")),
+    ];
+    parts.into_iter().flatten().collect()
 }

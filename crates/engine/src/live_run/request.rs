@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_kernel::api_key::ApiKey;
 use quell_kernel::attachment::MessageFile;
 use quell_kernel::client_request::AnswerOptions;
 use quell_kernel::expiry::ExpiryLimits;
@@ -115,6 +116,8 @@ pub struct RunRequest {
     pub session: SessionKey,
     pub agent: AgentId,
     pub principal: Principal,
+    /// What the token of that principal may use.
+    pub key: ApiKey,
     /// True if that principal may stop any run.
     pub admin: bool,
     pub surface: Surface,

@@ -27,6 +27,7 @@ fn live_run_with_work(clock: Clock, id: &str, work: RunWork) -> Arc<LiveRun> {
         session: SessionKey::parse("s").expect("a session key"),
         agent: AgentId::parse("main").expect("an agent id"),
         principal: Principal::parse("ann").expect("a principal"),
+        key: ApiKey::default(),
         admin: false,
         surface: Surface::Http,
         parent: None,

@@ -1,6 +1,6 @@
 //! Token usage of a run, counted and estimated, and its billing.
 
-use quell_kernel::daily_spend::{add_usage, subtract_usage};
+use quell_kernel::daily_spend::{PricedUsage, add_usage, subtract_usage};
 use quell_protocol::Usage;
 use quell_protocol::agents::Price;
 
@@ -18,6 +18,8 @@ pub struct BillingInfo {
 #[derive(Debug, Clone)]
 pub struct ProviderChange {
     pub to: String,
+    /// Price of its model.
+    pub price: Option<Price>,
     /// Usage of the run until then.
     pub usage_before: Usage,
 }
@@ -34,6 +36,18 @@ pub fn usage_by_provider(first: &str, changes: &[ProviderChange], total: Usage) 
             (name.to_owned(), share)
         })
         .collect()
+}
+
+/// The cost of a run: each part at the price of the model that used it.
+pub(super) fn price_usage(first: Option<Price>, changes: &[ProviderChange], total: Usage) -> PricedUsage {
+    let prices = std::iter::once(first).chain(changes.iter().map(|change| change.price));
+    let ends = changes.iter().map(|change| change.usage_before).chain([total]);
+    let mut before = Usage::default();
+    let cost_nanos = prices.zip(ends).fold(0, |sum: u64, (price, end)| {
+        let share = subtract_usage(end, std::mem::replace(&mut before, end));
+        sum.saturating_add(PricedUsage::new(share, price).cost_nanos)
+    });
+    PricedUsage { usage: total, cost_nanos }
 }
 
 impl LiveRunState {
@@ -57,10 +71,21 @@ mod tests {
     }
 
     #[test]
+    fn each_part_of_a_run_costs_the_price_of_its_model() {
+        let price = |input| Some(Price { input, output: 0.0 });
+        let changes = [
+            ProviderChange { to: "b".to_owned(), price: None, usage_before: usage(10, 0) },
+            ProviderChange { to: "c".to_owned(), price: price(2.0), usage_before: usage(15, 0) },
+        ];
+        assert_eq!(price_usage(price(1.0), &changes, usage(18, 0)).cost_nanos, 10 * 1000 + 3 * 2000);
+        assert_eq!(price_usage(None, &[], usage(18, 0)), PricedUsage { usage: usage(18, 0), cost_nanos: 0 });
+    }
+
+    #[test]
     fn each_provider_is_billed_what_the_run_used_of_it() {
         let changes = [
-            ProviderChange { to: "b".to_owned(), usage_before: usage(10, 1) },
-            ProviderChange { to: "c".to_owned(), usage_before: usage(10, 1) },
+            ProviderChange { to: "b".to_owned(), price: None, usage_before: usage(10, 1) },
+            ProviderChange { to: "c".to_owned(), price: None, usage_before: usage(10, 1) },
         ];
         let shares = usage_by_provider("a", &changes, usage(25, 4));
         let expected = [("a", usage(10, 1)), ("b", usage(0, 0)), ("c", usage(15, 3))];

@@ -10,6 +10,7 @@ use quell_kernel::turn::{
     AnsweredCall, AssistantMessage, CallResult, Compaction, ModelMessage, RETURNED_TO_CLIENT, ToolCall, TurnDraft,
 };
 use quell_llm::ModelHandle;
+use quell_protocol::agents::Price;
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::{CallEnd, CallId, EventKind, ToolOutputStream, Usage};
 use quell_scope::Cancelled;
@@ -109,16 +110,25 @@ impl RunWriter {
         });
     }
 
-    /// Reports that another model takes over; its provider bills what the run uses from now on.
+    /// Reports that another model takes over; its provider bills what the run uses from now on, at
+    /// `price`.
     ///
     /// # Errors
     /// [`TurnSealed`] once the stream is closed.
-    pub fn report_fallback(&self, from: &str, to: &ModelHandle, reason: String) -> Result<(), TurnSealed> {
+    pub fn report_fallback(
+        &self,
+        from: &str,
+        to: &ModelHandle,
+        price: Option<Price>,
+        reason: String,
+    ) -> Result<(), TurnSealed> {
         self.write_if_open(|live_run, state| {
             state.settle_step_usage();
-            state
-                .provider_changes
-                .push(ProviderChange { to: to.provider_name().to_owned(), usage_before: state.usage });
+            state.provider_changes.push(ProviderChange {
+                to: to.provider_name().to_owned(),
+                price,
+                usage_before: state.usage,
+            });
             let (from, to) = (from.to_owned(), to.name().to_owned());
             live_run.emit_event(state, EventKind::ModelFallback { from, to, reason });
         })

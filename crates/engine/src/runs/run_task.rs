@@ -7,13 +7,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use futures_util::FutureExt;
+use quell_kernel::api_key::KeyRefusal;
 use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::{ModelMessage, Turn};
 use quell_kernel::{Moment, RunStateInput, StopLevel};
 use quell_llm::ModelHandle;
 use quell_mcp::SessionEndpoint;
 use quell_process::CommandNetwork;
-use quell_protocol::StopReason;
+use quell_protocol::{ErrorCode, StopReason};
 use quell_scope::{Cancelled, Held, Interrupted, Point, Release};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -157,6 +158,9 @@ impl RunTable {
         self.save_message_files(live_run, &live_run.writer(), &agent.workdir).await?;
         // waits: raced in the hooks.
         self.run_start_hooks(live_run).await?;
+        if let Err(refusal) = agent.check_prices(&live_run.key) {
+            return Ok(key_refusal(&refusal));
+        }
         let _ = live_run.billing_info.set(agent.billing_info());
         let channel_origin = live_run.channel_origin.as_ref();
         let channel_message = match channel_origin {
@@ -236,6 +240,10 @@ impl RunTable {
         let notes = self.services().memory.recall_for_run(&live_run.scope, &live_run.run, channel_message).await?;
         Ok([conversation, notes].into_iter().flatten().reduce(|context, notes| format!("{context}\n\n{notes}")))
     }
+}
+
+fn key_refusal(refusal: &KeyRefusal) -> WorkOutcome {
+    WorkOutcome::Failed { code: ErrorCode::Forbidden.as_str().to_owned(), message: refusal.to_string() }
 }
 
 /// Runs the work to its end. Force drops it at any point: the resources that it holds end by themselves, and the scope

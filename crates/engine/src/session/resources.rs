@@ -144,13 +144,17 @@ impl SessionResources {
         model: Option<&str>,
     ) -> Result<Arc<Agent>, String> {
         let agent = self.agent_instance(base, factory)?;
-        let has_own_model = self.overrides.as_ref().is_some_and(SessionOverrides::has_own_model);
-        let Some(model) = model.filter(|model| !has_own_model && agent.config.model.first() != *model) else {
+        let Some(model) = model.filter(|model| !self.has_own_model() && agent.config.model.first() != *model) else {
             return Ok(agent);
         };
         let config = AgentConfig { model: model.into(), ..agent.config.clone() };
         let model = factory.models.resolve(model).map_err(|unknown| unknown.to_string())?;
         factory.rebuild(&agent, config, model).map_err(|bad| bad.problem)
+    }
+
+    /// True if the session has a model of its own instead of that of its agent.
+    pub(super) fn has_own_model(&self) -> bool {
+        self.overrides.as_ref().is_some_and(SessionOverrides::has_own_model)
     }
 
     pub(super) fn agent_id(&self) -> &AgentId {

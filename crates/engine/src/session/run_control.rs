@@ -66,6 +66,10 @@ impl RunControl for SessionRunControl<'_> {
         self.sessions.0.runs.spent_today(&self.live_run.run.agent).usage
     }
 
+    fn is_key_spent(&self) -> bool {
+        self.sessions.0.runs.is_daily_cost_reached(&self.live_run.run.principal, &self.live_run.key)
+    }
+
     fn abort_over_budget(&self, reason: StopReason) {
         self.sessions.0.runs.abort_runs(vec![self.live_run.run.id.clone()], StopLevel::Gentle, &reason);
     }
@@ -116,6 +120,7 @@ impl SessionRunControl<'_> {
             session,
             agent: request.agent,
             principal: parent.principal.clone(),
+            key: self.live_run.key.clone(),
             admin: parent.admin,
             surface: parent.surface,
             parent: Some(parent.id.clone()),

@@ -1,6 +1,7 @@
 //! Tests of limits at their edge, and of exactly-once counting against a naive model.
 
 use proptest::prelude::*;
+use quell_protocol::AgentId;
 use rstest::rstest;
 
 use super::*;
@@ -106,6 +107,17 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_cost_is_counted_to_the_billionth() {
+    let one = PricedUsage::new(usage(1, 0), Some(Price { input: 0.001, output: 0.0 }));
+    assert_eq!(one.cost_nanos, 1);
+    let sum = (0..1_000_000).fold(PricedUsage::default(), |sum, _| sum.add(one));
+    assert_eq!((sum.usage.input_tokens, sum.cost_nanos), (1_000_000, 1_000_000));
+    assert!((sum.cost() - 0.001).abs() < 1e-12);
+    assert_eq!(one.subtract(sum), PricedUsage::default(), "never negative");
+    assert_eq!(PricedUsage::new(usage(5, 5), None).cost_nanos, 0, "without a price nothing is known");
 }
 
 #[test]

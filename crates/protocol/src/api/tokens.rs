@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::json_object::object;
 use crate::word_enum::word_enum;
 
 /// Access level of a token. Each level includes the ones before it.
@@ -37,6 +38,67 @@ word_enum! {
         /// Do everything.
         Admin "admin",
     }
+}
+
+word_enum! {
+    /// A standard API or protocol by which programs reach Quell.
+    StandardApi {
+        /// Chat Completions, Responses and Models of OpenAI.
+        OpenAi "openai",
+        /// The Messages API of Anthropic.
+        Anthropic "anthropic",
+        /// The Agent Client Protocol, by `quell acp`.
+        Acp "acp",
+        /// The Model Context Protocol.
+        Mcp "mcp",
+        /// The Agent2Agent protocol.
+        A2a "a2a",
+    }
+}
+
+/// What a token may use, within its scopes. A field that is absent restricts nothing, except that `agents` alone allows
+/// no model by its own name, and `models` alone allows no agent.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct TokenRestrictions {
+    /// The only APIs that it may use, besides stopping its own runs.
+    pub apis: Option<Vec<StandardApi>>,
+    /// The only agents that it may run; `*` stands for all.
+    pub agents: Option<Vec<String>>,
+    /// The only models that it may name, as `provider/model`, `provider/*` or `*`.
+    pub models: Option<Vec<String>>,
+    /// The most that its runs may cost in a day (UTC), in the currency of the prices.
+    #[schema(minimum = 0)]
+    pub daily_cost: Option<f64>,
+}
+
+impl TokenRestrictions {
+    /// True if nothing is restricted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What the runs of a token have used in some time.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenUsageSum {
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    /// Cost of the tokens whose model has a price.
+    pub cost: f64,
+}
+
+/// What the runs of a token have used, those that are active included.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenUsage {
+    /// On the current day, in UTC.
+    pub today: TokenUsageSum,
+    /// On the current day and the 29 days before.
+    pub last30_days: TokenUsageSum,
 }
 
 /// Scopes of a token: one word or a list.
@@ -138,7 +200,7 @@ impl Grants {
 
 /// A token, without its secret.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenRow {
     /// The name of the token, which is the principal.
@@ -159,10 +221,16 @@ pub struct TokenRow {
     /// Until when the secret from before the last rotation is valid, RFC 3339.
     #[serde(default)]
     pub previous_until: Option<String>,
+    /// What it may use; absent if it is not restricted.
+    #[serde(default, skip_serializing_if = "TokenRestrictions::is_empty")]
+    pub restrictions: TokenRestrictions,
+    /// What its runs have used. Only in the list.
+    #[serde(default)]
+    pub usage: Option<TokenUsage>,
 }
 
 /// Body of `POST /api/tokens`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenRequest {
     /// The name of the token, which is the principal.
@@ -174,6 +242,9 @@ pub struct TokenRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 315_360_000)]
     pub expires_in_s: Option<u32>,
+    /// What the token may use; without it, whatever its scopes allow. A token with the scope `admin` takes none.
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "TokenRestrictions::is_empty")]
+    pub restrictions: TokenRestrictions,
 }
 
 /// Body of `POST /api/tokens/{name}/rotate`.
@@ -191,7 +262,7 @@ pub struct TokenRotationRequest {
 
 /// A new token, or a token with a new secret. The secret is shown here and never again.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewToken {
     pub name: String,
@@ -205,4 +276,7 @@ pub struct NewToken {
     /// When it expires, RFC 3339; absent if never.
     #[serde(default)]
     pub expires_at: Option<String>,
+    /// What it may use; absent if it is not restricted.
+    #[serde(default, skip_serializing_if = "TokenRestrictions::is_empty")]
+    pub restrictions: TokenRestrictions,
 }

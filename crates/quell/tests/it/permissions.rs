@@ -1,5 +1,6 @@
 //! Who may do what: delegation, file locations, token scopes.
 
+mod api_keys;
 mod delegation;
 mod file_locations;
 mod open_streams;

@@ -473,6 +473,7 @@ pub(crate) fn alice() -> Caller {
         principal: parse_principal("alice"),
         scope: AccessLevel::Write,
         grants: Grants { stop_all: false, ..Grants::ALL },
+        key: quell_kernel::api_key::ApiKey::default(),
         verified_person: false,
         surface: Surface::Http,
         origin: RequestOrigin::internal(),

@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, header};
 use quell_engine::Engine;
 use quell_engine::access::{BrowserSecrets, Caller, Credential, CredentialRefusal, ForwardedHeaders, RequestOrigin};
+use quell_kernel::api_key::{ApiKey, KeyRefusal};
 use quell_protocol::api::{AccessLevel, Grants, RunView};
 use quell_protocol::{ErrorCode, Principal, RunId, SessionKey, Surface};
 
@@ -16,6 +17,7 @@ use super::runs::run_not_found;
 use super::sessions::session_not_found;
 use super::stop::is_outside_limits;
 use super::{ProblemResponse, problem_response};
+use crate::access_rules::RequestApi;
 use crate::request_limits::retry_after_seconds;
 use crate::serve::connection_limits::ConnectionHandle;
 use crate::serve::unix_socket::UnixPeer;
@@ -27,6 +29,9 @@ const SURFACE_HEADER: &str = "x-quell-surface";
 /// Header with the secret that the page keeps for its origin. Browsers send the cookie of a host to all of its ports,
 /// so the cookie counts only together with this header.
 const PAGE_SECRET_HEADER: &str = "x-quell-page";
+
+/// Header of Anthropic's clients for their API key.
+const API_KEY_HEADER: &str = "x-api-key";
 
 /// Begins the name of a cookie that travels over TLS only and that no other host can set.
 const HOST_COOKIE_PREFIX: &str = "__Host-";
@@ -51,7 +56,7 @@ impl FromRequestParts<ServerState> for StopCaller {
                 }
                 Err(unauthorized(refusal.as_ref()))
             }
-            Err(AuthError::Origin(refused)) => Err(refused),
+            Err(refused @ (AuthError::Origin(_) | AuthError::OtherApi(_))) => Err(refused.into_problem(parts, server)),
         }
     }
 }
@@ -62,7 +67,8 @@ fn local_admin_call(parts: &Parts, server: &ServerState) -> ApiCall {
     let (principal, scope) = server.engine().access().local_admin();
     let (surface, origin) = (request_surface(&parts.headers), request_origin(&parts.extensions, &parts.headers));
     let grants = Grants::for_level(scope);
-    let caller = Caller { principal, scope, grants, verified_person: true, surface, origin };
+    let key = ApiKey::default();
+    let caller = Caller { principal, scope, grants, key, verified_person: true, surface, origin };
     ApiCall { server: server.clone(), caller, credential: None }
 }
 
@@ -190,12 +196,15 @@ enum AuthError {
     Origin(ProblemResponse),
     /// `None`: it came without a credential.
     Credential(Option<CredentialRefusal>),
+    /// The token is valid, but not for this API.
+    OtherApi(KeyRefusal),
 }
 
 impl AuthError {
     fn into_problem(self, parts: &Parts, server: &ServerState) -> ProblemResponse {
         let refusal = match self {
             Self::Origin(refused) => return refused,
+            Self::OtherApi(refusal) => return problem_response(ErrorCode::Forbidden, refusal.to_string()),
             Self::Credential(refusal) => refusal,
         };
         if refusal.is_some()
@@ -225,9 +234,12 @@ fn authenticate(parts: &Parts, server: &ServerState) -> Result<ApiCall, AuthErro
         return Ok(ApiCall { server: server.clone(), caller: caller.clone(), credential: *credential });
     }
     check_origin(&parts.headers, server).map_err(AuthError::Origin)?;
-    let credential = request_credential(&parts.headers, server).ok_or(AuthError::Credential(None))?;
+    let path = parts.uri.path();
+    let token = request_token(&parts.headers, path);
+    let is_page = token.is_none();
+    let of_browser = || browser_secrets(&parts.headers, server).map(Credential::browser);
+    let credential = token.map(Credential::token).or_else(of_browser).ok_or(AuthError::Credential(None))?;
     let access = server.engine().access();
-    let is_page = bearer_token(&parts.headers).is_none();
     let surface = if is_page { Surface::Page } else { request_surface(&parts.headers) };
     let origin = request_origin(&parts.extensions, &parts.headers);
     let slot = parts.extensions.get::<CallerSlot>();
@@ -241,12 +253,15 @@ fn authenticate(parts: &Parts, server: &ServerState) -> Result<ApiCall, AuthErro
     mark_connection_authenticated(&parts.extensions);
     debug_assert!(scope >= AccessLevel::Read, "every token may read");
     let grants = access.grants_of(&principal, scope);
+    // A token that was revoked at this moment has none.
+    let key = access.key_of(&principal).ok_or(AuthError::Credential(Some(CredentialRefusal::Unknown)))?;
     let verified_person = access.is_verified_person(&credential) || is_unix_peer(&parts.extensions);
-    let caller = Caller { principal, scope, grants, verified_person, surface, origin };
+    let caller = Caller { principal, scope, grants, key, verified_person, surface, origin };
     server.engine().audit_token_use(&caller);
     if let Some(slot) = slot {
         slot.set(caller.clone());
     }
+    RequestApi::of(&parts.method, path).check(&caller.key).map_err(AuthError::OtherApi)?;
     Ok(ApiCall { server: server.clone(), caller, credential: Some(credential) })
 }
 
@@ -265,6 +280,16 @@ pub(super) fn count_bad_token(server: &ServerState, extensions: &Extensions) -> 
 /// The peer address of a request, if the server recorded it.
 pub(crate) fn peer_ip(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip())
+}
+
+/// The token of a request: in `Authorization`, or on the routes of OpenAI and Anthropic in `x-api-key`. Browsers send
+/// neither by themselves.
+fn request_token<'h>(headers: &'h HeaderMap, path: &str) -> Option<&'h str> {
+    let api_key = || {
+        let value = headers.get(API_KEY_HEADER).filter(|_| path.starts_with("/v1/"))?;
+        value.to_str().ok().map(str::trim)
+    };
+    bearer_token(headers).or_else(api_key)
 }
 
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {
@@ -326,11 +351,6 @@ pub(super) fn host_cookie_name(name: &str) -> String {
 pub(super) fn browser_secrets<'h>(headers: &'h HeaderMap, server: &ServerState) -> Option<BrowserSecrets<'h>> {
     let page_secret = headers.get(PAGE_SECRET_HEADER)?.to_str().ok()?;
     Some(BrowserSecrets { cookie: login_cookie(headers, server)?, page_secret })
-}
-
-fn request_credential(headers: &HeaderMap, server: &ServerState) -> Option<Credential> {
-    let of_browser = || browser_secrets(headers, server).map(Credential::browser);
-    bearer_token(headers).map(Credential::token).or_else(of_browser)
 }
 
 fn request_surface(headers: &HeaderMap) -> Surface {

@@ -40,6 +40,9 @@ pub(super) async fn sign_in(
 ) -> Result<Response, ProblemResponse> {
     check_origin(&headers, &server)?;
     let access = server.engine().access();
+    if let Some(token) = &request.token {
+        check_page_token(&server, token.expose().trim())?;
+    }
     let (signed_in, refusal) = match (&request.token, &request.code) {
         (Some(token), None) => (access.sign_in_with_token(token.expose().trim()).await?, NO_TOKEN),
         (None, Some(code)) => (server.engine().sign_in_with_code(code.expose()).await?, NO_CODE),
@@ -66,6 +69,14 @@ pub(super) async fn sign_in(
         Json(SignedIn { caller, page_secret: Secret::new(page_secret.expose_secret().to_owned()) }),
         &cookie_header(&server, &headers, cookie.expose_secret()),
     ))
+}
+
+/// Refuses a token that may not use what the page is made of.
+fn check_page_token(server: &ServerState, token: &str) -> Result<(), ProblemResponse> {
+    let access = server.engine().access();
+    let key = access.authenticate(token).and_then(|(principal, _)| access.key_of(&principal));
+    let checked = key.map_or(Ok(()), |key| key.check_own_api());
+    checked.map_err(|refusal| problem_response(ErrorCode::Forbidden, refusal.to_string()))
 }
 
 pub(super) async fn sign_out(

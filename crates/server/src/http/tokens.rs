@@ -15,7 +15,7 @@ use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 impl From<AccessError> for ProblemResponse {
     fn from(error: AccessError) -> Self {
         match error {
-            AccessError::BadName { .. } | AccessError::Lifetime(_) => {
+            AccessError::BadName { .. } | AccessError::Lifetime(_) | AccessError::Restrictions(_) => {
                 problem_response(ErrorCode::InvalidRequest, error.to_string())
             }
             AccessError::ChangedMeanwhile(_) => problem_response(ErrorCode::Conflict, error.to_string()),
@@ -27,15 +27,15 @@ impl From<AccessError> for ProblemResponse {
 
 pub(super) async fn list(call: ApiCall) -> ApiResult<Page<TokenRow>> {
     call.require_admin()?;
-    Ok(Json(Page { items: call.engine().access().list_tokens().await?, next_cursor: None }))
+    Ok(Json(Page { items: call.engine().list_tokens().await?, next_cursor: None }))
 }
 
 pub(super) async fn create(
     call: ApiCall,
     JsonBody(request): JsonBody<TokenRequest>,
 ) -> Result<(StatusCode, Json<NewToken>), ProblemResponse> {
-    let TokenRequest { name, scope, expires_in_s } = request;
-    let spec = TokenSpec { name, scopes: scope, lifetime: expires_in_s.map(seconds) };
+    let TokenRequest { name, scope, expires_in_s, restrictions } = request;
+    let spec = TokenSpec { name, scopes: scope, lifetime: expires_in_s.map(seconds), restrictions };
     Ok((StatusCode::CREATED, Json(call.engine().create_token(call.require_admin()?, spec).await?)))
 }
 

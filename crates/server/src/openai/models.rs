@@ -18,9 +18,9 @@ pub(super) async fn list(
     QueryParams(page): QueryParams<ModelPage>,
 ) -> Result<Json<Value>, ProblemResponse> {
     if anthropic::is_anthropic_client(&headers) {
-        return anthropic::list_models(&call.engine().client_models(), &page).map(Json);
+        return anthropic::list_models(&call.engine().client_models(&call.caller), &page).map(Json);
     }
-    let models: Vec<Value> = call.engine().client_models().iter().map(|name| model_object(name)).collect();
+    let models: Vec<Value> = call.engine().client_models(&call.caller).iter().map(|name| model_object(name)).collect();
     Ok(Json(json!({"object": "list", "data": models})))
 }
 
@@ -29,7 +29,7 @@ pub(super) async fn show(
     headers: HeaderMap,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ProblemResponse> {
-    if !call.engine().is_client_model(&name) {
+    if !call.engine().is_client_model(&call.caller, &name) {
         let detail = format!("there is no model {name:?}; GET /v1/models lists them");
         return Err(problem_response(ErrorCode::ModelNotFound, detail).field("model"));
     }

@@ -1,6 +1,7 @@
 //! Handle `connect`: protocol version, token, scopes, `hello-ok`.
 
 use quell_engine::access::{BrowserSecrets, Caller, Credential, CredentialRefusal, RequestOrigin};
+use quell_kernel::api_key::ApiKey;
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::json_object::optional_object;
 use quell_protocol::{Object, Principal, Surface};
@@ -106,6 +107,7 @@ pub(super) fn accept_connect(
     let is_page = browser.is_some();
     let presented = browser.or_else(|| auth.into_token().as_deref().map(Credential::token));
     let (credential, principal, scope) = authenticate(server, presented)?;
+    let key = check_key(server, &principal)?;
     let granted = granted_scope(connect.scopes.as_deref(), scope);
     let token_grants = server.engine().access().grants_of(&principal, scope);
     let mut grants = requested_grants(connect.scopes.as_deref(), token_grants);
@@ -125,7 +127,8 @@ pub(super) fn accept_connect(
     };
     let scope = granted.unwrap_or(AccessLevel::Read);
     let verified_person = server.engine().access().is_verified_person(&credential);
-    let caller = Caller { principal, scope, grants, verified_person, surface, origin: RequestOrigin::internal() };
+    let origin = RequestOrigin::internal();
+    let caller = Caller { principal, scope, grants, key, verified_person, surface, origin };
     let has_cap = |name: &str| connect.caps.iter().any(|cap| cap == name);
     let (tool_events, run_events) = (has_cap("tool-events"), has_cap("run-events"));
     let mut scopes = granted_scope_names(granted, connect.scopes.as_deref());
@@ -161,25 +164,41 @@ fn authenticate(
     server: &ServerState,
     presented: Option<Credential>,
 ) -> Result<(Credential, Principal, AccessLevel), HandshakeError> {
-    let refuse = |code: &str, next: &str, message: &str| {
-        let reason = code.trim_start_matches("AUTH_").to_ascii_lowercase();
-        let details =
-            json!({"code": code, "authReason": reason, "recommendedNextStep": next, "canRetryWithDeviceToken": false});
-        HandshakeError::policy_violation(RpcError::invalid(message).with_details(details), "unauthorized")
-    };
     let Some(credential) = presented else {
         let message = "unauthorized: gateway token missing (the daemon wrote one to `token` in its data directory)";
-        return Err(refuse("AUTH_TOKEN_MISSING", "update_auth_configuration", message));
+        return Err(unauthorized("AUTH_TOKEN_MISSING", "update_auth_configuration", message));
     };
     let (principal, scope) = server.engine().access().check_credential(&credential).map_err(|refusal| {
         let message = match &refusal {
             CredentialRefusal::Unknown => "unauthorized: gateway token mismatch".to_owned(),
             known => format!("unauthorized: {known}"),
         };
-        let failed = refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", &message);
+        let failed = unauthorized("AUTH_TOKEN_MISMATCH", "update_auth_credentials", &message);
         HandshakeError { refused_credential: Some(Box::new(refusal)), ..failed }
     })?;
     Ok((credential, principal, scope))
+}
+
+/// What the token of a principal may use; an error if this is not among it.
+fn check_key(server: &ServerState, principal: &Principal) -> Result<ApiKey, HandshakeError> {
+    // A token that was revoked at this moment has none.
+    let key = server.engine().access().key_of(principal);
+    let checked = key.ok_or(CredentialRefusal::Unknown).and_then(|key| match key.check_own_api() {
+        Ok(()) => Ok(key),
+        Err(refusal) => Err(CredentialRefusal::OtherApi { principal: principal.clone(), refusal }),
+    });
+    checked.map_err(|refusal| {
+        let failed =
+            unauthorized("AUTH_TOKEN_MISMATCH", "update_auth_credentials", &format!("unauthorized: {refusal}"));
+        HandshakeError { refused_credential: Some(Box::new(refusal)), ..failed }
+    })
+}
+
+fn unauthorized(code: &str, next: &str, message: &str) -> HandshakeError {
+    let reason = code.trim_start_matches("AUTH_").to_ascii_lowercase();
+    let details =
+        json!({"code": code, "authReason": reason, "recommendedNextStep": next, "canRetryWithDeviceToken": false});
+    HandshakeError::policy_violation(RpcError::invalid(message).with_details(details), "unauthorized")
 }
 
 /// The granted level is the lower one of the requested level and the token's. A client that requests no scopes gets the

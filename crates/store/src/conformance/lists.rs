@@ -1,7 +1,7 @@
 //! Lists and their cursors, the hold, the tokens.
 
 use quell_protocol::Principal;
-use quell_protocol::api::{AccessLevel, Hold, TokenRow};
+use quell_protocol::api::{AccessLevel, Hold, StandardApi, TokenRestrictions, TokenRow};
 
 use super::*;
 use crate::{StoreError, StoredToken};
@@ -127,6 +127,8 @@ fn token_row(name: &str, scope: AccessLevel) -> TokenRow {
         expires_at: Some("midnight".into()),
         rotated_at: None,
         previous_until: None,
+        restrictions: TokenRestrictions::default(),
+        usage: None,
     }
 }
 
@@ -147,6 +149,24 @@ pub(crate) async fn a_rotated_token_keeps_its_scopes_and_is_rotated_from_its_las
     assert_eq!(store.access().list_tokens().await.unwrap(), [rotated]);
     assert_eq!(store.access().revoke_token("ci".into()).await, Ok(true));
     assert_eq!(store.access().list_tokens().await.unwrap(), []);
+}
+
+pub(crate) async fn the_restrictions_of_a_token_outlive_its_rotation<D: TestDatabase>() {
+    let (store, home) = new_store::<D>();
+    let restrictions = TokenRestrictions {
+        apis: Some(vec![StandardApi::OpenAi, StandardApi::A2a]),
+        agents: Some(vec!["main".into(), "ärger 'x'".into()]),
+        models: Some(vec!["openai/*".into()]),
+        daily_cost: Some(0.1),
+    };
+    let row = TokenRow { restrictions, ..token_row("ci", AccessLevel::Write) };
+    let made = StoredToken { row, sha256: "11".into(), previous_sha256: None };
+    store.access().create_token(made.clone()).await.unwrap();
+    assert_eq!(store.access().list_tokens().await.unwrap(), std::slice::from_ref(&made));
+    let rotated = StoredToken { sha256: "22".into(), previous_sha256: Some("11".into()), ..made };
+    assert_eq!(store.access().rotate_token(rotated.clone()).await, Ok(true));
+    store.close().await;
+    assert_eq!(home.open().access().list_tokens().await.unwrap(), [rotated]);
 }
 
 pub(crate) async fn names_of_tokens_are_unique_and_a_revoked_token_is_gone<D: TestDatabase>() {

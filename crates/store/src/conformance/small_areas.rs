@@ -1,6 +1,6 @@
 //! Agents, cookies, cursors of channels, use of sessions, spend outside of runs.
 
-use quell_protocol::api::{AccessLevel, TokenRow};
+use quell_protocol::api::{AccessLevel, TokenRestrictions, TokenRow};
 
 use super::*;
 use crate::{StoredAgent, StoredCookie, StoredToken};
@@ -46,6 +46,8 @@ pub(crate) async fn a_cookie_lasts_until_its_expiry_and_no_longer_than_its_token
         expires_at: None,
         rotated_at: None,
         previous_until: None,
+        restrictions: TokenRestrictions::default(),
+        usage: None,
     };
     store.access().create_token(StoredToken { row, sha256: "t".into(), previous_sha256: None }).await.unwrap();
     for (sha256, token, expires) in [("1", "t", 10), ("2", "t", 30), ("3", "u", 20), ("4", "t", 20), ("2", "t", 40)] {

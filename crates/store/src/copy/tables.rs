@@ -142,6 +142,7 @@ pub(crate) const TABLES: &[CopiedTable] = &[
             text("view"),
             number("counted_input"),
             number("counted_output"),
+            number("counted_cost"),
         ],
     ),
     numbered("history", &[number("seq"), id("session"), id("run"), text("turn"), id("reset_at")]),
@@ -162,6 +163,7 @@ pub(crate) const TABLES: &[CopiedTable] = &[
             id("rotated_at"),
             id("previous_sha256"),
             id("previous_until"),
+            id("restrictions"),
         ],
     ),
     plain("journal", &[id("run"), number("number"), text("line")]),
@@ -218,6 +220,7 @@ pub(crate) const TABLES: &[CopiedTable] = &[
         ],
     ),
     plain("spend", &[id("agent"), id("day"), number("input"), number("output")]),
+    plain("key_spend", &[id("principal"), id("day"), id("node"), number("input"), number("output"), number("cost")]),
     plain("page_cookies", &[id("sha256"), id("token"), number("expires"), flag("verified_person")]),
     plain("channel_cursors", &[text("channel"), text("cursor")]),
     plain(

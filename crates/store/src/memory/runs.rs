@@ -1,8 +1,8 @@
 //! Runs, their journals and the history of their sessions.
 
-use quell_kernel::daily_spend::{add_usage, subtract_usage};
+use quell_kernel::daily_spend::{PricedUsage, SpendAmount};
 use quell_protocol::api::Hold;
-use quell_protocol::{AgentId, Amendment, RunId, SessionKey, Usage};
+use quell_protocol::{AgentId, Amendment, RunId, SessionKey};
 
 use super::sessions::is_visible_to;
 use super::{Data, EntryItem, HistoryEntry, MemoryStore, RunEntry, newest_rows};
@@ -31,7 +31,7 @@ impl Data {
 
     pub(super) fn insert_run(&mut self, row: RunRow) {
         let number = self.next_number();
-        self.runs.push(RunEntry { number, row, counted: Usage::default() });
+        self.runs.push(RunEntry { number, row, counted: PricedUsage::default() });
     }
 
     /// Ids of the runs of a session that have not ended.
@@ -69,12 +69,15 @@ impl Data {
 
     fn count_spend(&mut self, run: &RunId, spent: &RunSpend) {
         let entry = self.runs.iter_mut().find(|entry| entry.row.id == *run);
-        let counted = entry.as_ref().map_or(spent.already_counted, |entry| entry.counted);
-        let new = subtract_usage(spent.usage, counted);
+        let counted = entry.as_ref().map_or(spent.counted_before(), |entry| entry.counted);
+        let new = spent.total().subtract(counted);
         if let Some(entry) = entry {
-            entry.counted = add_usage(counted, new);
+            entry.counted = counted.add(new);
         }
-        self.add_spend(&spent.agent, &spent.day, new);
+        self.add_spend(&spent.agent, &spent.day, new.usage);
+        if let Some(key) = &spent.key {
+            self.add_key_spend(key, &spent.day, new);
+        }
     }
 
     fn seal(&mut self, sealed: SealedRun) {

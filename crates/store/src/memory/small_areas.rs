@@ -1,9 +1,9 @@
 //! Agents, tokens, cookies, the audit log, spend.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use quell_kernel::daily_spend::add_usage;
+use quell_kernel::daily_spend::{PricedUsage, SpendAmount, add_usage};
 use quell_protocol::audit::{Action, AuditRow};
 use quell_protocol::{AgentId, Principal, Usage};
 
@@ -28,6 +28,15 @@ impl Data {
         let (_, total) =
             self.spend.entry((agent.to_string(), day.to_owned())).or_insert_with(|| (agent.clone(), Usage::default()));
         *total = Usage { estimated: false, ..add_usage(*total, usage) };
+    }
+
+    pub(super) fn add_key_spend(&mut self, key: &Principal, day: &str, new: PricedUsage) {
+        let new = PricedUsage { usage: Usage { cached_tokens: 0, estimated: false, ..new.usage }, ..new };
+        if new == PricedUsage::default() {
+            return;
+        }
+        let total = self.key_spend.entry((key.clone(), day.to_owned())).or_default();
+        *total = total.add(new);
     }
 }
 
@@ -162,6 +171,18 @@ impl SpendStore for MemoryStore {
         self.read(move |data| {
             let spent = data.spend.iter().filter(|((_, of), _)| *of == day);
             Ok(spent.map(|(_, (agent, usage))| (agent.clone(), *usage)).collect())
+        })
+    }
+
+    fn by_key(&self, first_day: String, last_day: String) -> StoreFuture<'_, Vec<(Principal, PricedUsage)>> {
+        self.read(move |data| {
+            let mut sums: BTreeMap<Principal, PricedUsage> = BTreeMap::new();
+            let days = first_day..=last_day;
+            for ((key, _), usage) in data.key_spend.iter().filter(|((_, day), _)| days.contains(day)) {
+                let sum = sums.entry(key.clone()).or_default();
+                *sum = sum.add(*usage);
+            }
+            Ok(sums.into_iter().collect())
         })
     }
 }

@@ -5,6 +5,7 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::columns::{Text, get, invalid_column, text, to_limit};
+use crate::access::{restrictions_from_json, restrictions_to_json};
 use crate::{AccessStore, StoreError, StoreFuture, StoredCookie, StoredToken};
 
 impl AccessStore for PostgresStore {
@@ -15,9 +16,10 @@ impl AccessStore for PostgresStore {
             let inserted = self.write(move |db| {
                 let sql =
                     "INSERT INTO tokens (name, scope, created_at, sha256, approve, endpoints, read_all, write_all,
-                                               stop_all, expires_at, rotated_at, previous_sha256, previous_until)
-                           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-                           ON CONFLICT (name) DO NOTHING";
+                                         stop_all, expires_at, rotated_at, previous_sha256, previous_until,
+                                         restrictions)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+                     ON CONFLICT (name) DO NOTHING";
                 let has = |scope| row.scopes.contains(&scope);
                 db.execute(
                     sql,
@@ -35,6 +37,7 @@ impl AccessStore for PostgresStore {
                         &row.rotated_at,
                         &previous_sha256,
                         &row.previous_until,
+                        &restrictions_to_json(&row.restrictions),
                     ],
                 )
             });
@@ -45,7 +48,7 @@ impl AccessStore for PostgresStore {
     fn list_tokens(&self) -> StoreFuture<'_, Vec<StoredToken>> {
         self.read(|db| {
             let sql = "SELECT name, scope, created_at, sha256, approve, endpoints, read_all, write_all, stop_all,
-                              expires_at, rotated_at, previous_sha256, previous_until
+                              expires_at, rotated_at, previous_sha256, previous_until, restrictions
                        FROM tokens ORDER BY name";
             db.query(sql, &[])?.iter().map(token_from_row).collect()
         })
@@ -131,6 +134,8 @@ fn token_from_row(row: &Row) -> Result<StoredToken, StoreError> {
         expires_at: get(row, 9)?,
         rotated_at: get(row, 10)?,
         previous_until: get(row, 12)?,
+        restrictions: restrictions_from_json(get(row, 13)?)?,
+        usage: None,
     };
     Ok(StoredToken { row: token, sha256: get(row, 3)?, previous_sha256: get(row, 11)? })
 }

@@ -5,6 +5,7 @@ use rusqlite::{Row, params};
 
 use super::SqliteStore;
 use super::columns::{invalid_column, to_limit};
+use crate::access::{restrictions_from_json, restrictions_to_json};
 use crate::{AccessStore, StoreError, StoreFuture, StoredCookie, StoredToken};
 
 impl AccessStore for SqliteStore {
@@ -15,8 +16,10 @@ impl AccessStore for SqliteStore {
             let inserted = self.write(move |db| {
                 let sql =
                     "INSERT INTO tokens (name, scope, created_at, sha256, approve, endpoints, read_all, write_all,
-                                               stop_all, expires_at, rotated_at, previous_sha256, previous_until)
-                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT (name) DO NOTHING";
+                                         stop_all, expires_at, rotated_at, previous_sha256, previous_until,
+                                         restrictions)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+                     ON CONFLICT (name) DO NOTHING";
                 let has = |scope| row.scopes.contains(&scope);
                 db.prepare_cached(sql)?.execute(params![
                     row.name,
@@ -31,7 +34,8 @@ impl AccessStore for SqliteStore {
                     row.expires_at,
                     row.rotated_at,
                     previous_sha256,
-                    row.previous_until
+                    row.previous_until,
+                    restrictions_to_json(&row.restrictions)
                 ])
             });
             if inserted.await? > 0 { Ok(()) } else { Err(StoreError::NameTaken(name)) }
@@ -41,7 +45,7 @@ impl AccessStore for SqliteStore {
     fn list_tokens(&self) -> StoreFuture<'_, Vec<StoredToken>> {
         self.read(|db| {
             let sql = "SELECT name, scope, created_at, sha256, approve, endpoints, read_all, write_all, stop_all,
-                              expires_at, rotated_at, previous_sha256, previous_until
+                              expires_at, rotated_at, previous_sha256, previous_until, restrictions
                        FROM tokens ORDER BY name";
             db.prepare_cached(sql)?.query_map([], token_from_row)?.collect()
         })
@@ -117,6 +121,7 @@ fn token_from_row(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
         write_all: row.get(7)?,
         stop_all: row.get(8)?,
     };
+    let restrictions: Option<String> = row.get(13)?;
     let token = TokenRow {
         name: row.get(0)?,
         scope,
@@ -125,6 +130,9 @@ fn token_from_row(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
         expires_at: row.get(9)?,
         rotated_at: row.get(10)?,
         previous_until: row.get(12)?,
+        restrictions: restrictions_from_json(restrictions.as_deref())
+            .map_err(|bad| invalid_column(13, bad.to_string()))?,
+        usage: None,
     };
     Ok(StoredToken { row: token, sha256: row.get(3)?, previous_sha256: row.get(11)? })
 }

@@ -42,6 +42,8 @@ CREATE TABLE runs (
     -- The part of its usage that is in `spend`, so that an end that is stored again counts only what is new.
     counted_input  INTEGER NOT NULL DEFAULT 0,
     counted_output INTEGER NOT NULL DEFAULT 0,
+    -- The part of its cost that is in `key_spend`.
+    counted_cost   INTEGER NOT NULL DEFAULT 0,
     CHECK ((state = 'steered') = (steered_into IS NOT NULL))
 ) STRICT;
 
@@ -87,7 +89,9 @@ CREATE TABLE tokens (
     rotated_at TEXT,
     -- Hash of the secret before the last rotation, and the end of that secret.
     previous_sha256 TEXT,
-    previous_until  TEXT
+    previous_until  TEXT,
+    -- What it may use, as JSON. NULL: all that its scopes allow.
+    restrictions    TEXT
 ) STRICT;
 
 -- Lines of live runs, for recovery after a crash. Deleted with the sealed turn.
@@ -196,6 +200,21 @@ CREATE TABLE spend (
     input  INTEGER NOT NULL,
     output INTEGER NOT NULL,
     PRIMARY KEY (agent, day)
+) STRICT, WITHOUT ROWID;
+
+-- What the runs of each token have used.
+CREATE TABLE key_spend (
+    -- The name of the token.
+    principal TEXT NOT NULL,
+    -- UTC, YYYY-MM-DD.
+    day       TEXT NOT NULL,
+    -- The node of a cluster that has counted it; empty here.
+    node      TEXT NOT NULL,
+    input     INTEGER NOT NULL,
+    output    INTEGER NOT NULL,
+    -- In billionths of the currency of the prices.
+    cost      INTEGER NOT NULL,
+    PRIMARY KEY (day, principal, node)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE page_cookies (

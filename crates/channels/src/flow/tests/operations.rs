@@ -20,6 +20,7 @@ pub(super) fn admin_caller() -> Caller {
         principal,
         scope: AccessLevel::Admin,
         grants: Grants::ALL,
+        key: quell_kernel::api_key::ApiKey::default(),
         verified_person: false,
         surface: Surface::Cli,
         origin: RequestOrigin::internal(),

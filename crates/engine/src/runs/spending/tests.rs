@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use quell_protocol::agents::Price;
+
 use super::*;
+use crate::live_run::BillingInfo;
 use crate::live_run::tests::live_run_with_id;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -51,6 +54,33 @@ async fn a_run_counts_on_the_day_on_which_its_end_is_stored() {
     assert_eq!(tokens_today(&spending), 17);
     tokio::time::advance(DAY).await;
     assert_eq!(tokens_today(&spending), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_other_nodes_have_spent_counts_for_a_token() {
+    let clock = Clock::start();
+    let spending = AgentSpending::new(clock);
+    let key = Principal::parse("ann").expect("a principal");
+    let priced = |tokens: u64, cost_nanos: u64| {
+        let usage = Usage { input_tokens: tokens, output_tokens: 0, cached_tokens: 0, estimated: false };
+        PricedUsage { usage, cost_nanos }
+    };
+    let own = live_run_with_id(clock, "own");
+    let _ =
+        own.billing_info.set(BillingInfo { provider: "p".to_owned(), price: Some(Price { input: 1.0, output: 1.0 }) });
+    spending.open_run(&own);
+    uses(&own, 10);
+    assert_eq!(spending.key_spent_today(&key).1, priced(10, 10_000));
+    spending.count_stored(own.id(), &spending.spend_of_run(&own));
+    // The database has the part of this node and that of another one, which has a live run besides.
+    let stored = vec![(key.clone(), priced(17, 17_000))];
+    spending.lock_today().keys.note_foreign(stored, vec![(key.clone(), priced(1, 1000))]);
+    assert_eq!(spending.key_spent_today(&key).1, priced(18, 18_000));
+    uses(&own, 2);
+    spending.close_run(own.id());
+    assert_eq!(spending.key_spent_today(&key).1, priced(20, 20_000));
+    tokio::time::advance(DAY).await;
+    assert_eq!(spending.key_spent_today(&key).1, PricedUsage::default());
 }
 
 #[tokio::test(start_paused = true)]

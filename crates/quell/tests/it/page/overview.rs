@@ -1,5 +1,6 @@
 //! The overview: runs, stop one, stop all, hold, background processes, approvals, channels.
 
+use quell_testkit::model::UsageReporting;
 use quell_testkit::networks::telegram::FakeTelegram;
 
 use super::{LONG_GRACE_CONFIG, PageConfig, PageFixture};
@@ -275,6 +276,28 @@ async fn chat_networks_are_shown_with_how_they_fare_and_why() {
     fixture.wait_text("#channels [data-channel=nowhere]", "irc · 0 heard, 0 answered").await;
     fixture.wait_text("#channels [data-channel=stranger]", "refused").await;
     fixture.wait_text("#channels [data-channel=stranger] .channel-why", "token").await;
+    fixture.assert_no_page_errors(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admin_sees_what_each_key_may_use_and_has_used() {
+    let Some(fixture) = PageFixture::start_signed_in().await else { return };
+    let restrictions = json!({"apis": ["openai"], "models": ["scripted/*"], "dailyCost": 5.0});
+    let body = json!({"name": "app", "scope": "write", "expiresInS": 2_592_000, "restrictions": restrictions});
+    let _ = fixture.http.post("/api/tokens", &body).await.expect_status(201);
+    let desk = fixture.http.post("/api/tokens", &json!({"name": "desk", "scope": "write"})).await.expect_status(201);
+    fixture.go_to("#/runs").await;
+    fixture.wait_text("#tokens [data-token=app]", "write · only openai · models scripted/* · at most 5 a day").await;
+    fixture.wait_text("#tokens [data-token=app]", "expires at").await;
+    fixture.wait_text("#tokens [data-token=desk]", "today: 0 tokens").await;
+    // The end of a run changes what its token has used.
+    let answer = ScriptedStream::new().text("done").usage(UsageReporting::Always, 1000, 234);
+    fixture.model.script(answer);
+    let desk = fixture.http.with_token(desk["token"].as_str().unwrap());
+    let run = desk.send_message("s", "go").await;
+    fixture.http.wait_ended(&run).await;
+    fixture.wait_text("#tokens [data-token=desk]", "today: 1,234 tokens · 30 days: 1,234 tokens").await;
+    fixture.screenshot(&super::screenshot_dir().join("api-keys.png")).await;
     fixture.assert_no_page_errors(&[]).await;
 }
 

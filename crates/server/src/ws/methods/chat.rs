@@ -60,16 +60,16 @@ impl From<SubmitError> for RpcError {
             | SubmitError::Refused(
                 AdmissionError::Busy | AdmissionError::QueueFull { .. } | AdmissionError::SubRun(_),
             ) => Self::invalid(text),
-            SubmitError::Refused(AdmissionError::SpendLimit { opens, .. }) => {
-                Self::unavailable(text).with_details(json!({"reason": "spend-limit", "opensAt": opens}))
-            }
+            SubmitError::Refused(
+                AdmissionError::SpendLimit { opens, .. } | AdmissionError::KeySpendLimit { opens, .. },
+            ) => Self::unavailable(text).with_details(json!({"reason": "spend-limit", "opensAt": opens})),
             SubmitError::Refused(AdmissionError::Held) => {
                 Self::unavailable(text).with_details(json!({"reason": "held"}))
             }
             SubmitError::Refused(AdmissionError::ShuttingDown) | SubmitError::Closed => {
                 Self::unavailable(text).with_details(json!({"reason": "gateway-restarting"}))
             }
-            SubmitError::PrivateSession(_) => Self::not_owner(text),
+            SubmitError::PrivateSession(_) | SubmitError::KeyRefused(_) => Self::not_owner(text),
             SubmitError::Store(_) | SubmitError::NotReady(_) | SubmitError::NotDue => Self::unavailable(text),
         }
     }

@@ -1,6 +1,6 @@
 //! A database with rows in every table.
 
-use quell_protocol::api::{AccessLevel, Hold, TokenRow};
+use quell_protocol::api::{AccessLevel, Hold, TokenRestrictions, TokenRow};
 use quell_protocol::{AgentId, Principal, Usage};
 
 use crate::conformance::channels::pending_reply;
@@ -66,7 +66,11 @@ async fn fill_runs(store: &Store) {
     accept_run(store, "odd", "s").await;
     append_turn(store, "s", "odd", ODD, ODD).await.unwrap();
     let usage = Usage { input_tokens: 1 << 47, output_tokens: 7, cached_tokens: 0, estimated: false };
-    store.runs().record_end(run_id("odd"), ODD.into(), RunSpend { usage, ..no_spend() }).await.unwrap();
+    store
+        .runs()
+        .record_end(run_id("odd"), ODD.into(), RunSpend { usage, key: Some(admin()), cost: 77, ..no_spend() })
+        .await
+        .unwrap();
     for id in ["steered", "started", "accepted"] {
         store.runs().accept(RunRow { view: ODD.into(), ..accepted_row(id, "s") }).await.unwrap();
     }
@@ -146,6 +150,8 @@ async fn fill_access(store: &Store) {
         expires_at: Some("midnight".into()),
         rotated_at: None,
         previous_until: None,
+        restrictions: TokenRestrictions { models: Some(vec![ODD.into()]), ..TokenRestrictions::default() },
+        usage: None,
     };
     let plain = TokenRow { name: "ci".into(), expires_at: None, ..row.clone() };
     for (row, hash) in [(row, "11"), (plain, "22")] {
