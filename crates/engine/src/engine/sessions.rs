@@ -269,10 +269,14 @@ impl Engine {
         };
         let kept = stored.as_ref().and_then(stored_workdir);
         let checked = SessionRequest { workdir: workdir.clone(), ..request.clone() };
-        let Some(workdir) = workdir.or(kept).filter(|_| !is_trusted) else { return Ok(checked) };
         let registry = &self.inner().services.agents;
         let named = checked.agent.clone().or(stored.map(|stored| stored.agent));
         let agent = named.unwrap_or_else(|| registry.default_agent().clone());
+        if is_trusted {
+            // Allowed for this agent; others need it below their own.
+            return Ok(SessionRequest { agent: Some(agent), ..checked });
+        }
+        let Some(workdir) = workdir.or(kept) else { return Ok(checked) };
         match registry.get(&agent) {
             Some(base) if !Path::new(&workdir).starts_with(&base.workdir) => Err(OpenSessionError::Forbidden(format!(
                 "the workdir {workdir} does not lie below that of the agent {agent:?}; choose a directory below it, or ask on the daemon's machine over its Unix socket with the admin token"

@@ -213,7 +213,7 @@ impl Sessions {
             .mcp_endpoint()
             .map(|(url, key)| services.mcp.endpoint(url, key, overrides.mcp_address_policy(address_policy)));
         let endpoint = endpoint.transpose().map_err(|bad| format!("mcpUrl: {}", bad.problem))?;
-        overrides.check_workdir()?;
+        overrides.check_workdir(&base)?;
         let config = overrides.apply_to(&base.config)?;
         let factory = services.agents.factory();
         if let Some(unknown) = config.mcp.iter().flatten().find(|name| !factory.mcp_servers.contains(*name)) {

@@ -109,13 +109,20 @@ impl SessionOverrides {
         self.request.workdir.as_deref()
     }
 
-    /// Checks that the workdir is still the directory that was allowed. A program could have put a link in its place,
-    /// which would lead the sandbox elsewhere.
+    /// Checks that this agent may work in the workdir of the session: it was set for the agent, or lies below the agent's
+    /// own. And that it is still the directory that was allowed: a program could have put a link in its place, which would
+    /// lead the sandbox elsewhere.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn check_workdir(&self) -> Result<(), String> {
+    pub(super) fn check_workdir(&self, agent: &Agent) -> Result<(), String> {
         let Some(workdir) = self.own_workdir() else { return Ok(()) };
+        if self.request.agent.as_ref() != Some(&agent.id) && !Path::new(workdir).starts_with(&agent.workdir) {
+            return Err(format!(
+                "the session's workdir {workdir} was not set for the agent {:?} and does not lie below its own; send the message to the session's agent, or to another session",
+                agent.id.as_str()
+            ));
+        }
         match Path::new(workdir).canonicalize() {
             Ok(real) if real == Path::new(workdir) && real.is_dir() => Ok(()),
             Ok(real) => Err(format!("the session's workdir {workdir} leads to {} now; set it again", real.display())),

@@ -110,7 +110,7 @@ impl SessionResources {
     /// Which setting of the session or the agent is invalid.
     pub(super) fn agent_instance(&self, base: &Arc<Agent>, factory: &AgentFactory) -> Result<Arc<Agent>, String> {
         let Some(overrides) = &self.overrides else { return Ok(Arc::clone(base)) };
-        overrides.check_workdir()?;
+        overrides.check_workdir(base)?;
         let cached = self
             .lock_instances()
             .iter()
