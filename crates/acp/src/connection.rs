@@ -326,7 +326,7 @@ impl AcpAgent {
 }
 
 fn parse_key(session: &SessionId) -> Result<SessionKey, RpcError> {
-    SessionKey::parse(session.0.to_string()).map_err(|_| session_unknown(&session.0))
+    SessionKey::parse(&*session.0).map_err(|_| session_unknown(&session.0))
 }
 
 fn mcp_server_name(server: &McpServer) -> &str {

@@ -90,9 +90,10 @@ impl Turn {
                 biased;
                 () = &mut cancelled, if !self.is_stop_requested => self.request_stop().await?,
                 Some((approval, reply)) = self.questions.next() => self.handle_reply(approval, reply).await?,
-                item = events.next() => match read_item(item)? {
-                    Some(event) => if let Some(answer) = self.handle_event(&event).await? { return answer },
-                    None => {}
+                item = events.next() => if let Some(event) = read_item(item)?
+                    && let Some(answer) = self.handle_event(&event).await?
+                {
+                    return answer;
                 },
             }
         }
