@@ -1,3 +1,5 @@
+//! Requests of the Messages API: every option, every problem, and histories that were rendered.
+
 use proptest::prelude::*;
 use rstest::rstest;
 

@@ -1,3 +1,5 @@
+//! Conversations from the messages of a client, and messages that form none.
+
 use quell_protocol::CallEnd;
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! Requests of chat completions: every option, every problem, and histories that were rendered.
+
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;

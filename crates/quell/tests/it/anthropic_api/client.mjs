@@ -1,6 +1,9 @@
 // Uses Quell's Messages API with Anthropic's own client, and prints one JSON object a line about what it saw.
 // Arguments: the task, the address, the key, and the model.
-import Anthropic from "@anthropic-ai/sdk";
+import { createRequire } from "node:module";
+
+// The packages are installed elsewhere.
+const Anthropic = createRequire(`${process.env.CLIENT_PACKAGES}/`)("@anthropic-ai/sdk");
 
 const [task, baseURL, authToken, model] = process.argv.slice(2);
 const png = "iVBORw0KGgo=";

@@ -1,3 +1,5 @@
+//! Answers as events and whole, in the form of Anthropic's messages.
+
 use quell_engine::engine::ClientAnswer;
 use quell_protocol::{CallEnd, StopReason};
 
