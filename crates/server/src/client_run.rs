@@ -178,7 +178,7 @@ impl AnswerReader {
         (text, None)
     }
 
-    /// The message of the model; only after the end of a plain model call.
+    /// The last message of the model; only after the end of the run.
     pub(crate) fn model_message(&self) -> Option<ModelMessage<AnsweredCall>> {
         let turn = self.follower.live_run().sealed_turn()?;
         turn.items().iter().rev().find_map(|item| match item {
@@ -187,8 +187,8 @@ impl AnswerReader {
         })
     }
 
-    /// Stops the run, because its client may not use it any more.
-    fn stop(&mut self) {
+    /// Stops the run, because its client may not use it any more, or is gone.
+    pub(crate) fn stop(&mut self) {
         let guard = StopOnDrop {
             engine: self.stop_on_drop.engine.clone(),
             caller: self.stop_on_drop.caller.clone(),
@@ -257,7 +257,7 @@ pub(crate) fn run_headers(reader: &AnswerReader) -> [(HeaderName, HeaderValue); 
     [(RUN_HEADER, id.clone()), (REQUEST_ID_HEADER, id)]
 }
 
-async fn credential_end(engine: &Engine, credential: Option<&Credential>) -> CredentialRefusal {
+pub(crate) async fn credential_end(engine: &Engine, credential: Option<&Credential>) -> CredentialRefusal {
     match credential {
         Some(credential) => engine.access().wait_credential_end(credential).await,
         // A process of the same user at the Unix socket, or one whose end has been handled.

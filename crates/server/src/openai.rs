@@ -6,9 +6,12 @@ mod chat;
 mod chat_answer;
 mod error;
 mod models;
+mod responses;
 
 use axum::Router;
 use axum::routing::{get, post};
+
+pub(crate) use responses::LiveResponses;
 
 use crate::state::ServerState;
 
@@ -19,4 +22,5 @@ pub(crate) fn routes() -> Router<ServerState> {
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::show))
+        .merge(responses::routes())
 }

@@ -16,6 +16,7 @@ use crate::auth_failures::AuthFailures;
 use crate::budget::Budget;
 use crate::gzip_cache::GzipCache;
 use crate::host_name::normalize_host;
+use crate::openai::LiveResponses;
 use crate::request_limits::RequestLimits;
 use quell_channels::flow::Channels;
 
@@ -83,6 +84,7 @@ struct ServerStateInner {
     request_limits: RequestLimits,
     gzip_cache: GzipCache,
     channels: OnceLock<Channels>,
+    live_responses: LiveResponses,
 }
 
 /// What all connections together may hold.
@@ -127,6 +129,7 @@ impl ServerState {
             request_limits,
             gzip_cache: GzipCache::default(),
             channels: OnceLock::new(),
+            live_responses: LiveResponses::default(),
         }))
     }
 
@@ -167,6 +170,11 @@ impl ServerState {
     /// Counts a request of this principal. The error is the time after which the next one is admitted.
     pub(crate) fn count_request(&self, principal: &Principal) -> Result<(), Duration> {
         self.0.request_limits.count_request(principal, self.0.engine.clock().now())
+    }
+
+    /// The background responses of the Responses API that are being made.
+    pub(crate) fn live_responses(&self) -> &LiveResponses {
+        &self.0.live_responses
     }
 
     pub(crate) fn budgets(&self) -> &ServerBudgets {
