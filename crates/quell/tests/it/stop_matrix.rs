@@ -88,6 +88,7 @@ async fn a_stop_works_in_every_state(
         MatrixStopMethod::CtrlC,
         MatrixStopMethod::OpenAiDisconnect,
         MatrixStopMethod::AnthropicDisconnect,
+        MatrixStopMethod::ResponsesCancel,
         MatrixStopMethod::AcpCancel,
         MatrixStopMethod::TimeOut,
         MatrixStopMethod::Sigterm,
