@@ -27,6 +27,7 @@ mod processes;
 mod recovery;
 mod reload;
 mod remote_run;
+mod responses;
 mod retention;
 mod runs;
 mod schedules;

@@ -7,6 +7,7 @@ pub mod anthropic;
 mod conversation;
 mod fields;
 pub mod openai_chat;
+pub mod openai_responses;
 #[cfg(test)]
 mod samples;
 mod tools;

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::budget::Reservation;
 use crate::client_run::{
-    AnswerOutcome, AnswerPart, AnswerReader, AnswerRequest, RUN_HEADER, stream_permit, verdict_problem,
+    AnswerOutcome, AnswerPart, AnswerReader, AnswerRequest, run_headers, stream_permit, verdict_problem,
 };
 use crate::http::{ApiCall, ProblemResponse, problem_response};
 
@@ -74,7 +74,7 @@ pub(crate) async fn answer_client<E: AnswerEncoder>(
     let permit = stream_permit(call)?;
     let mut reader = AnswerReader::start(call, request).await?;
     encoder.set_run(reader.run_id());
-    let run = run_headers::<E>(&reader);
+    let run = run_headers(&reader, E::REQUEST_ID_HEADER);
     if mode == AnswerMode::Whole {
         let (text, outcome) = reader.read_whole().await;
         let outcome = outcome.ok_or_else(|| problem_response(ErrorCode::Internal, "the run has gone"))?;
@@ -100,12 +100,6 @@ pub(crate) async fn answer_client<E: AnswerEncoder>(
         (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
     Ok((run, sse, Body::from_stream(frames)).into_response())
-}
-
-/// The headers that name the run of an answer.
-fn run_headers<E: AnswerEncoder>(reader: &AnswerReader) -> [(HeaderName, HeaderValue); 2] {
-    let Ok(id) = HeaderValue::from_str(reader.run_id().as_str()) else { unreachable!("a run id is plain ASCII") };
-    [(RUN_HEADER, id.clone()), (E::REQUEST_ID_HEADER, id)]
 }
 
 /// The answer of a run as events. Dropping it stops the run.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use quell_engine::Engine;
 use quell_engine::access::{Caller, Credential, CredentialRefusal};
 use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
@@ -181,7 +181,7 @@ impl AnswerReader {
         (text, None)
     }
 
-    /// The message of the model; only after the end of a plain model call.
+    /// The last message of the model; only after the end of the run.
     pub(crate) fn model_message(&self) -> Option<ModelMessage<AnsweredCall>> {
         let turn = self.follower.live_run().sealed_turn()?;
         turn.items().iter().rev().find_map(|item| match item {
@@ -190,8 +190,8 @@ impl AnswerReader {
         })
     }
 
-    /// Stops the run, because its client may not use it any more.
-    fn stop(&mut self) {
+    /// Stops the run, because its client may not use it any more, or is gone.
+    pub(crate) fn stop(&mut self) {
         let guard = StopOnDrop {
             engine: self.stop_on_drop.engine.clone(),
             caller: self.stop_on_drop.caller.clone(),
@@ -254,7 +254,13 @@ pub(crate) fn stream_permit(call: &ApiCall) -> Result<Reservation, ProblemRespon
     })
 }
 
-async fn credential_end(engine: &Engine, credential: Option<&Credential>) -> CredentialRefusal {
+/// The headers that name the run of an answer: ours, and the one in which the clients of an API look for it.
+pub(crate) fn run_headers(reader: &AnswerReader, id_header: HeaderName) -> [(HeaderName, HeaderValue); 2] {
+    let Ok(id) = HeaderValue::from_str(reader.run_id().as_str()) else { unreachable!("a run id is plain ASCII") };
+    [(RUN_HEADER, id.clone()), (id_header, id)]
+}
+
+pub(crate) async fn credential_end(engine: &Engine, credential: Option<&Credential>) -> CredentialRefusal {
     match credential {
         Some(credential) => engine.access().wait_credential_end(credential).await,
         // A process of the same user at the Unix socket, or one whose end has been handled.

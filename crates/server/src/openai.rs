@@ -6,11 +6,18 @@ mod chat;
 mod chat_answer;
 mod error;
 mod models;
+mod responses;
 
 use axum::Router;
+use axum::http::HeaderName;
 use axum::routing::{get, post};
 
+pub(crate) use responses::LiveResponses;
+
 use crate::state::ServerState;
+
+/// OpenAI's clients show it as the id of the request.
+const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
 pub(crate) use error::translate_response;
 
@@ -19,4 +26,5 @@ pub(crate) fn routes() -> Router<ServerState> {
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::show))
+        .merge(responses::routes())
 }

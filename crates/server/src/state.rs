@@ -17,6 +17,7 @@ use crate::budget::Budget;
 use crate::gzip_cache::GzipCache;
 use crate::host_name::normalize_host;
 use crate::mcp_server::McpSessionTable;
+use crate::openai::LiveResponses;
 use crate::request_limits::RequestLimits;
 use quell_channels::flow::Channels;
 
@@ -85,6 +86,7 @@ struct ServerStateInner {
     gzip_cache: GzipCache,
     channels: OnceLock<Channels>,
     mcp_sessions: McpSessionTable,
+    live_responses: LiveResponses,
 }
 
 /// What all connections together may hold.
@@ -130,6 +132,7 @@ impl ServerState {
             gzip_cache: GzipCache::default(),
             channels: OnceLock::new(),
             mcp_sessions: McpSessionTable::default(),
+            live_responses: LiveResponses::default(),
         }))
     }
 
@@ -174,6 +177,11 @@ impl ServerState {
     /// Counts a request of this principal. The error is the time after which the next one is admitted.
     pub(crate) fn count_request(&self, principal: &Principal) -> Result<(), Duration> {
         self.0.request_limits.count_request(principal, self.0.engine.clock().now())
+    }
+
+    /// The background responses of the Responses API that are being made.
+    pub(crate) fn live_responses(&self) -> &LiveResponses {
+        &self.0.live_responses
     }
 
     pub(crate) fn budgets(&self) -> &ServerBudgets {

@@ -29,6 +29,7 @@ mod note_words;
 mod notes;
 pub mod postgres;
 mod reader_threads;
+mod responses;
 mod runs;
 mod schedules;
 mod sessions;
@@ -65,6 +66,9 @@ pub use location::{DatabaseInspection, DatabaseServer, DatabaseState, StoreLocat
 pub use lock::{LockHolder, find_running_daemon};
 pub use maintenance::MaintenanceStore;
 pub use notes::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome};
+pub use responses::{
+    ConversationItem, EndedResponse, ResponseStore, StoredConversation, StoredResponse, StoredResponseState,
+};
 pub use runs::{AcceptRunOutcome, RunListFilter, RunRow, RunStore, SealedRun, StoredRunState};
 pub use schedules::{CreateScheduleOutcome, ScheduleQuota, ScheduleStore, StoredSchedule};
 pub use sessions::{
@@ -100,6 +104,7 @@ pub trait StoreBackend:
     + AuditStore
     + SpendStore
     + ScheduleStore
+    + ResponseStore
     + FileChangeStore
     + MaintenanceStore
 {
@@ -209,6 +214,11 @@ impl Store {
 
     #[must_use]
     pub fn schedules(&self) -> &dyn ScheduleStore {
+        &*self.0
+    }
+
+    #[must_use]
+    pub fn responses(&self) -> &dyn ResponseStore {
         &*self.0
     }
 

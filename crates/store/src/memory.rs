@@ -4,6 +4,7 @@ mod archive;
 mod channels;
 mod file_changes;
 mod notes;
+mod responses;
 mod runs;
 mod schedules;
 mod sessions;
@@ -71,6 +72,8 @@ struct Data {
     webhooks: Vec<StoredWebhook>,
     agents: BTreeMap<String, StoredAgent>,
     schedules: BTreeMap<String, StoredSchedule>,
+    responses: BTreeMap<String, responses::ResponseEntry>,
+    conversations: BTreeMap<String, responses::ConversationEntry>,
     tokens: BTreeMap<String, StoredToken>,
     cookies: Vec<StoredCookie>,
     audit: Vec<AuditRow>,

@@ -20,6 +20,7 @@ mod inspect;
 mod journal;
 mod maintenance;
 mod notes;
+mod responses;
 mod runs;
 mod schedules;
 mod schema;

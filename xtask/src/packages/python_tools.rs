@@ -38,7 +38,7 @@ pub(super) const SCHEMATHESIS: PythonTool = PythonTool {
 pub(super) const MODEL_CLIENTS: PythonTool = PythonTool {
     name: "the clients of model providers",
     folder: "target/tools/model-clients",
-    packages: &[("openai", "3.57.0"), ("anthropic", "2.14.0"), ("google-genai", "3.6.1")],
+    packages: &[("openai", "3.57.0"), ("anthropic", "2.14.0"), ("google-genai", "3.6.1"), ("openai-agents", "0.24.0")],
     size_text: "about 30 MB, which takes some seconds",
 };
 

@@ -193,6 +193,10 @@ impl Engine {
         if forgotten > 0 {
             tracing::info!(entries = forgotten, "old entries of the audit list are forgotten");
         }
+        let expired = store.responses().delete_expired(now.as_second()).await?;
+        if expired > 0 {
+            tracing::info!(responses = expired, "expired responses of the Responses API are deleted");
+        }
         let mut free_pages = store.maintenance().count_free_pages().await?;
         while free_pages > SPARE_FREE_PAGES && permit.permits_work() && !self.inner().closing.is_cancelled() {
             let remaining = store.maintenance().release_free_pages(FREE_PAGE_BATCH).await?;

@@ -119,7 +119,6 @@ impl ConversationBuilder {
     }
 
     /// Appends a block to the message of the model that comes last, or begins one. A result before it ends a message.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the Responses API, whose items are single blocks"))]
     pub(super) fn extend_assistant(&mut self, block: MessageBlock<ClientCall>) -> Result<(), ConversationProblem> {
         let is_open = |message: &&mut ModelMessage<PendingCall>| message.calls().all(|call| call.result.is_none());
         let last = self.exchanges.last_mut().and_then(|exchange| exchange.messages.last_mut());

@@ -37,6 +37,7 @@ mod model_fallback;
 mod npm_packages;
 mod open_file_limit;
 mod openai_chat;
+mod openai_responses;
 mod openapi;
 mod openclaw;
 mod operations;

@@ -89,6 +89,7 @@ async fn a_stop_works_in_every_state(
         MatrixStopMethod::CtrlC,
         MatrixStopMethod::OpenAiDisconnect,
         MatrixStopMethod::AnthropicDisconnect,
+        MatrixStopMethod::ResponsesCancel,
         MatrixStopMethod::AcpCancel,
         MatrixStopMethod::McpCancel,
         MatrixStopMethod::TimeOut,

@@ -299,6 +299,10 @@ fn content_object(schema: &str) -> Value {
             "application/json": {"schema": of("ChatCompletion")},
             "text/event-stream": text("server-sent events: data is a chunk of the answer, and [DONE] at its end"),
         }),
+        "ResponseObject" => json!({
+            "application/json": {"schema": of("ResponseObject")},
+            "text/event-stream": text("server-sent events with a type and a sequence_number"),
+        }),
         "AnthropicMessage" => json!({
             "application/json": {"schema": of("AnthropicMessage")},
             "text/event-stream": text("server-sent events from message_start to message_stop, or to error"),
@@ -333,6 +337,7 @@ mod tests {
             include_str!("../http.rs"),
             include_str!("../router.rs"),
             include_str!("../openai.rs"),
+            include_str!("../openai/responses.rs"),
             include_str!("../anthropic.rs"),
         ];
         let mut routes = BTreeSet::new();

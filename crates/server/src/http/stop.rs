@@ -41,6 +41,7 @@ pub(super) fn is_outside_limits(method: &Method, path: &str) -> bool {
         (method.as_str(), parts.as_slice()),
         (_, ["api", "hold"])
             | ("DELETE", ["api", "sessions", _, "processes", _])
+            | ("POST", ["v1", "responses", _, "cancel"])
             | ("POST", ["api", "agent", "", "abort"] | ["api", "sessions", _, "runs"])
             // Their own code counts what is no stop.
             | (_, ["mcp"])

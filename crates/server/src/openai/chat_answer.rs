@@ -9,6 +9,7 @@ use quell_kernel::turn::{CODE_REFUSED, ToolCall};
 use quell_protocol::{RunId, Usage, Verdict};
 use serde_json::{Value, json};
 
+use super::REQUEST_ID_HEADER;
 use super::error::problem_body;
 use crate::answer_stream::{AnswerEncoder, WholeMessage};
 use crate::client_run::AnswerOutcome;
@@ -38,7 +39,7 @@ impl ChatAnswer {
 }
 
 impl AnswerEncoder for ChatAnswer {
-    const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
+    const REQUEST_ID_HEADER: HeaderName = REQUEST_ID_HEADER;
 
     fn set_run(&mut self, run: &RunId) {
         self.id = format!("{ID_PREFIX}{run}");

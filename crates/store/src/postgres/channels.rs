@@ -16,6 +16,7 @@ macro_rules! is_stale {
         "(boot < (SELECT number FROM boot) OR (SELECT cluster FROM boot)) AND boot NOT IN (SELECT epoch FROM nodes)"
     };
 }
+pub(super) use is_stale;
 
 impl ChannelStore for PostgresStore {
     fn cursor(&self, channel: String) -> StoreFuture<'_, Option<String>> {

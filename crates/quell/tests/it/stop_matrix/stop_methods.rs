@@ -15,6 +15,7 @@ pub(super) enum MatrixStopMethod {
     CtrlC,
     OpenAiDisconnect,
     AnthropicDisconnect,
+    ResponsesCancel,
     AcpCancel,
     /// The end of the connection of an MCP call.
     McpCancel,
@@ -43,6 +44,7 @@ impl MatrixStopMethod {
                 | Self::CtrlC
                 | Self::OpenAiDisconnect
                 | Self::AnthropicDisconnect
+                | Self::ResponsesCancel
                 | Self::AcpCancel
                 | Self::McpCancel
                 | Self::TimeOut
@@ -90,6 +92,7 @@ pub(super) async fn start_in_state(
     state.prepare(fixture, &mut state_run).await;
     match method {
         MatrixStopMethod::CtrlC => send_by_client(fixture, state, &mut state_run).await,
+        MatrixStopMethod::ResponsesCancel => send_by_responses_api(fixture, state, &mut state_run).await,
         MatrixStopMethod::OpenAiDisconnect => {
             send_by_model_api(fixture, state, &mut state_run, "/v1/chat/completions").await;
         }
@@ -189,6 +192,17 @@ async fn send_by_model_api(fixture: &StopMatrixDaemon, state: &StoppableState, s
     state_run.run = run["runId"].as_str().unwrap().to_owned();
 }
 
+/// Sends the message as a client of the Responses API, which has the response made in the background.
+async fn send_by_responses_api(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun) {
+    let body =
+        json!({"model": format!("agent/{}", state.agent()), "background": true, "input": prompt_text(state_run)});
+    let api = fixture.daemon.api();
+    let request = api.request(Method::POST, "/v1/responses").header("x-quell-session", &state_run.session);
+    let response = request.json(&body).send().await.unwrap();
+    assert_eq!(response.status(), 200, "{}", state.name);
+    state_run.run = response.headers()["x-quell-run"].to_str().unwrap().to_owned();
+}
+
 /// Sends the message from an editor, over the Agent Client Protocol.
 async fn send_by_editor(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun) {
     let (session, agent) = (percent_encode(&state_run.session), json!({"agent": state.agent()}));
@@ -259,6 +273,11 @@ pub(super) async fn stop_one(
             let request = state_run.api_request.take().unwrap();
             request.abort();
             assert!(request.await.is_err_and(|end| end.is_cancelled()), "{}: the answer was over", state.name);
+        }
+        MatrixStopMethod::ResponsesCancel => {
+            let path = format!("/v1/responses/resp_{}/cancel", state_run.run.replace('-', ""));
+            let answer = http.post(&path, &json!({})).await.expect_status(200);
+            assert_eq!(answer["status"], "cancelled", "{}: {answer:#}", state.name);
         }
         MatrixStopMethod::AcpCancel => cancel_in_editor(fixture, state, state_run).await,
         MatrixStopMethod::McpCancel => drop(state_run.mcp_call.take()),

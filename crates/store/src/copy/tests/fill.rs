@@ -6,14 +6,15 @@ use quell_protocol::{AgentId, Principal, Usage};
 use crate::conformance::channels::pending_reply;
 use crate::conformance::file_changes::file_change;
 use crate::conformance::ownership::end_run_with;
+use crate::conformance::responses::{conversation, items, response};
 use crate::conformance::{
     accept_run, accepted_row, append_turn, delete_session, deletion_entry, no_spend, run_id, run_to_end,
     session_archive, session_key,
 };
 use crate::{
-    ArchivedHistoryItem, FileBefore, FileChange, JournalRow, Note, NoteScope, PrivateEndpoints, QueuedWebhook, RunRow,
-    RunSpend, ScheduleQuota, SessionSetup, SessionSetupAccess, Store, StoredAgent, StoredCookie, StoredRunState,
-    StoredSchedule, StoredToken,
+    ArchivedHistoryItem, EndedResponse, FileBefore, FileChange, JournalRow, Note, NoteScope, PrivateEndpoints,
+    QueuedWebhook, RunRow, RunSpend, ScheduleQuota, SessionSetup, SessionSetupAccess, Store, StoredAgent, StoredCookie,
+    StoredResponse, StoredRunState, StoredSchedule, StoredToken,
 };
 
 /// A zero byte, the character that encodes it, and what a line of `COPY` escapes.
@@ -57,6 +58,7 @@ pub(super) async fn fill_store(store: &Store) {
     fill_notes(store).await;
     fill_access(store).await;
     fill_channels(store).await;
+    fill_responses(store).await;
 }
 
 /// Runs in all states, a reset, journal lines, large counts of tokens.
@@ -205,4 +207,20 @@ async fn fill_channels(store: &Store) {
     for command in ["tg:1", ODD] {
         store.channels().mark_command_executed(command.into()).await.unwrap();
     }
+}
+
+/// An open response and an ended one in a conversation.
+async fn fill_responses(store: &Store) {
+    store.responses().create(response("open"), Vec::new()).await.unwrap();
+    store.responses().create_conversation(conversation("c"), items(&["first", ODD])).await.unwrap();
+    let ended = StoredResponse {
+        previous: Some("open".into()),
+        conversation: Some("c".into()),
+        input: ODD.into(),
+        ..response("ended")
+    };
+    store.responses().create(ended, Vec::new()).await.unwrap();
+    let (id, events, conversation_items) = ("ended".into(), Some(ODD.into()), items(&["last"]));
+    let end = EndedResponse { id, response: ODD.into(), events, conversation_items };
+    assert_eq!(store.responses().end(end).await, Ok(true));
 }

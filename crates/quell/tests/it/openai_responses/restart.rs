@@ -1,0 +1,51 @@
+//! What a background response says after its daemon was killed or restarted.
+
+use super::*;
+
+fn question() -> Value {
+    json!({"model": "agent/main", "input": "work", "background": true})
+}
+
+async fn start_daemon_with_response(
+    store: StoreKind,
+) -> Option<(DaemonHome, TestDaemon, ScriptedModel, TestDatabase, Value)> {
+    let database = store.start_database()?;
+    let model = ScriptedModel::start().await;
+    let agent = "[agents.main]\nmodel = \"scripted/m\"\nisolate = \"none\"\nsandbox = \"off\"\n";
+    let home = DaemonHome::new(&format!("{}{}{agent}", database.config_toml(), provider_toml(&model)));
+    let daemon = home.start(quell_exe()).await;
+    model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let response = daemon.api().post("/v1/responses", &question()).await.expect_status(200);
+    model.request_at(0).wait_paused().await;
+    Some((home, daemon, model, database, response))
+}
+
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_whose_daemon_was_killed_has_failed(#[case] store: StoreKind) {
+    let Some((home, daemon, _model, _database, response)) = start_daemon_with_response(store).await else { return };
+    daemon.kill9().await;
+    let daemon = home.start(quell_exe()).await;
+    let shown = daemon.api().get(&path(&response)).await.expect_status(200);
+    assert_fields(&shown, &json!({"status": "failed", "error": {"code": "server_error"}}));
+    let cancelled = daemon.api().post(&format!("{}/cancel", path(&response)), &json!({})).await.expect_status(200);
+    assert_eq!(cancelled, shown, "an end never changes");
+    let stream = daemon.api().request(Method::GET, &format!("{}?stream=true&starting_after=4", path(&response)));
+    let events = parse_events(&stream.send().await.unwrap().text().await.unwrap());
+    assert_eq!(events.len(), 1, "{events:#?}");
+    assert_eq!((&events[0]["type"], &events[0]["sequence_number"]), (&json!("response.failed"), &json!(5)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_says_that_its_daemon_was_shut_down() {
+    let Some((home, daemon, _model, _database, response)) = start_daemon_with_response(StoreKind::Sqlite).await else {
+        return;
+    };
+    daemon.stop().await;
+    let daemon = home.start(quell_exe()).await;
+    let shown = daemon.api().get(&path(&response)).await.expect_status(200);
+    assert_fields(&shown, &json!({"status": "failed", "error": {"message": "the run was stopped: shutdown"}}));
+    assert_eq!(text_of(&shown), "begun");
+}

@@ -1,0 +1,92 @@
+//! What a request continues: the items of earlier responses, or of a conversation.
+
+use std::collections::VecDeque;
+
+use quell_kernel::client_request::openai_responses::ResponsesRequest;
+use quell_protocol::ErrorCode;
+use quell_scope::clock::Clock;
+use quell_store::StoredResponse;
+use serde_json::Value;
+
+use super::conversations::find_own_conversation;
+use super::ids::ResponseIds;
+use super::stored::find_own_response;
+use crate::http::{ApiCall, ProblemResponse, problem_response};
+
+/// Responses that are read for one request, at most.
+const MAX_CHAIN: usize = 1000;
+
+/// Loads the history of a request, and replaces its references by the items.
+pub(super) async fn load_history(
+    call: &ApiCall,
+    request: &mut ResponsesRequest,
+) -> Result<Vec<Value>, ProblemResponse> {
+    let history = match (&request.conversation, &request.previous) {
+        (Some(id), _) => {
+            let conversation =
+                find_own_conversation(call, id).await.map_err(|problem| problem.field("conversation"))?;
+            let items = call.engine().responses().conversation_items(conversation.id).await?;
+            items.iter().filter_map(|item| serde_json::from_str(&item.item).ok()).collect()
+        }
+        (None, Some(id)) => load_chain(call, id.clone()).await?,
+        (None, None) => Vec::new(),
+    };
+    for (at, id) in request.item_references() {
+        if let Some(item) = find_item(call, &history, &id).await?
+            && let Some(place) = request.input.get_mut(at)
+        {
+            *place = item;
+        }
+    }
+    Ok(history)
+}
+
+/// The items of a response and of all that it continues, the oldest first.
+async fn load_chain(call: &ApiCall, last: String) -> Result<Vec<Value>, ProblemResponse> {
+    let mut chain = VecDeque::new();
+    let mut next = Some(last);
+    while let Some(id) = next {
+        if chain.len() == MAX_CHAIN {
+            let detail = format!("the chain has more than {MAX_CHAIN} responses; begin a new one");
+            return Err(problem_response(ErrorCode::InvalidRequest, detail).field("previous_response_id"));
+        }
+        let response = find_own_response(call, &id).await?.ok_or_else(|| previous_not_found(&id))?;
+        chain.push_front(items_of(&response));
+        next = response.previous;
+    }
+    Ok(chain.into_iter().flatten().collect())
+}
+
+/// The items of a request and its response. A call whose response did not complete was never made.
+pub(super) fn items_of(response: &StoredResponse) -> Vec<Value> {
+    let mut items: Vec<Value> = serde_json::from_str(&response.input).unwrap_or_default();
+    let object: Value = serde_json::from_str(&response.response).unwrap_or_default();
+    items.extend(continued_items(&object));
+    items
+}
+
+/// The items of a response with which the next one begins.
+pub(super) fn continued_items(object: &Value) -> Vec<Value> {
+    let is_complete = object["status"] == "completed";
+    let output = object["output"].as_array().into_iter().flatten();
+    output.filter(|item| is_complete || item["type"] == "message").cloned().collect()
+}
+
+async fn find_item(call: &ApiCall, history: &[Value], id: &str) -> Result<Option<Value>, ProblemResponse> {
+    if let Some(item) = history.iter().find(|item| item["id"] == id) {
+        return Ok(Some(item.clone()));
+    }
+    let Some(response) = ResponseIds::response_of_item(id) else { return Ok(None) };
+    let Some(response) = find_own_response(call, &response).await? else { return Ok(None) };
+    Ok(items_of(&response).into_iter().find(|item| item["id"] == id))
+}
+
+fn previous_not_found(id: &str) -> ProblemResponse {
+    let detail = format!("there is no response {id:?}; responses are kept for 30 days, unless `store` was false");
+    problem_response(ErrorCode::NotFound, detail).field("previous_response_id")
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> i64 {
+    Clock::wall_seconds()
+}
