@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 
 use crate::{command, command_succeeds, run_checked};
 use daemon_autostart::AutostartBlock;
-use python_tools::{FASTMCP, MODEL_CLIENTS, PythonTool, SCHEMATHESIS, SYNAPSE};
+use python_tools::{FASTMCP, MCP_CLIENT, MODEL_CLIENTS, PythonTool, SCHEMATHESIS, SYNAPSE};
 
 /// Tests that need the same packages.
 struct PackageGroup {
@@ -106,6 +106,13 @@ const GROUPS: &[PackageGroup] = &[
         skip_variable: Some("QUELL_SKIP_FASTMCP"),
         packages: VENV_PACKAGES,
         python_tool: Some(&FASTMCP),
+    },
+    PackageGroup {
+        test_subject: "the official client of MCP",
+        name_filters: &["mcp"],
+        skip_variable: Some("QUELL_SKIP_MCP_CLIENT"),
+        packages: VENV_PACKAGES,
+        python_tool: Some(&MCP_CLIENT),
     },
     PackageGroup {
         test_subject: "PostgreSQL 15 or newer",

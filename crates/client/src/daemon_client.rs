@@ -10,6 +10,7 @@ mod endpoints;
 mod error;
 mod liveness;
 mod local_daemon;
+mod mcp;
 mod run_events;
 
 use std::fmt;
@@ -32,6 +33,7 @@ pub use endpoints::{ClientRunFilter, ListResult, NotesOwner, SendReply, StopRepl
 pub use error::ClientError;
 pub(crate) use liveness::HealthProbe;
 pub(crate) use local_daemon::DaemonProcess;
+pub(crate) use mcp::McpHeaders;
 pub use run_events::{RunEventStream, RunEventStreamItem};
 
 /// Longest answer that is read, in bytes; a daemon that sends more is broken.

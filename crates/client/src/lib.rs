@@ -5,6 +5,7 @@
 //! must install a TLS provider before the first [`DaemonClient`] is made.
 
 pub mod daemon_client;
+mod mcp_stdio;
 pub mod receipt_chart;
 pub mod subcommands;
 pub mod term;
@@ -19,5 +20,5 @@ pub use daemon_client::{AttachedSend, ClientError, DaemonClient, DaemonTarget, R
 pub use quell_protocol::receipt::summary_line as receipt_line;
 pub use quell_protocol::receipt::summary_line::receipt_line;
 pub use receipt_chart::receipt_chart;
-pub use subcommands::{ClientSubcommand, Exit, SubcommandError, run, run_with_client};
+pub use subcommands::{ClientSubcommand, Exit, SubcommandError, run, run_with_client, serve_mcp};
 pub use term::{CliOutput, CliOutputStream, CommandIo, Interrupts};

@@ -31,6 +31,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::daemon_client::{ClientError, DaemonClient, DaemonTarget, HealthProbe};
+use crate::mcp_stdio;
 use crate::term::{CommandIo, OutputStyle};
 
 pub use agents::AgentsArgs;
@@ -235,6 +236,14 @@ pub async fn run_with_client(
         body(client, io).await
     })
     .await
+}
+
+/// Serves an MCP client on standard input and output until it closes the input.
+///
+/// # Cancel safety
+/// If dropped, the calls that are not answered are cancelled.
+pub async fn serve_mcp(target: &DaemonTarget, io: CommandIo) -> Exit {
+    run_with_client(target, io, async |client: &DaemonClient, _io: &mut CommandIo| mcp_stdio::serve(client).await).await
 }
 
 async fn discover_and_run(

@@ -40,7 +40,7 @@ use events::RunEventRing;
 pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};
 pub use kept_files::ChangeOrigin;
 use kept_files::KeptFiles;
-pub use request::{ClientHistory, ClientWork, RunDefaults, RunRequest, RunWork};
+pub use request::{ClientHistory, ClientWork, RunDefaults, RunRequest, RunWork, draft_with};
 use usage::price_usage;
 pub use usage::{BillingInfo, ProviderChange, usage_by_provider};
 pub use writer::{RunWriter, TurnSealed};

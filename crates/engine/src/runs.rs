@@ -84,6 +84,14 @@ impl StartRequirement {
     }
 }
 
+/// What came of a run that was to start at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImmediateStart {
+    Started,
+    /// A stop of its id came first: it is over.
+    StoppedBefore,
+}
+
 impl RunTable {
     /// Creates an empty table. Its tasks run on the current runtime.
     ///
@@ -161,7 +169,7 @@ impl RunTable {
 
     /// Accepts a run that waits for no other one, and starts it in the same step. If a stop came first, the run ends at
     /// once. Nothing of it is stored before its end.
-    pub fn start_at_once(&self, live_run: &Arc<LiveRun>) -> Result<(), AdmissionError> {
+    pub fn start_at_once(&self, live_run: &Arc<LiveRun>) -> Result<ImmediateStart, AdmissionError> {
         let requested = self.now();
         let mut state = self.lock();
         self.accept_locked(&mut state, live_run)?;
@@ -170,12 +178,12 @@ impl RunTable {
         // The one who stopped it has its answer.
         let _stopped = self.apply_stop(&mut state, stopped, requested);
         if !state.registry.may_start_at_once(live_run.id()) {
-            return Ok(());
+            return Ok(ImmediateStart::StoppedBefore);
         }
         let effects = state.registry.apply_input(live_run.id(), RunStateInput::Start, self.now());
         self.apply_effects(&mut state, live_run.id(), &effects);
         self.publish_agent_changes(&mut state);
-        Ok(())
+        Ok(ImmediateStart::Started)
     }
 
     /// Removes a run whose acceptance could not be stored.

@@ -13,10 +13,12 @@ mod tools;
 
 use std::sync::Arc;
 
+use quell_protocol::CallEnd;
 use serde_json::Value;
 
 use crate::ToolSpec;
-use crate::turn::{AnsweredCall, ModelMessage, Turn};
+use crate::turn::{AnsweredCall, ModelMessage, Turn, TurnItem};
+use conversation::without_markers;
 
 /// A parsed request.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +42,39 @@ pub struct ClientConversation {
     pub text: String,
     /// What models have answered to that message so far: calls of the client's tools, with their results.
     pub continuation: Vec<ModelMessage<AnsweredCall>>,
+}
+
+impl ClientConversation {
+    /// What is new to somebody who has the conversation up to the last answer: the results of the calls in it, and the
+    /// text behind them.
+    ///
+    /// # Errors
+    /// The conversation ends with an answer, so there is nothing to do.
+    pub fn new_message(&self) -> Result<String, ClientRequestProblem> {
+        let last_of_turns = || match self.turns.last().and_then(|turn| turn.items().last()) {
+            Some(TurnItem::Assistant(message)) => Some(message),
+            Some(TurnItem::User { .. }) | None => None,
+        };
+        let (answer, text) = match self.continuation.last() {
+            Some(answer) => (Some(answer), None),
+            None => (last_of_turns(), Some(self.text.as_str()).filter(|text| !text.is_empty())),
+        };
+        let results = answer.into_iter().flat_map(ModelMessage::calls).map(result_text);
+        let paragraphs: Vec<String> = results.chain(text.map(str::to_owned)).collect();
+        if paragraphs.is_empty() {
+            let message = "the conversation ends with an answer; end it with a message of the user or results of calls";
+            return Err(ClientRequestProblem::new(RequestProblemKind::Invalid, "messages", message));
+        }
+        Ok(paragraphs.join("\n\n"))
+    }
+}
+
+/// The result of a call as a text of the user.
+fn result_text(answered: &AnsweredCall) -> String {
+    let AnsweredCall { call, result, .. } = answered;
+    let word = if result.end == CallEnd::Error { "Error" } else { "Result" };
+    let pictures: String = result.pictures.iter().map(|source| format!("\n[IMAGE:{source}]")).collect();
+    format!("[{word} of the call {} of {}]\n{}{pictures}", call.id, call.tool, without_markers(&result.output))
 }
 
 /// How a client wants its answer.

@@ -59,9 +59,12 @@ pub(crate) enum CliCommand {
     /// Copy the database between SQLite and PostgreSQL.
     #[command(subcommand)]
     Store(store_copy::StoreCommand),
-    /// Sign in at MCP servers, and show their resources and prompts.
-    #[command(subcommand)]
-    Mcp(McpCommand),
+    /// Serve an MCP client on standard input and output; sign in at MCP servers, show their resources and prompts.
+    #[command(after_help = mcp_command::MCP_HELP)]
+    Mcp {
+        #[command(subcommand)]
+        command: Option<McpCommand>,
+    },
     /// Print completions for a shell.
     #[command(after_help = "Example:\n  quell completions bash > ~/.local/share/bash-completion/completions/quell")]
     Completions {
@@ -111,7 +114,11 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Backup(args) => backup::backup(&args, cli.target),
         CliCommand::Restore(args) => backup::restore(&args),
         CliCommand::Store(command) => store_copy::run(&command),
-        CliCommand::Mcp(command) => mcp_command::run(&command),
+        CliCommand::Mcp { command: Some(command) } => mcp_command::run(&command),
+        CliCommand::Mcp { command: None } if std::io::stdin().is_terminal() => {
+            anyhow::bail!("quell mcp speaks MCP on standard input and output: let an MCP client start it (see --help)")
+        }
+        CliCommand::Mcp { command: None } => run_client_command(cli.target, quell_client::serve_mcp),
         CliCommand::Completions { shell } => {
             // Into memory first: the generator panics when its output is closed (`| head`).
             let mut script = Vec::new();

@@ -14,6 +14,13 @@ use quell_scope::clock::Clock;
 use crate::config::{self, LoadedConfig};
 use crate::runtime::block_on;
 
+pub(crate) const MCP_HELP: &str = "\
+Without a subcommand it is an MCP server for the program that starts it: a client of the running daemon, with its agents as tools.
+When that program closes the input, the calls that are not answered are stopped.
+
+Configuration of an MCP client:
+  {\"mcpServers\": {\"quell\": {\"command\": \"quell\", \"args\": [\"mcp\"]}}}";
+
 pub(crate) const LOGIN_HELP: &str = "\
 Example:
   quell mcp login github

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName};
 use quell_engine::Engine;
 use quell_engine::access::{Caller, Credential, CredentialRefusal};
 use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
@@ -24,8 +24,6 @@ pub(crate) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 pub(crate) const SESSION_HEADER: HeaderName = HeaderName::from_static("x-quell-session");
 /// The id of the run, with which anybody who may can stop it.
 pub(crate) const RUN_HEADER: HeaderName = HeaderName::from_static("x-quell-run");
-/// OpenAI's clients show it as the id of the request.
-const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The part of a request that every model API has in its own form.
 #[derive(Debug)]
@@ -47,8 +45,13 @@ pub(crate) struct StopOnDrop {
 }
 
 impl StopOnDrop {
-    fn new(call: &ApiCall, run: RunId) -> Self {
+    pub(crate) fn new(call: &ApiCall, run: RunId) -> Self {
         Self { engine: call.engine().clone(), caller: call.caller.clone(), run, is_armed: true }
+    }
+
+    /// From now on the run goes on without the client.
+    pub(crate) fn disarm(&mut self) {
+        self.is_armed = false;
     }
 }
 
@@ -251,12 +254,6 @@ pub(crate) fn stream_permit(call: &ApiCall) -> Result<Reservation, ProblemRespon
     })
 }
 
-/// The headers that name the run of an answer.
-pub(crate) fn run_headers(reader: &AnswerReader) -> [(HeaderName, HeaderValue); 2] {
-    let Ok(id) = HeaderValue::from_str(reader.run_id().as_str()) else { unreachable!("a run id is plain ASCII") };
-    [(RUN_HEADER, id.clone()), (REQUEST_ID_HEADER, id)]
-}
-
 async fn credential_end(engine: &Engine, credential: Option<&Credential>) -> CredentialRefusal {
     match credential {
         Some(credential) => engine.access().wait_credential_end(credential).await,
@@ -273,6 +270,9 @@ impl From<ClientRequestProblem> for ProblemResponse {
 
 impl From<ClientRunError> for ProblemResponse {
     fn from(error: ClientRunError) -> Self {
+        if let ClientRunError::Request(problem) = error {
+            return problem.into();
+        }
         problem_response(error.code(), error.to_string())
     }
 }

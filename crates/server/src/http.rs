@@ -38,11 +38,16 @@ use axum::{Json, Router};
 use crate::model_api_errors::translate_problems;
 use crate::state::ServerState;
 pub(crate) use auth::{ApiCall, check_origin, is_unix_peer, login_cookie, peer_ip, request_origin};
-pub(crate) use extractors::{JsonBody, QueryParams};
-pub(crate) use forward::{ANSWER_TIMEOUT, ForwardedHead, ForwardedService, REPEATS};
+pub(crate) use body_limits::BodyReservation;
+pub(crate) use extractors::{JsonBody, QueryParams, read_request_body};
+pub(crate) use forward::{ANSWER_TIMEOUT, ForwardedHead, ForwardedService, REPEATS, send_message_to_owner};
 pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 pub(crate) use problem::{ProblemFacts, ProblemResponse, problem_response};
-pub(crate) use stop::{is_stop_route, stop_request};
+pub(crate) use runs::{RunListQuery, build_submission, list_runs, parse_run_id};
+pub(crate) use sse::RunEventReader;
+pub(crate) use stop::{
+    StopWaitMode, change_hold, is_stop_route, stop_all, stop_one_run, stop_one_session, stop_request,
+};
 
 /// The answer of a route that always has the same status.
 type ApiResult<T> = Result<Json<T>, ProblemResponse>;

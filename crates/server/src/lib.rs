@@ -1,6 +1,7 @@
 //! HTTP and WebSocket server of the daemon. Translates between protocols and the engine, and decides nothing itself.
 
 mod access_rules;
+mod answer_stream;
 mod anthropic;
 mod auth_failures;
 mod budget;
@@ -9,6 +10,8 @@ mod cluster_routes;
 mod gzip_cache;
 mod host_name;
 pub mod http;
+mod json_rpc;
+mod mcp_server;
 mod model_api_errors;
 mod openai;
 mod request_limits;

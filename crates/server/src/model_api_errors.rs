@@ -11,8 +11,9 @@ use crate::{anthropic, openai};
 /// The libraries of both APIs repeat a request by its status, unless this header says otherwise.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// What cannot succeed when it is sent again.
-const FINAL: [ErrorCode; 4] = [ErrorCode::Held, ErrorCode::Stopped, ErrorCode::SpendLimit, ErrorCode::RunFailed];
+/// What cannot succeed when it is sent again, or may have been carried out.
+const FINAL: [ErrorCode; 5] =
+    [ErrorCode::Held, ErrorCode::Stopped, ErrorCode::SpendLimit, ErrorCode::RunFailed, ErrorCode::NodeUnreachable];
 
 pub(crate) async fn translate_problems(request: Request, next: Next) -> Response {
     let path = request.uri().path();

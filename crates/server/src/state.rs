@@ -16,6 +16,7 @@ use crate::auth_failures::AuthFailures;
 use crate::budget::Budget;
 use crate::gzip_cache::GzipCache;
 use crate::host_name::normalize_host;
+use crate::mcp_server::McpSessionTable;
 use crate::request_limits::RequestLimits;
 use quell_channels::flow::Channels;
 
@@ -83,6 +84,7 @@ struct ServerStateInner {
     request_limits: RequestLimits,
     gzip_cache: GzipCache,
     channels: OnceLock<Channels>,
+    mcp_sessions: McpSessionTable,
 }
 
 /// What all connections together may hold.
@@ -127,6 +129,7 @@ impl ServerState {
             request_limits,
             gzip_cache: GzipCache::default(),
             channels: OnceLock::new(),
+            mcp_sessions: McpSessionTable::default(),
         }))
     }
 
@@ -154,6 +157,10 @@ impl ServerState {
 
     pub(crate) fn metrics(&self) -> Option<&PrometheusHandle> {
         self.0.metrics.as_ref()
+    }
+
+    pub(crate) fn mcp_sessions(&self) -> &McpSessionTable {
+        &self.0.mcp_sessions
     }
 
     pub(crate) fn gzip_cache(&self) -> &GzipCache {

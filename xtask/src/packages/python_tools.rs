@@ -1,5 +1,6 @@
 //! Install Python tools into virtual environments below `target/`: the homeserver Synapse, the tools that check the
-//! HTTP API against its OpenAPI document, a library for MCP servers, and the clients of model providers.
+//! HTTP API against its OpenAPI document, a library for MCP servers, and the clients of model
+//! providers and of MCP.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,6 +47,13 @@ pub(super) const FASTMCP: PythonTool = PythonTool {
     folder: "target/tools/fastmcp",
     packages: &[("fastmcp", "4.1.6")],
     size_text: "about 40 MB, which takes half a minute",
+};
+
+pub(super) const MCP_CLIENT: PythonTool = PythonTool {
+    name: "the official client of MCP",
+    folder: "target/tools/mcp-client",
+    packages: &[("mcp", "2.3.0")],
+    size_text: "about 20 MB, which takes some seconds",
 };
 
 impl PythonTool {

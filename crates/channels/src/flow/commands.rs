@@ -279,9 +279,12 @@ impl CommandRun<'_> {
             Ok(_) => self.text(command_texts::NEW_CONVERSATION),
             Err(SessionError::ForeignRunActive(_)) => self.text(command_texts::FOREIGN_RUN_ACTIVE),
             // A conversation belongs to everyone in it, so the text does not speak of an owner.
-            Err(SessionError::NotOwner(_) | SessionError::ChatKey(_) | SessionError::Private(_)) => {
-                self.text(command_texts::ASK_AN_OPERATOR)
-            }
+            Err(
+                SessionError::NotOwner(_)
+                | SessionError::ChatKey(_)
+                | SessionError::Private(_)
+                | SessionError::Reserved(_),
+            ) => self.text(command_texts::ASK_AN_OPERATOR),
             Err(error @ SessionError::Store(_)) => {
                 tracing::error!(session = %self.queued.conversation, %error, "a conversation was not reset");
                 self.text(texts::rejection_text(ErrorCode::StoreUnavailable))

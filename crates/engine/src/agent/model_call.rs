@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quell_kernel::client_request::AnswerEnd;
+use quell_kernel::client_request::{AnswerEnd, AnswerOptions};
 use quell_kernel::image::{Image, ImageSource, ImageUnavailable};
 use quell_kernel::model_chain::AnswerProgress;
 use quell_kernel::prompt::{self, ImageSet, Prompt, Vision};
 use quell_kernel::registry::RunPhase;
 use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::{ModelMessage, ToolCall, Turn, TurnDraft};
-use quell_llm::{FinishReason, ModelAnswer, ModelCallRequest, ModelError, ModelHandle};
+use quell_llm::{Conversation, FinishReason, ModelAnswer, ModelCallRequest, ModelError, ModelHandle};
 use quell_scope::{Cancelled, Point, Scope};
 
 use super::ModelStepSink;
@@ -31,38 +31,22 @@ const CODE_REJECTED: &str = "request_rejected";
 pub async fn call_model_for_client(
     live_run: &Arc<LiveRun>,
     model: &ModelHandle,
-    client: &ClientWork,
+    client: ClientWork,
     set_phase: &(dyn Fn(RunPhase) + Sync),
 ) -> Result<WorkOutcome, Cancelled> {
     let (scope, writer) = (&live_run.scope, live_run.writer());
     scope.check(Point::BeforeStep)?;
     writer.begin_step(1)?;
-    let turns: &[Arc<Turn>] = match &client.history {
-        ClientHistory::OfRequest(turns) => turns,
-        ClientHistory::OfSession => &[],
-    };
-    let draft = conversation_draft(live_run, client);
     // waits: on a thread of the scope, which is told of a stop.
-    let images = decode_images(scope, turns, &draft).await?;
-    let conversation = model.encode_conversation(&Prompt {
-        model: model.name(),
-        system: &client.instructions,
-        turns,
-        draft: Some(&draft),
-        run_context: None,
-        time_zone: None,
-        vision: Vision::Images(&images),
-    });
-    // A large conversation is not kept in memory through the whole answer.
-    drop((draft, images));
+    let (conversation, options) = encode_conversation(live_run, model, client).await?;
     scope.check(Point::ContextBuilt)?;
     let request = ModelCallRequest {
         run: live_run.id(),
         agent: &live_run.run.agent,
         conversation: &conversation,
-        tools: &client.answer.tools,
-        answer: &client.answer,
-        thinking: client.answer.thinking,
+        tools: &options.tools,
+        answer: &options,
+        thinking: options.thinking,
         web_search: false,
     };
     let max_attempts = model.max_attempts();
@@ -86,17 +70,31 @@ pub async fn call_model_for_client(
     }
 }
 
-/// The message of the user and what follows it, as the model reads them. The draft of the run has less: it is stored.
-fn conversation_draft(live_run: &LiveRun, client: &ClientWork) -> TurnDraft {
-    let mut draft = TurnDraft::new(live_run.id().clone(), client.text.clone());
-    for message in &client.continuation {
-        let results: Vec<_> = message.calls().map(|call| call.result.clone()).collect();
-        let calls = draft.finish_message(message.clone().map_calls(|answered| answered.call));
-        for (call, result) in calls.iter().zip(results) {
-            draft.finish_call(&call.id, result);
-        }
-    }
-    draft
+/// The conversation in the wire format of the model, and how the client wants its answer. Nothing else of the request
+/// stays in memory through the answer.
+async fn encode_conversation(
+    live_run: &LiveRun,
+    model: &ModelHandle,
+    client: ClientWork,
+) -> Result<(Conversation, AnswerOptions), Cancelled> {
+    let turns: &[Arc<Turn>] = match &client.history {
+        ClientHistory::OfRequest(turns) => turns,
+        ClientHistory::OfSession => &[],
+    };
+    // The draft of the run has less: it is stored.
+    let draft = client.draft(live_run.id().clone());
+    // waits: on a thread of the scope, which is told of a stop.
+    let images = decode_images(&live_run.scope, turns, &draft).await?;
+    let conversation = model.encode_conversation(&Prompt {
+        model: model.name(),
+        system: &client.instructions,
+        turns,
+        draft: Some(&draft),
+        run_context: None,
+        time_zone: None,
+        vision: Vision::Images(&images),
+    });
+    Ok((conversation, client.answer))
 }
 
 /// Decodes the images that the conversation contains. Files of this machine are not read for a client.

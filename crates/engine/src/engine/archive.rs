@@ -8,6 +8,7 @@ use quell_protocol::audit::Action;
 use quell_protocol::{RunId, SessionKey};
 use quell_store::{ImportOutcome, SessionArchive, StoreError, StoredSession, TempFile};
 
+use super::client_runs::is_model_call_session;
 use super::{AuditAction, Caller, Engine};
 use crate::live_run::EngineNotice;
 use crate::session::{config_without_workdir, importable_endpoints};
@@ -27,6 +28,8 @@ pub enum ImportError {
          that session first, or import into another daemon"
     )]
     RunExists(RunId),
+    #[error("the session {0:?} lists plain model calls; an admin can import it")]
+    Reserved(SessionKey),
     /// The archived session has endpoints of its own, and the caller may not set those.
     #[error(
         "the session in the archive has a baseUrl or an mcpUrl of its own: importing it takes a token with scope endpoints"
@@ -99,6 +102,9 @@ impl Engine {
         let at = self.inner().clock.rfc3339(self.inner().clock.now());
         mark_imported(&mut archive, caller, &at)?;
         let (session, runs) = (archive.session.clone(), archive.runs.len());
+        if is_model_call_session(&session.key) && !caller.is_admin() {
+            return Err(ImportError::Reserved(session.key));
+        }
         let claim = self.inner().sessions.owners().claim(&session.key, &caller.principal);
         let turns = match self.inner().store.archive().import(archive, at).await? {
             ImportOutcome::Imported { turns } => turns,

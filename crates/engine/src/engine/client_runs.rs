@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quell_kernel::api_key::KeyRefusal;
-use quell_kernel::client_request::{AnswerOptions, ClientConversation};
+use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::image::without_image_data;
 use quell_llm::UnknownModel;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey};
+use quell_store::StoreError;
 
 use super::{Caller, Engine, StopTextMode, Submission, SubmitError};
 use crate::agent::MODEL_CALLS;
 use crate::live_run::{ClientHistory, ClientWork, LiveRun, RunRequest, RunWork};
-use crate::runs::abort_at_deadline;
+use crate::runs::{ImmediateStart, abort_at_deadline};
 
 /// The prefix of a `model` that names an agent: `agent/ID`.
 pub const AGENT_PREFIX: &str = "agent/";
@@ -39,15 +40,31 @@ pub enum ClientRunError {
     UnknownModel(#[from] UnknownModel),
     #[error("a plain model call has no session; leave the session out, or name an agent as agent/ID")]
     SessionOfModelCall,
+    /// A request that is bound to a session has nothing new.
     #[error(transparent)]
-    Submit(#[from] SubmitError),
+    Request(#[from] ClientRequestProblem),
+    #[error(
+        "the session {0:?} is on another node of the cluster; name it in the header X-Quell-Session, by which requests find their node"
+    )]
+    OtherNode(SessionKey),
+    #[error(transparent)]
+    Submit(SubmitError),
+}
+
+impl From<SubmitError> for ClientRunError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::Store(StoreError::OtherNode(key)) => Self::OtherNode(key),
+            error => Self::Submit(error),
+        }
+    }
 }
 
 impl ClientRunError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::UnknownModel(_) => ErrorCode::ModelNotFound,
-            Self::SessionOfModelCall => ErrorCode::InvalidRequest,
+            Self::SessionOfModelCall | Self::Request(_) | Self::OtherNode(_) => ErrorCode::InvalidRequest,
             Self::Submit(SubmitError::UnknownAgent(_)) => ErrorCode::ModelNotFound,
             Self::Submit(error) => error.code(),
         }
@@ -67,7 +84,7 @@ impl Engine {
             Some(agent) => {
                 let agent = AgentId::parse(agent).map_err(|_| unknown_agent_name(&request.model))?;
                 // waits: for the database, as any message; a stop of the id ends the run once it is accepted.
-                Ok(self.submit_client_message(caller, agent, request).await?)
+                self.submit_client_message(caller, agent, request).await
             }
             None if request.session.is_some() => Err(ClientRunError::SessionOfModelCall),
             None => self.start_model_call(caller, request),
@@ -111,11 +128,11 @@ impl Engine {
         caller: &Caller,
         agent: AgentId,
         request: ClientRun,
-    ) -> Result<Arc<LiveRun>, SubmitError> {
+    ) -> Result<Arc<LiveRun>, ClientRunError> {
         let ClientRun { id, conversation, answer, session, .. } = request;
         let (key, work) = match session {
-            Some(key) => (key, bound_work(conversation, answer)),
-            None => (own_session_key(caller), free_work(conversation, answer)),
+            Some(key) => (key, work_in_session(conversation, answer)?),
+            None => (own_session_key(caller), work_of_request(conversation, answer)),
         };
         let submission = Submission {
             session: key,
@@ -128,7 +145,7 @@ impl Engine {
             stop_text_mode: StopTextMode::Literal,
             channel_origin: None,
         };
-        self.submit_live_run(caller, submission, None).await.map(|(live_run, _)| live_run)
+        Ok(self.submit_live_run(caller, submission, None).await.map(|(live_run, _)| live_run)?)
     }
 
     fn start_model_call(&self, caller: &Caller, request: ClientRun) -> Result<Arc<LiveRun>, ClientRunError> {
@@ -137,10 +154,13 @@ impl Engine {
         let model = self.inner().models.resolve(&request.model)?;
         caller.key.check_price(model.name(), model.price()).map_err(SubmitError::from)?;
         self.check_ready()?;
-        let work = free_work(request.conversation, request.answer);
-        let client = Arc::new(work);
+        let client = work_of_request(request.conversation, request.answer);
         let session = model_call_session(caller);
-        let claim = self.claim_session(caller, &session).map_err(|_| SubmitError::PrivateSession(session.clone()))?;
+        // Not by `claim_session`: only model calls use these sessions.
+        let claim = self.inner().sessions.owners().claim(&session, &caller.principal);
+        if claim.found().is_some_and(|found| found.owner.as_ref() != Some(&caller.principal)) {
+            return Err(SubmitError::PrivateSession(session).into());
+        }
         let live_run = self.inner().sessions.new_live_run(RunRequest {
             id: Some(request.id),
             session,
@@ -151,7 +171,7 @@ impl Engine {
             surface: caller.surface,
             parent: None,
             text: without_image_data(&client.text),
-            work: RunWork::ModelCall(model.clone(), Arc::clone(&client)),
+            work: RunWork::ModelCall,
             on_busy: OnBusy::Queue,
             timeout: None,
             fingerprint: String::new(),
@@ -159,14 +179,16 @@ impl Engine {
             max_permissions: None,
         });
         let runs = &self.inner().runs;
-        runs.start_at_once(&live_run).map_err(SubmitError::from)?;
+        if runs.start_at_once(&live_run).map_err(SubmitError::from)? == ImmediateStart::StoppedBefore {
+            return Ok(live_run);
+        }
         let (run, model_name) = (live_run.id(), model.name());
         tracing::info!(%run, model = model_name, principal = %caller.principal, "model call started");
         runs.spawn(abort_at_deadline(runs.clone(), Arc::clone(&live_run), live_run.deadline));
         runs.spawn({
             let (runs, live_run) = (runs.clone(), Arc::clone(&live_run));
             async move {
-                runs.call_to_completion(&live_run, &model, &client).await;
+                runs.call_to_completion(&live_run, &model, client).await;
                 // The session is in the database now, unless it was deleted or nothing could be written.
                 claim.confirm(runs.store()).await;
             }
@@ -181,7 +203,12 @@ fn model_call_session(caller: &Caller) -> SessionKey {
 }
 
 /// The beginning of the keys of sessions that list plain model calls.
-pub(super) const MODEL_CALL_SESSIONS: &str = "model-calls:";
+const MODEL_CALL_SESSIONS: &str = "model-calls:";
+
+/// True for a session that lists plain model calls. Nothing else may use or create it.
+pub(super) fn is_model_call_session(key: &SessionKey) -> bool {
+    key.as_str().starts_with(MODEL_CALL_SESSIONS)
+}
 
 /// The session of one request to an agent.
 fn own_session_key(caller: &Caller) -> SessionKey {
@@ -197,21 +224,21 @@ fn unknown_agent_name(model: &str) -> UnknownModel {
     UnknownModel { name: model.to_owned(), providers: Vec::new() }
 }
 
-fn free_work(conversation: ClientConversation, answer: AnswerOptions) -> ClientWork {
+/// The work of a request that brings the whole conversation.
+fn work_of_request(conversation: ClientConversation, answer: AnswerOptions) -> ClientWork {
     let ClientConversation { instructions, turns, text, continuation } = conversation;
     ClientWork { instructions, history: ClientHistory::OfRequest(turns), text, continuation, answer }
 }
 
-/// The work in a session, which holds what was said before. Results of the client's tools follow there as a message,
-/// because the calls stand in a turn that is sealed.
-fn bound_work(conversation: ClientConversation, answer: AnswerOptions) -> ClientWork {
-    let ClientConversation { instructions, text, continuation, .. } = conversation;
-    let results = continuation.last().map(|message| {
-        let result = |call: &quell_kernel::turn::AnsweredCall| {
-            format!("[Result of the call {} of {}]\n{}", call.call.id, call.call.tool, call.result.output)
-        };
-        message.calls().map(result).collect::<Vec<_>>().join("\n\n")
-    });
-    let text = results.filter(|results| !results.is_empty()).unwrap_or(text);
-    ClientWork { instructions, history: ClientHistory::OfSession, text, continuation: Vec::new(), answer }
+/// The work of a request in a session, which holds what was said before.
+///
+/// # Errors
+/// The request has nothing new.
+fn work_in_session(
+    conversation: ClientConversation,
+    answer: AnswerOptions,
+) -> Result<ClientWork, ClientRequestProblem> {
+    let text = conversation.new_message()?;
+    let (instructions, history) = (conversation.instructions, ClientHistory::OfSession);
+    Ok(ClientWork { instructions, history, text, continuation: Vec::new(), answer })
 }

@@ -3,12 +3,12 @@
 use quell_kernel::client_request::{AnswerOptions, ClientConversation};
 use quell_kernel::image::{Image, ImageSource};
 use quell_kernel::prompt::{self, ImageSet, Prompt, Vision};
-use quell_kernel::turn::{ModelMessage, TurnDraft};
 use quell_llm::{ModelCallRequest, ModelError, UnknownModel};
 use quell_protocol::{AgentId, RunId};
 
 use super::{AGENT_PREFIX, Engine};
 use crate::agent::MODEL_CALLS;
+use crate::live_run::draft_with;
 
 /// Why the tokens of a request cannot be estimated.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ impl Engine {
         };
         let ClientConversation { instructions, turns, .. } = conversation;
         let Ok(run) = RunId::parse("count-tokens") else { unreachable!("it has legal characters only") };
-        let draft = draft_of(&run, conversation);
+        let draft = draft_with(run.clone(), conversation.text.clone(), &conversation.continuation);
         let mut images = ImageSet::default();
         for source in prompt::wanted_image_sources(turns, Some(&draft)) {
             if let ImageSource::Data(url) = ImageSource::parse(&source) {
@@ -67,22 +67,5 @@ impl Engine {
             thinking: answer.thinking,
             web_search: false,
         })?)
-    }
-}
-
-/// The last message of the user and what follows it.
-fn draft_of(run: &RunId, conversation: &ClientConversation) -> TurnDraft {
-    let mut draft = TurnDraft::new(run.clone(), conversation.text.clone());
-    for message in &conversation.continuation {
-        add_message(&mut draft, message);
-    }
-    draft
-}
-
-fn add_message(draft: &mut TurnDraft, message: &ModelMessage<quell_kernel::turn::AnsweredCall>) {
-    let results: Vec<_> = message.calls().map(|call| call.result.clone()).collect();
-    let calls = draft.finish_message(message.clone().map_calls(|answered| answered.call));
-    for (call, result) in calls.iter().zip(results) {
-        draft.finish_call(&call.id, result);
     }
 }

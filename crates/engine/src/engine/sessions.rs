@@ -36,6 +36,8 @@ pub enum SessionError {
     ChatKey(SessionKey),
     #[error("the session {0:?} is private; its owner can share it with `quell sessions share`")]
     Private(SessionKey),
+    #[error("the session {0:?} lists plain model calls: it takes no messages and settings, and is not shared")]
+    Reserved(SessionKey),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -12,8 +12,7 @@ use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey, StopReason};
 use quell_store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState, StoredSchedule};
 use sha2::{Digest, Sha256};
 
-use super::client_runs::MODEL_CALL_SESSIONS;
-use super::{Caller, Engine, StopResult};
+use super::{Caller, Engine, SessionError, StopResult};
 use crate::channel_origin::ChannelOrigin;
 use crate::live_run::{Acceptance, LiveRun, RunRequest, RunWork};
 use crate::session::SessionClaim;
@@ -163,12 +162,11 @@ impl Engine {
         if submission.text.len() > MAX_MESSAGE_BYTES {
             return Err(SubmitError::TooLong(submission.text.len()));
         }
-        if submission.session.as_str().starts_with(MODEL_CALL_SESSIONS) {
-            return Err(SubmitError::ReservedSession(submission.session));
-        }
         self.refresh_owner(&submission.session).await?;
-        let Ok(claim) = self.claim_session(caller, &submission.session) else {
-            return Err(SubmitError::PrivateSession(submission.session));
+        let claim = match self.claim_session(caller, &submission.session) {
+            Ok(claim) => claim,
+            Err(SessionError::Reserved(key)) => return Err(SubmitError::ReservedSession(key)),
+            Err(_) => return Err(SubmitError::PrivateSession(submission.session)),
         };
         let agent = self.resolve_agent(&submission).await?;
         self.check_agent_use(caller, &agent)?;
@@ -354,7 +352,7 @@ fn compute_fingerprint(caller: &Caller, submission: &Submission) -> String {
             }
         }
         // Nobody repeats them: they get a new id each time.
-        RunWork::AnswerClient(_) | RunWork::ModelCall(..) | RunWork::Compact | RunWork::AddMessage(_) => {}
+        RunWork::AnswerClient(_) | RunWork::ModelCall | RunWork::Compact | RunWork::AddMessage(_) => {}
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

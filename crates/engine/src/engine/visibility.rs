@@ -9,6 +9,7 @@ use quell_store::StoreError;
 use quell_tools::background::BackgroundProcess;
 use tokio::sync::watch;
 
+use super::client_runs::is_model_call_session;
 use super::{AuditAction, Caller, Engine, SessionError};
 use crate::access::is_named_token;
 use crate::live_run::EngineNotice;
@@ -112,8 +113,12 @@ impl Engine {
     /// that token would read what they write.
     ///
     /// # Errors
-    /// [`SessionError::Private`]: the session belongs to somebody else.
+    /// [`SessionError::Private`]: the session belongs to somebody else. [`SessionError::Reserved`]: it lists plain model
+    /// calls.
     pub(super) fn claim_session(&self, caller: &Caller, key: &SessionKey) -> Result<SessionClaim, SessionError> {
+        if is_model_call_session(key) {
+            return Err(SessionError::Reserved(key.clone()));
+        }
         let claim = self.inner().sessions.owners().claim(key, &caller.principal);
         let is_allowed = claim.found().is_none_or(|session| match caller.surface {
             Surface::Channel => {
@@ -141,6 +146,9 @@ impl Engine {
     /// Safe: it goes on in a task of the engine.
     pub async fn share_session(&self, caller: &Caller, key: &SessionKey, shared: bool) -> Result<bool, SessionError> {
         self.check_owner(caller, key)?;
+        if shared && is_model_call_session(key) {
+            return Err(SessionError::Reserved(key.clone()));
+        }
         if shared && !caller.viewer().write_all && self.is_chat_of_token(key) {
             return Err(SessionError::ChatKey(key.clone()));
         }

@@ -8,8 +8,7 @@ use quell_kernel::attachment::MessageFile;
 use quell_kernel::client_request::AnswerOptions;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::permissions::RunPermissions;
-use quell_kernel::turn::{AnsweredCall, ModelMessage, Turn};
-use quell_llm::ModelHandle;
+use quell_kernel::turn::{AnsweredCall, ModelMessage, Turn, TurnDraft};
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, Surface};
 use quell_scope::PointProbe;
@@ -36,8 +35,8 @@ pub enum RunWork {
     /// Answers the conversation that a client brought along, in the name of its agent.
     AnswerClient(Arc<ClientWork>),
     /// Calls a model once with the conversation that a client brought along. No agent and no session take part, and it
-    /// is stored at its end.
-    ModelCall(ModelHandle, Arc<ClientWork>),
+    /// is stored at its end. The conversation is not kept with the run.
+    ModelCall,
     /// Summarises the conversation before it.
     Compact,
     /// Adds this message to the conversation, in the assistant's name. No model is called.
@@ -65,22 +64,40 @@ pub enum ClientHistory {
 }
 
 impl ClientWork {
+    /// The message of the user and what follows it, as the model reads them.
+    pub fn draft(&self, run: RunId) -> TurnDraft {
+        draft_with(run, self.text.clone(), &self.continuation)
+    }
+
     /// True if the client carries out calls of this tool.
     pub fn has_tool(&self, name: &str) -> bool {
         self.answer.tools.iter().any(|tool| tool.name == name)
     }
 }
 
+/// A draft of this message and of what models have answered to it, with the results that the client brought.
+pub fn draft_with(run: RunId, text: String, continuation: &[ModelMessage<AnsweredCall>]) -> TurnDraft {
+    let mut draft = TurnDraft::new(run, text);
+    for message in continuation {
+        let results: Vec<_> = message.calls().map(|call| call.result.clone()).collect();
+        let calls = draft.finish_message(message.clone().map_calls(|answered| answered.call));
+        for (call, result) in calls.iter().zip(results) {
+            draft.finish_call(&call.id, result);
+        }
+    }
+    draft
+}
+
 impl RunWork {
     /// True for a plain model call: it has no session and no journal, and one write stores it at its end.
     pub fn is_model_call(&self) -> bool {
-        matches!(self, Self::ModelCall(..))
+        matches!(self, Self::ModelCall)
     }
 
     pub fn client(&self) -> Option<&ClientWork> {
         match self {
-            Self::AnswerClient(client) | Self::ModelCall(_, client) => Some(client),
-            Self::Answer { .. } | Self::Compact | Self::AddMessage(_) => None,
+            Self::AnswerClient(client) => Some(client),
+            Self::Answer { .. } | Self::ModelCall | Self::Compact | Self::AddMessage(_) => None,
         }
     }
 }

@@ -96,7 +96,7 @@ impl RunTable {
     ///
     /// # Cancel safety
     /// Must not be dropped: it is spawned on the engine's task tracker.
-    pub async fn call_to_completion(&self, live_run: &Arc<LiveRun>, model: &ModelHandle, client: &ClientWork) {
+    pub async fn call_to_completion(&self, live_run: &Arc<LiveRun>, model: &ModelHandle, client: ClientWork) {
         let release = async {
             let billing = BillingInfo { provider: model.provider_name().to_owned(), price: model.price() };
             let _ = live_run.billing_info.set(billing);

@@ -244,7 +244,7 @@ pub(super) fn join_parts(parts: &[ClientPart]) -> String {
 }
 
 /// A text in which nothing is an image marker: the text of a client names no files for the daemon to read.
-fn without_markers(text: &str) -> String {
+pub(super) fn without_markers(text: &str) -> String {
     let is_marker = |piece: &MarkedText<'_>| matches!(piece, MarkedText::Image(_));
     if split_markers(text).iter().any(is_marker) { text.replace("[IMAGE:", "[ IMAGE:") } else { text.to_owned() }
 }

@@ -30,6 +30,7 @@ mod hostile;
 mod http;
 mod incomplete_answers;
 mod mcp;
+mod mcp_server;
 mod memory;
 mod metrics;
 mod model_fallback;

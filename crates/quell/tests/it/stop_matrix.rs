@@ -13,6 +13,7 @@ use quell_testkit::model::BlackHole;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::acp::AcpTestClient;
+use crate::mcp_server;
 use crate::prelude::*;
 use crate::test_engine::{ResponsesByMarker, background_call, shell_call, wait_for_request, wait_summary_request};
 use crate::test_server::has_fields;
@@ -89,6 +90,7 @@ async fn a_stop_works_in_every_state(
         MatrixStopMethod::OpenAiDisconnect,
         MatrixStopMethod::AnthropicDisconnect,
         MatrixStopMethod::AcpCancel,
+        MatrixStopMethod::McpCancel,
         MatrixStopMethod::TimeOut,
         MatrixStopMethod::Sigterm,
         MatrixStopMethod::Kill9

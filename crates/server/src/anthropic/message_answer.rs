@@ -5,13 +5,17 @@
 
 use std::fmt::Write;
 
+use axum::http::HeaderName;
 use quell_kernel::client_request::AnswerEnd;
 use quell_kernel::client_request::anthropic::{UNSIGNED, reasoning_signature, thinking_block};
 use quell_kernel::turn::{AnsweredCall, CODE_REFUSED, MessageBlock, ModelMessage, Thinking, ToolCall, is_blank};
 use quell_protocol::{RunId, Usage, Verdict};
 use serde_json::{Value, json};
 
+use super::error::{REQUEST_ID_HEADER, error_event};
+use crate::answer_stream::{AnswerEncoder, WholeMessage};
 use crate::client_run::AnswerOutcome;
+use crate::http::ProblemResponse;
 
 /// Begins the id of every answer, as clients know it.
 const ID_PREFIX: &str = "msg_";
@@ -47,7 +51,7 @@ enum GrowingBlock {
 
 /// Why an answer ended, in Anthropic's words.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct StopWords {
+struct StopWords {
     reason: &'static str,
     sequence: Option<String>,
 }
@@ -65,76 +69,9 @@ impl AnthropicAnswer {
         }
     }
 
-    pub(super) fn set_run(&mut self, run: &RunId) {
-        self.id = format!("{ID_PREFIX}{run}");
-    }
-
-    pub(super) fn write_text(&mut self, text: &str, frames: &mut String) {
-        self.open(GrowingBlock::Text, frames);
-        self.write_delta(r#""text_delta","text""#, text, frames);
-    }
-
-    pub(super) fn write_thinking(&mut self, text: &str, frames: &mut String) {
-        self.open(GrowingBlock::Thinking, frames);
-        self.write_delta(r#""thinking_delta","thinking""#, text, frames);
-    }
-
-    /// Shows a client that the stream is alive.
-    pub(super) fn write_ping(&mut self, frames: &mut String) {
-        self.begin(frames);
-        write_event("ping", &json!({"type": "ping"}), frames);
-    }
-
-    /// Writes the end of an answer; false if the run gave none. `message` is the model's message, if its reasoning is
-    /// signed.
-    pub(super) fn write_end(
-        &mut self,
-        outcome: &AnswerOutcome,
-        message: Option<&ModelMessage<AnsweredCall>>,
-        frames: &mut String,
-    ) -> bool {
-        let Some(StopWords { reason, sequence }) = stop_words(outcome) else { return false };
-        self.begin(frames);
-        let groups = message.map(reasoning_groups).unwrap_or_default();
-        let (readable, hidden): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| is_readable(group));
-        self.close_block(frames);
-        self.sign_blocks(&readable, frames);
-        for block in hidden.iter().filter_map(|group| thinking_block(group)) {
-            self.write_whole_block(&block, frames);
-        }
-        for call in calls_of(outcome) {
-            self.write_call(call, frames);
-        }
-        let end = json!({"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": usage_object(outcome.usage)});
-        write_event("message_delta", &end, frames);
-        write_event("message_stop", &json!({"type": "message_stop"}), frames);
-        true
-    }
-
-    /// The whole answer; `None` if the run gave none.
-    pub(super) fn whole(
-        &self,
-        text: &str,
-        outcome: &AnswerOutcome,
-        message: Option<&ModelMessage<AnsweredCall>>,
-    ) -> Option<Value> {
-        let StopWords { reason, sequence } = stop_words(outcome)?;
-        let mut content = match message {
-            Some(message) => content_of(message),
-            None if is_blank(text) => Vec::new(),
-            None => vec![json!({"type": "text", "text": text})],
-        };
-        content.extend(
-            calls_of(outcome)
-                .iter()
-                .map(|call| json!({"type": "tool_use", "id": call.id, "name": call.tool, "input": input_of(call)})),
-        );
-        let mut whole = self.message_object(outcome.usage);
-        whole["content"] = content.into();
-        whole["stop_reason"] = json!(reason);
-        whole["stop_sequence"] = json!(sequence);
-        Some(whole)
+    /// The model's message, if a client sends its reasoning back.
+    fn signed<'m>(&self, message: Option<&'m WholeMessage>) -> Option<&'m WholeMessage> {
+        message.filter(|_| self.reasoning == Reasoning::Signed)
     }
 
     /// A message without content.
@@ -218,8 +155,79 @@ impl AnthropicAnswer {
     }
 }
 
+impl AnswerEncoder for AnthropicAnswer {
+    const REQUEST_ID_HEADER: HeaderName = REQUEST_ID_HEADER;
+
+    fn set_run(&mut self, run: &RunId) {
+        self.id = format!("{ID_PREFIX}{run}");
+    }
+
+    fn write_text(&mut self, text: &str, frames: &mut String) {
+        self.open(GrowingBlock::Text, frames);
+        self.write_delta(r#""text_delta","text""#, text, frames);
+    }
+
+    fn write_thinking(&mut self, text: &str, frames: &mut String) {
+        self.open(GrowingBlock::Thinking, frames);
+        self.write_delta(r#""thinking_delta","thinking""#, text, frames);
+    }
+
+    fn write_waiting(&mut self, frames: &mut String) {
+        self.begin(frames);
+        write_event("ping", &json!({"type": "ping"}), frames);
+    }
+
+    fn write_end(&mut self, outcome: &AnswerOutcome, message: Option<&WholeMessage>, frames: &mut String) -> bool {
+        let Some(StopWords { reason, sequence }) = stop_words(outcome) else { return false };
+        self.begin(frames);
+        let groups = self.signed(message).map(reasoning_groups).unwrap_or_default();
+        let (readable, hidden): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| is_readable(group));
+        self.close_block(frames);
+        self.sign_blocks(&readable, frames);
+        for block in hidden.iter().filter_map(|group| thinking_block(group)) {
+            self.write_whole_block(&block, frames);
+        }
+        for call in calls_of(outcome) {
+            self.write_call(call, frames);
+        }
+        let end = json!({"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": sequence},
+            "usage": usage_object(outcome.usage)});
+        write_event("message_delta", &end, frames);
+        write_event("message_stop", &json!({"type": "message_stop"}), frames);
+        true
+    }
+
+    fn whole(&self, text: &str, outcome: &AnswerOutcome, message: Option<&WholeMessage>) -> Option<Value> {
+        let StopWords { reason, sequence } = stop_words(outcome)?;
+        let mut content = match self.signed(message) {
+            Some(message) => content_of(message),
+            None if is_blank(text) => Vec::new(),
+            None => vec![json!({"type": "text", "text": text})],
+        };
+        content.extend(
+            calls_of(outcome)
+                .iter()
+                .map(|call| json!({"type": "tool_use", "id": call.id, "name": call.tool, "input": input_of(call)})),
+        );
+        let mut whole = self.message_object(outcome.usage);
+        whole["content"] = content.into();
+        whole["stop_reason"] = json!(reason);
+        whole["stop_sequence"] = json!(sequence);
+        Some(whole)
+    }
+
+    fn write_problem(&mut self, problem: &ProblemResponse, frames: &mut String) {
+        let run = self.id.strip_prefix(ID_PREFIX).unwrap_or_default();
+        frames.push_str(&error_event(problem, run));
+    }
+
+    fn is_answer(&self, outcome: &AnswerOutcome) -> bool {
+        stop_words(outcome).is_some()
+    }
+}
+
 /// Why the answer ended; `None` if the run gave none.
-pub(super) fn stop_words(outcome: &AnswerOutcome) -> Option<StopWords> {
+fn stop_words(outcome: &AnswerOutcome) -> Option<StopWords> {
     let words = |reason| Some(StopWords { reason, sequence: None });
     match (&outcome.verdict, &outcome.answer) {
         (Verdict::Completed, Some(answer)) => match &answer.end {

@@ -38,7 +38,9 @@ impl From<ImportError> for ProblemResponse {
             ImportError::SessionExists(_) | ImportError::RunExists(_) => {
                 problem_response(ErrorCode::Conflict, error.to_string())
             }
-            ImportError::EndpointsForbidden => problem_response(ErrorCode::Forbidden, error.to_string()),
+            ImportError::EndpointsForbidden | ImportError::Reserved(_) => {
+                problem_response(ErrorCode::Forbidden, error.to_string())
+            }
             ImportError::Store(error) => error.into(),
         }
     }

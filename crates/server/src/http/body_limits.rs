@@ -16,7 +16,14 @@ use crate::budget::{Budget, Reservation, UNBUDGETED_BYTES};
 
 /// The budget reservation of one request's body, held until its response is ready.
 #[derive(Debug, Clone, Default)]
-pub(super) struct BodyReservation(Arc<Mutex<Option<Reservation>>>);
+pub(crate) struct BodyReservation(Arc<Mutex<Option<Reservation>>>);
+
+impl BodyReservation {
+    /// Gives the room back before the response is ready.
+    pub(crate) fn release(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BodyLimit<'a> {

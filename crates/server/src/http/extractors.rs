@@ -59,10 +59,7 @@ impl<T: DeserializeOwned> FromRequest<ServerState> for JsonBody<T> {
     type Rejection = ProblemResponse;
 
     async fn from_request(request: Request, server: &ServerState) -> Result<Self, ProblemResponse> {
-        let limit = server.engine().config().limits.request_body_bytes;
-        let configured_by = " (request_body_bytes in [limits])";
-        let body_limit = BodyLimit { max_bytes: limit, configured_by, budget: Some(&server.budgets().receive) };
-        parse_json(&read_json_body(request, body_limit).await?).map(Self)
+        parse_json(&read_request_body(request, server).await?).map(Self)
     }
 }
 
@@ -105,6 +102,13 @@ impl<T: DeserializeOwned> FromRequestParts<ServerState> for QueryParams<T> {
             )),
         }
     }
+}
+
+/// Reads the body of a caller with a token, within the limit of the configuration.
+pub(crate) async fn read_request_body(request: Request, server: &ServerState) -> Result<Bytes, ProblemResponse> {
+    let max_bytes = server.engine().config().limits.request_body_bytes;
+    let configured_by = " (request_body_bytes in [limits])";
+    read_json_body(request, BodyLimit { max_bytes, configured_by, budget: Some(&server.budgets().receive) }).await
 }
 
 /// Reads a body, which must be JSON unless it is empty.

@@ -22,10 +22,10 @@ use quell_engine::access::{Caller, Credential};
 use quell_engine::cluster::Cluster;
 use quell_engine::engine::{PeerCall, PeerMessages, PeerService, Placement, PlacementError};
 use quell_kernel::stop_text;
-use quell_protocol::api::SendRequest;
+use quell_protocol::api::{SendAnswer, SendRequest};
 use quell_protocol::channel::ChannelSend;
 use quell_protocol::session::SessionRequest;
-use quell_protocol::{ErrorCode, NodeName, RunId, SessionKey};
+use quell_protocol::{ErrorCode, NodeName, Problem, RunId, SessionKey};
 use quell_store::Membership;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -45,6 +45,8 @@ const GATHER_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const REPEATS: usize = 3;
 /// For the beginning of the answer to a forwarded request: the request itself may have been lost.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// For the beginning of an answer of a model API: a day, as long as no run may take.
+const MODEL_API_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// Names the nodes whose part of a list is missing.
 const UNREACHED_HEADER: HeaderName = HeaderName::from_static("x-quell-unreached");
 
@@ -233,6 +235,44 @@ async fn at_owner_of(
     })
 }
 
+/// Sends a message to the node that has its session, or gets it now. `None` if that is this one. The message needs an
+/// idempotency key: it is sent again when the answer was lost.
+pub(crate) async fn send_message_to_owner(
+    call: &ApiCall,
+    key: &SessionKey,
+    message: &SendRequest,
+) -> Result<Option<SendAnswer>, ProblemResponse> {
+    let engine = call.engine();
+    if engine.cluster().is_none_or(|cluster| cluster.owns_session(key)) {
+        return Ok(None);
+    }
+    let body = serde_json::to_vec(message).unwrap_or_default();
+    let target = format!("/api/sessions/{}/runs", utf8_percent_encode(key.as_str(), NON_ALPHANUMERIC));
+    let mut parts = Request::new(()).into_parts().0;
+    parts.method = Method::POST;
+    parts.uri = target.parse().unwrap_or_default();
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut problem = String::new();
+    for _ in 0..=REPEATS {
+        let Some(owner) = engine.find_node_for(key, Placement::Place).await? else { return Ok(None) };
+        match forward(engine, &owner, &parts, call, &body).await {
+            Ok(response) => return parse_send_answer(response).await.map(Some),
+            Err(failed) => problem = format!("the node {} does not answer: {failed}", owner.node),
+        }
+    }
+    Err(problem_response(ErrorCode::NodeUnreachable, problem).retry_after(1))
+}
+
+async fn parse_send_answer(response: Response) -> Result<SendAnswer, ProblemResponse> {
+    let is_success = response.status().is_success();
+    let body = to_bytes(response.into_body(), MAX_INSPECTED_BYTES).await.unwrap_or_default();
+    let unreadable = || problem_response(ErrorCode::NodeUnreachable, "the answer of the other node cannot be read");
+    if is_success {
+        return serde_json::from_slice(&body).map_err(|_| unreadable());
+    }
+    Err(serde_json::from_slice::<Problem>(&body).map_or_else(|_| unreadable(), ProblemResponse::from))
+}
+
 /// True for a request that has the same effect when it is carried out twice.
 fn is_repeatable(method: &Method, body: &[u8]) -> bool {
     let has_key = || serde_json::from_slice::<SendRequest>(body).is_ok_and(|message| message.idempotency_key.is_some());
@@ -371,7 +411,7 @@ pub(super) async fn forward_post(
     let head = ForwardedHead::Request(Box::new(request));
     let head = serde_json::to_string(&head).unwrap_or_default();
     let answered = match engine.forward(&holder, &head, body) {
-        Some(call) => receive_response(call).await,
+        Some(call) => receive_response(call, ANSWER_TIMEOUT).await,
         None => Err("there is no cluster".to_owned()),
     };
     answered.map(Some).map_err(|problem| {
@@ -439,15 +479,17 @@ async fn forward(
     body: &[u8],
 ) -> Result<Response, String> {
     let peer_call = engine.forward(node, &forwarded_head(parts, call), body).ok_or("there is no cluster")?;
-    receive_response(peer_call).await
+    // The head of a whole answer of a model API comes at its end. The call ends with the other node.
+    let is_model_api = parts.uri.path().starts_with("/v1/");
+    receive_response(peer_call, if is_model_api { MODEL_API_TIMEOUT } else { ANSWER_TIMEOUT }).await
 }
 
-async fn receive_response(mut peer_call: PeerCall) -> Result<Response, String> {
-    let head = match timeout(ANSWER_TIMEOUT, peer_call.next()).await {
+async fn receive_response(mut peer_call: PeerCall, head_timeout: Duration) -> Result<Response, String> {
+    let head = match timeout(head_timeout, peer_call.next()).await {
         Ok(Some(Ok(head))) => head,
         Ok(Some(Err(error))) => return Err(error.to_string()),
         Ok(None) => return Err("its answer is empty".to_owned()),
-        Err(_) => return Err(format!("it has not answered for {} s", ANSWER_TIMEOUT.as_secs())),
+        Err(_) => return Err(format!("it has not answered for {} s", head_timeout.as_secs())),
     };
     let head: ForwardedResponse = serde_json::from_slice(&head).map_err(|error| error.to_string())?;
     let body = stream::unfold(peer_call, |mut peer_call| async move {

@@ -289,6 +289,8 @@ fn content_object(schema: &str) -> Value {
         "SENT" => {
             let (mut answer, events) = (content_object("SendAnswer|StopAnswer"), content_object("events"));
             answer["text/event-stream"] = events["text/event-stream"].clone();
+            // Some programs compare each frame with a type that stands here.
+            answer["text/event-stream"]["schema"] = json!({"description": "as of GET /api/runs/{id}/events"});
             answer
         }
         "Problem" => json!({"application/problem+json": {"schema": of("Problem")}}),

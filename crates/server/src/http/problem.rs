@@ -26,6 +26,11 @@ pub(crate) struct ProblemFacts {
 }
 
 impl ProblemResponse {
+    /// For transports with error bodies of their own.
+    pub(crate) fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
     /// Names the field of the request that is wrong.
     pub(crate) fn field(self, field: impl Into<String>) -> Self {
         Self { field: Some(field.into()), ..self }
@@ -77,6 +82,12 @@ impl From<StoreError> for ProblemResponse {
             tracing::error!(%error, "the database refused a request");
         }
         problem_response(code, error.to_string())
+    }
+}
+
+impl From<Problem> for ProblemResponse {
+    fn from(problem: Problem) -> Self {
+        Self { problem: Box::new(problem), retry_after: None, field: None }
     }
 }
 

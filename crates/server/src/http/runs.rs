@@ -55,7 +55,11 @@ pub(super) async fn send_message(
 }
 
 /// `is_stop`: a stop has no use for files, so none of them can refuse it.
-fn build_submission(session: SessionKey, request: SendRequest, is_stop: bool) -> Result<Submission, ProblemResponse> {
+pub(crate) fn build_submission(
+    session: SessionKey,
+    request: SendRequest,
+    is_stop: bool,
+) -> Result<Submission, ProblemResponse> {
     let files = if is_stop { Arc::default() } else { decode_files(&request.attachments)? };
     let text = request.text;
     let on_busy = match request.on_busy.unwrap_or_default() {
@@ -125,7 +129,7 @@ async fn send_attached(call: ApiCall, submission: Submission) -> Result<Response
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct RunListQuery {
+pub(crate) struct RunListQuery {
     state: Option<String>,
     session: Option<SessionKey>,
     limit: Option<usize>,
@@ -133,19 +137,24 @@ pub(super) struct RunListQuery {
 }
 
 pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<RunListQuery>) -> ApiResult<Page<RunView>> {
+    list_runs(&call, query).await.map(Json)
+}
+
+/// The runs that the caller may read, whichever transport asks.
+pub(crate) async fn list_runs(call: &ApiCall, query: RunListQuery) -> Result<Page<RunView>, ProblemResponse> {
     match query.state.as_deref() {
         Some("active") => {
             let mut items = call.engine().active_runs();
             items.retain(|run| query.session.as_ref().is_none_or(|key| *key == run.session_key));
             items.retain(|run| call.engine().may_read_run_view(&call.caller, run));
-            Ok(Json(Page { items, next_cursor: None }))
+            Ok(Page { items, next_cursor: None })
         }
         None | Some("all") => {
             let limit = page_size(query.limit);
             let visible_to = call.visible_to();
             let filter =
                 RunListFilter { session: query.session, principal: None, visible_to, limit, cursor: query.cursor };
-            Ok(Json(call.engine().list_runs(filter).await?))
+            Ok(call.engine().list_runs(filter).await?)
         }
         Some(other) => {
             Err(problem_response(ErrorCode::InvalidRequest, format!("state is {other:?}; it may be `active` or `all`")))
@@ -159,10 +168,10 @@ pub(super) async fn show(call: ApiCall, Path(id): Path<String>) -> ApiResult<Run
 }
 
 /// A text that is not a valid run id is answered as an unknown run.
-pub(super) fn parse_run_id(text: &str) -> Result<RunId, ProblemResponse> {
+pub(crate) fn parse_run_id(text: &str) -> Result<RunId, ProblemResponse> {
     RunId::parse(text).map_err(|_| problem_response(ErrorCode::RunNotFound, format!("there is no run {text:?}")))
 }
 
-pub(super) fn run_not_found(id: &RunId) -> ProblemResponse {
+pub(crate) fn run_not_found(id: &RunId) -> ProblemResponse {
     problem_response(ErrorCode::RunNotFound, format!("there is no run {id:?}; `quell runs` lists them"))
 }

@@ -21,6 +21,7 @@ impl From<SessionError> for ProblemResponse {
             SessionError::ForeignRunActive(_)
             | SessionError::NotOwner(_)
             | SessionError::ChatKey(_)
+            | SessionError::Reserved(_)
             | SessionError::Private(_) => problem_response(ErrorCode::Forbidden, error.to_string()),
             SessionError::Store(error) => error.into(),
         }

@@ -67,29 +67,7 @@ pub(super) struct StreamTerms {
 }
 
 pub(super) async fn stream_events(call: ApiCall, id: &RunId, terms: StreamTerms) -> Result<Response, ProblemResponse> {
-    let run = call.find_readable_run(id).await?;
-    let follow = call.engine().follow_run(id, terms.after).await?.ok_or_else(|| run_not_found(id))?;
-    let follower = match follow {
-        RunFollow::Live(follower) => Ok(AnyFollower::Here(follower)),
-        RunFollow::Remote(follower) => Ok(AnyFollower::Remote(follower)),
-        RunFollow::Ended(events) => Err(events),
-    };
-    let reader = match follower {
-        Ok(follower) => RunEventReader::Live(Box::new(LiveRunReader {
-            follower,
-            server: call.server,
-            caller: call.caller,
-            principal: run.principal,
-            session: run.session_key,
-            credential: call.credential,
-            _permit: terms.permit,
-            disconnect_stop: terms.disconnect_stop,
-        })),
-        Err(events) => {
-            terms.disconnect_stop.into_iter().for_each(DisconnectStop::disarm);
-            RunEventReader::Ended(events.into_iter())
-        }
-    };
+    let reader = RunEventReader::follow(call, id, terms).await?;
     let stream = stream::unfold(reader, |mut reader| async move {
         let (frame, next_reader) = match reader.next().await? {
             Ok(event) => (sse_event(&event), reader),
@@ -131,13 +109,14 @@ impl Drop for DisconnectStop {
     }
 }
 
-enum RunEventReader {
+/// Reads the events of a run for a client, as long as it may.
+pub(crate) enum RunEventReader {
     Live(Box<LiveRunReader>),
     Ended(std::vec::IntoIter<RunEvent>),
 }
 
 /// Follows a run on this node of the cluster or on another one.
-enum AnyFollower {
+pub(crate) enum AnyFollower {
     Here(Follower),
     Remote(Box<RemoteFollower>),
 }
@@ -159,7 +138,7 @@ impl AnyFollower {
     }
 }
 
-struct LiveRunReader {
+pub(crate) struct LiveRunReader {
     follower: AnyFollower,
     server: ServerState,
     caller: Caller,
@@ -173,7 +152,37 @@ struct LiveRunReader {
 }
 
 impl RunEventReader {
-    async fn next(&mut self) -> Option<Result<Arc<RunEvent>, StreamEnd>> {
+    /// Counts as an open stream until it is dropped. Begins behind the event number `after`.
+    pub(crate) async fn open(call: ApiCall, id: &RunId, after: u64) -> Result<Self, ProblemResponse> {
+        let permit = reserve_stream(&call)?;
+        Self::follow(call, id, StreamTerms { after, permit, disconnect_stop: None }).await
+    }
+
+    async fn follow(call: ApiCall, id: &RunId, terms: StreamTerms) -> Result<Self, ProblemResponse> {
+        let run = call.find_readable_run(id).await?;
+        let follow = call.engine().follow_run(id, terms.after).await?.ok_or_else(|| run_not_found(id))?;
+        let follower = match follow {
+            RunFollow::Live(follower) => AnyFollower::Here(follower),
+            RunFollow::Remote(follower) => AnyFollower::Remote(follower),
+            RunFollow::Ended(events) => {
+                terms.disconnect_stop.into_iter().for_each(DisconnectStop::disarm);
+                return Ok(Self::Ended(events.into_iter()));
+            }
+        };
+        Ok(Self::Live(Box::new(LiveRunReader {
+            follower,
+            server: call.server,
+            caller: call.caller,
+            principal: run.principal,
+            session: run.session_key,
+            credential: call.credential,
+            _permit: terms.permit,
+            disconnect_stop: terms.disconnect_stop,
+        })))
+    }
+
+    /// The next event, or why there is none for this client any more.
+    pub(crate) async fn next(&mut self) -> Option<Result<Arc<RunEvent>, StreamEnd>> {
         match self {
             Self::Ended(events) => events.next().map(|event| Ok(Arc::new(event))),
             Self::Live(reader) => reader.next().await,

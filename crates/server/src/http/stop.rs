@@ -42,6 +42,8 @@ pub(super) fn is_outside_limits(method: &Method, path: &str) -> bool {
         (_, ["api", "hold"])
             | ("DELETE", ["api", "sessions", _, "processes", _])
             | ("POST", ["api", "agent", "", "abort"] | ["api", "sessions", _, "runs"])
+            // Their own code counts what is no stop.
+            | (_, ["mcp"])
     );
     is_contract || is_stop_route(method, path)
 }
@@ -50,6 +52,12 @@ pub(super) fn is_outside_limits(method: &Method, path: &str) -> bool {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct WaitQuery {
     wait: QueryFlag,
+}
+
+impl WaitQuery {
+    fn mode(&self) -> StopWaitMode {
+        if self.wait.0 { StopWaitMode::Settled } else { StopWaitMode::CarriedOut }
+    }
 }
 
 /// A stop that a client asks for, over HTTP or WebSocket.
@@ -65,32 +73,50 @@ pub(super) async fn stop_run(
     QueryParams(query): QueryParams<WaitQuery>,
     OptionalJsonBody(request): OptionalJsonBody<StopRunRequest>,
 ) -> Result<Response, ProblemResponse> {
-    let caller = call.require_stop()?;
-    let id = parse_run_id(&id)?;
-    let scope = StopScope::Run { id: id.clone(), session: request.session_key.clone() };
-    let mut stop = call.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
-    let Some(ticket) = stop.tickets.iter().find(|ticket| *ticket.live_run().id() == id).cloned() else {
-        wait_for_stop(&query, &mut stop).await;
-        return run_elsewhere_response(&call, &id, request.session_key.as_ref(), &stop).await;
-    };
-    wait_for_stop(&query, &mut stop).await;
-    let live_run = ticket.live_run();
-    let Some(verdict) = live_run.verdict() else { return Err(run_not_found(&id)) };
-    let receipt = live_run.receipt();
-    let state = if receipt.is_some() { "ended" } else { "ending" }.to_owned();
-    let status = if receipt.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let view = TicketView { run_id: id, state, stop: build_stop_answer(&stop), verdict, receipt };
+    let view = stop_one_run(&call, &parse_run_id(&id)?, &request, query.mode()).await?;
+    let status = if view.receipt.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(view)).into_response())
 }
 
-/// The response for a run that the stop did not reach on this node: it is on another node of the cluster, has ended,
+/// What a stop waits for before it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopWaitMode {
+    /// Everything has been told to end, on all nodes.
+    CarriedOut,
+    /// Everything has ended.
+    Settled,
+}
+
+/// Stops a run, whichever transport asks.
+pub(crate) async fn stop_one_run(
+    call: &ApiCall,
+    id: &RunId,
+    request: &StopRunRequest,
+    wait: StopWaitMode,
+) -> Result<TicketView, ProblemResponse> {
+    let caller = call.require_stop()?;
+    let scope = StopScope::Run { id: id.clone(), session: request.session_key.clone() };
+    let mut stop = call.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
+    let Some(ticket) = stop.tickets.iter().find(|ticket| ticket.live_run().id() == id).cloned() else {
+        wait_for_stop(wait, &mut stop).await;
+        return view_of_run_elsewhere(call, id, request.session_key.as_ref(), &stop).await;
+    };
+    wait_for_stop(wait, &mut stop).await;
+    let live_run = ticket.live_run();
+    let Some(verdict) = live_run.verdict() else { return Err(run_not_found(id)) };
+    let receipt = live_run.receipt();
+    let state = if receipt.is_some() { "ended" } else { "ending" }.to_owned();
+    Ok(TicketView { run_id: id.clone(), state, stop: build_stop_answer(&stop), verdict, receipt })
+}
+
+/// The state of a run that the stop did not reach on this node: it is on another node of the cluster, has ended,
 /// belongs to another caller, or does not exist.
-async fn run_elsewhere_response(
+async fn view_of_run_elsewhere(
     call: &ApiCall,
     id: &RunId,
     session: Option<&SessionKey>,
     stop: &StopResult,
-) -> Result<Response, ProblemResponse> {
+) -> Result<TicketView, ProblemResponse> {
     let view = call.engine().find_run(id).await?.ok_or_else(|| run_not_found(id))?;
     if session.is_some_and(|key| *key != view.session_key) {
         return Err(run_not_found(id));
@@ -106,9 +132,7 @@ async fn run_elsewhere_response(
         return Err(owner_unreached(id, &stop));
     }
     let Some(verdict) = view.verdict else { return Err(run_not_found(id)) };
-    let status = if view.receipt.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let answer = TicketView { run_id: id.clone(), state: view.state, stop, verdict, receipt: view.receipt };
-    Ok((status, Json(answer)).into_response())
+    Ok(TicketView { run_id: id.clone(), state: view.state, stop, verdict, receipt: view.receipt })
 }
 
 /// The answer if the node of a run is silent.
@@ -135,13 +159,23 @@ pub(super) async fn stop_session(
     QueryParams(query): QueryParams<WaitQuery>,
     OptionalJsonBody(request): OptionalJsonBody<StopSessionRequest>,
 ) -> ApiResult<StopAnswer> {
+    stop_one_session(&call, SessionKey::parse(key)?, &request, query.mode()).await.map(Json)
+}
+
+/// Stops a session, whichever transport asks.
+pub(crate) async fn stop_one_session(
+    call: &ApiCall,
+    key: SessionKey,
+    request: &StopSessionRequest,
+    wait: StopWaitMode,
+) -> Result<StopAnswer, ProblemResponse> {
     let caller = call.require_stop()?;
     let queued = if request.keep_queued { QueuedPolicy::Keep } else { QueuedPolicy::Withdraw };
     let background = if request.keep_background { BackgroundPolicy::Keep } else { BackgroundPolicy::Stop };
-    let scope = StopScope::Session { key: SessionKey::parse(key)?, queued, background };
+    let scope = StopScope::Session { key, queued, background };
     let mut stop = call.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
-    wait_for_stop(&query, &mut stop).await;
-    Ok(Json(build_stop_answer(&stop)))
+    wait_for_stop(wait, &mut stop).await;
+    Ok(build_stop_answer(&stop))
 }
 
 pub(super) async fn stop_everything(
@@ -149,6 +183,15 @@ pub(super) async fn stop_everything(
     QueryParams(query): QueryParams<WaitQuery>,
     OptionalJsonBody(request): OptionalJsonBody<StopAllRequest>,
 ) -> ApiResult<StopAllAnswer> {
+    stop_all(&call, request, query.mode()).await.map(Json)
+}
+
+/// Stops everything, whichever transport asks.
+pub(crate) async fn stop_all(
+    call: &ApiCall,
+    request: StopAllRequest,
+    wait: StopWaitMode,
+) -> Result<StopAllAnswer, ProblemResponse> {
     let caller = if request.hold { call.require_admin()? } else { call.require_stop_all()? };
     if request.hold {
         // Set before the stop, so that no run starts in between, and stored before the response.
@@ -159,13 +202,13 @@ pub(super) async fn stop_everything(
     // A failed write must not hide what was stopped.
     let store_error =
         if request.hold { call.engine().set_hold(caller, true, request.reason).await.err() } else { None };
-    wait_for_stop(&query, &mut stop).await;
+    wait_for_stop(wait, &mut stop).await;
     let held = call.engine().is_held();
-    Ok(Json(StopAllAnswer {
+    Ok(StopAllAnswer {
         stop: build_stop_answer(&stop),
         held,
         hold_problem: store_error.map(|error| hold_not_stored_detail(&error)),
-    }))
+    })
 }
 
 /// Text for a hold that is in memory only.
@@ -177,11 +220,10 @@ fn hold_not_stored_detail(error: &StoreError) -> String {
 }
 
 /// Waits for the answers of other nodes, and for the end of everything if the caller wants that.
-async fn wait_for_stop(query: &WaitQuery, stop: &mut StopResult) {
-    if query.wait.0 {
-        stop.wait_settled_everywhere().await;
-    } else {
-        stop.wait_carried_out().await;
+async fn wait_for_stop(wait: StopWaitMode, stop: &mut StopResult) {
+    match wait {
+        StopWaitMode::Settled => stop.wait_settled_everywhere().await,
+        StopWaitMode::CarriedOut => stop.wait_carried_out().await,
     }
 }
 
@@ -200,9 +242,14 @@ pub(super) async fn set_hold(
     call: ApiCall,
     OptionalJsonBody(request): OptionalJsonBody<HoldRequest>,
 ) -> ApiResult<Hold> {
-    let (caller, held) = (call.require_admin()?, request.held.unwrap_or(true));
-    match call.engine().set_hold(caller, held, request.reason).await {
-        Ok(hold) => Ok(Json(hold)),
+    change_hold(&call, request.held.unwrap_or(true), request.reason).await.map(Json)
+}
+
+/// Sets or lifts the hold, whichever transport asks.
+pub(crate) async fn change_hold(call: &ApiCall, held: bool, reason: Option<String>) -> Result<Hold, ProblemResponse> {
+    let caller = call.require_admin()?;
+    match call.engine().set_hold(caller, held, reason).await {
+        Ok(hold) => Ok(hold),
         Err(error) if held && call.engine().is_held() => {
             Err(problem_response(ErrorCode::StoreUnavailable, hold_not_stored_detail(&error)))
         }
@@ -239,6 +286,7 @@ mod tests {
     #[case(Method::POST, "/api/agent/main/abort", true)]
     #[case(Method::GET, "/api/hold", true)]
     #[case(Method::DELETE, "/api/hold", true)]
+    #[case(Method::POST, "/mcp", true)]
     #[case(Method::DELETE, "/api/sessions/s/processes/p", true)]
     #[case(Method::GET, "/api/sessions/s/processes/p", false)]
     #[case(Method::GET, "/api/runs/r/stop", false)]

@@ -3,12 +3,16 @@
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::http::HeaderName;
 use quell_kernel::client_request::AnswerEnd;
 use quell_kernel::turn::{CODE_REFUSED, ToolCall};
 use quell_protocol::{RunId, Usage, Verdict};
 use serde_json::{Value, json};
 
+use super::error::problem_body;
+use crate::answer_stream::{AnswerEncoder, WholeMessage};
 use crate::client_run::AnswerOutcome;
+use crate::http::ProblemResponse;
 
 /// Renders one answer.
 #[derive(Debug)]
@@ -31,8 +35,12 @@ impl ChatAnswer {
         let (model, id, chunk_start) = (model.to_owned(), String::new(), String::new());
         Self { id, created, model, include_usage, chunk_start, has_begun: false }
     }
+}
 
-    pub(super) fn set_run(&mut self, run: &RunId) {
+impl AnswerEncoder for ChatAnswer {
+    const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
+
+    fn set_run(&mut self, run: &RunId) {
         self.id = format!("{ID_PREFIX}{run}");
         let (id, model) = (json!(self.id), json!(self.model));
         self.chunk_start = format!(
@@ -41,22 +49,25 @@ impl ChatAnswer {
         );
     }
 
-    pub(super) fn write_text(&mut self, text: &str, frames: &mut String) {
+    fn write_text(&mut self, text: &str, frames: &mut String) {
         self.begin(frames);
         let text = json!(text);
         self.write_chunk(&format!(r#"{{"content":{text}}}"#), None, frames);
     }
 
     /// Reasoning has no place in OpenAI's format; this is the field that other servers use.
-    pub(super) fn write_thinking(&mut self, text: &str, frames: &mut String) {
+    fn write_thinking(&mut self, text: &str, frames: &mut String) {
         self.begin(frames);
         let text = json!(text);
         self.write_chunk(&format!(r#"{{"reasoning_content":{text}}}"#), None, frames);
     }
 
-    /// Writes the end of an answer; false if the run gave none.
-    pub(super) fn write_end(&mut self, outcome: &AnswerOutcome, frames: &mut String) -> bool {
-        let Some(reason) = self.finish_reason(outcome) else { return false };
+    fn write_waiting(&mut self, frames: &mut String) {
+        frames.push_str(": waiting\n\n");
+    }
+
+    fn write_end(&mut self, outcome: &AnswerOutcome, _: Option<&WholeMessage>, frames: &mut String) -> bool {
+        let Some(reason) = finish_reason(outcome) else { return false };
         self.begin(frames);
         let calls = calls_of(outcome);
         if !calls.is_empty() {
@@ -75,9 +86,18 @@ impl ChatAnswer {
         true
     }
 
-    /// The whole answer; `None` if the run gave none.
-    pub(super) fn whole(&self, text: &str, outcome: &AnswerOutcome) -> Option<Value> {
-        let reason = self.finish_reason(outcome)?;
+    fn write_problem(&mut self, problem: &ProblemResponse, frames: &mut String) {
+        let error = problem_body(problem);
+        // Writing to a string cannot fail.
+        let _ = write!(frames, "data: {error}\n\n");
+    }
+
+    fn is_answer(&self, outcome: &AnswerOutcome) -> bool {
+        finish_reason(outcome).is_some()
+    }
+
+    fn whole(&self, text: &str, outcome: &AnswerOutcome, _: Option<&WholeMessage>) -> Option<Value> {
+        let reason = finish_reason(outcome)?;
         let calls: Vec<Value> = calls_of(outcome).iter().map(call_object).collect();
         let content = if text.is_empty() && !calls.is_empty() { Value::Null } else { json!(text) };
         let mut message = json!({"role": "assistant", "content": content, "refusal": null});
@@ -90,24 +110,9 @@ impl ChatAnswer {
             "usage": usage_object(outcome.usage),
         }))
     }
+}
 
-    /// Why the answer ended, in OpenAI's word; `None` if the run gave no answer.
-    #[expect(clippy::unused_self, reason = "reads as a question to the answer")]
-    pub(super) fn finish_reason(&self, outcome: &AnswerOutcome) -> Option<&'static str> {
-        match (&outcome.verdict, &outcome.answer) {
-            (Verdict::Completed, Some(answer)) => Some(match answer.end {
-                AnswerEnd::Done | AnswerEnd::StopSequence(_) => "stop",
-                AnswerEnd::Length => "length",
-                AnswerEnd::Calls => "tool_calls",
-                AnswerEnd::Filtered => "content_filter",
-            }),
-            // What an agent calls a failure has a word of its own here.
-            (Verdict::Failed { code, .. }, _) if code == "truncated" => Some("length"),
-            (Verdict::Failed { code, .. }, _) if code == CODE_REFUSED => Some("content_filter"),
-            _ => None,
-        }
-    }
-
+impl ChatAnswer {
     /// Writes the first chunk, which names the role.
     fn begin(&mut self, frames: &mut String) {
         if !std::mem::replace(&mut self.has_begun, true) {
@@ -122,6 +127,22 @@ impl ChatAnswer {
             Some(reason) => frames.extend(["\"", reason, "\""]),
         }
         frames.push_str(if self.include_usage { "}],\"usage\":null}\n\n" } else { "}]}\n\n" });
+    }
+}
+
+/// Why the answer ended, in OpenAI's word; `None` if the run gave no answer.
+fn finish_reason(outcome: &AnswerOutcome) -> Option<&'static str> {
+    match (&outcome.verdict, &outcome.answer) {
+        (Verdict::Completed, Some(answer)) => Some(match answer.end {
+            AnswerEnd::Done | AnswerEnd::StopSequence(_) => "stop",
+            AnswerEnd::Length => "length",
+            AnswerEnd::Calls => "tool_calls",
+            AnswerEnd::Filtered => "content_filter",
+        }),
+        // What an agent calls a failure has a word of its own here.
+        (Verdict::Failed { code, .. }, _) if code == "truncated" => Some("length"),
+        (Verdict::Failed { code, .. }, _) if code == CODE_REFUSED => Some("content_filter"),
+        _ => None,
     }
 }
 

@@ -38,7 +38,7 @@ async fn an_edit_changes_the_project_and_shows_its_diff() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pictures_and_files_of_a_prompt_reach_the_model() {
-    let Some(fixture) = AcpFixture::start("").await else { return };
+    let Some(fixture) = AcpFixture::start("vision = true\n").await else { return };
     let mut client = fixture.connect().await;
     let session = fixture.new_session(&mut client).await;
     fixture.model.script(ScriptedResponse::text("I see."));
@@ -52,9 +52,11 @@ async fn pictures_and_files_of_a_prompt_reach_the_model() {
     assert_eq!(answer["stopReason"], "end_turn");
     let request = fixture.model.recorded_requests().remove(0);
     let messages = messages_as_text(request.messages());
-    for part in ["[b.rs](/src/b.rs)", "fn c() {}", "image_url"] {
+    for part in ["[b.rs](/src/b.rs)", "fn c() {}"] {
         assert!(messages.contains(part), "{part} is missing: {messages}");
     }
+    let picture = format!("data:image/png;base64,{PNG}");
+    assert!(request.body.to_string().contains(&picture), "the picture is missing: {}", request.body);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

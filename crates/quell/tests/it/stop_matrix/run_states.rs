@@ -43,6 +43,8 @@ pub(super) struct StateRun {
     pub(super) api_request: Option<tokio::task::JoinHandle<()>>,
     /// The request of the editor that waits for the end of the run, if an editor started it.
     pub(super) prompt: Option<u64>,
+    /// The open response of the MCP call that has sent the message.
+    pub(super) mcp_call: Option<reqwest::Response>,
 }
 
 /// The state whose message a schedule sends.

@@ -16,6 +16,8 @@ pub(super) enum MatrixStopMethod {
     OpenAiDisconnect,
     AnthropicDisconnect,
     AcpCancel,
+    /// The end of the connection of an MCP call.
+    McpCancel,
     TimeOut,
     Budget,
     Sigterm,
@@ -42,6 +44,7 @@ impl MatrixStopMethod {
                 | Self::OpenAiDisconnect
                 | Self::AnthropicDisconnect
                 | Self::AcpCancel
+                | Self::McpCancel
                 | Self::TimeOut
                 | Self::Budget
         )
@@ -51,7 +54,7 @@ impl MatrixStopMethod {
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::StopText => "command",
-            Self::AnthropicDisconnect => "disconnect",
+            Self::OpenAiDisconnect | Self::AnthropicDisconnect | Self::McpCancel => "disconnect",
             Self::TimeOut => "timeout",
             Self::Budget => "max_steps",
             Self::Sigterm => "shutdown",
@@ -73,6 +76,7 @@ fn new_state_run(method: MatrixStopMethod, state: &StoppableState) -> StateRun {
         client: None,
         api_request: None,
         prompt: None,
+        mcp_call: None,
     }
 }
 
@@ -93,6 +97,7 @@ pub(super) async fn start_in_state(
             send_by_model_api(fixture, state, &mut state_run, "/v1/messages").await;
         }
         MatrixStopMethod::AcpCancel => send_by_editor(fixture, state, &mut state_run).await,
+        MatrixStopMethod::McpCancel => send_by_mcp(fixture, state, &mut state_run).await,
         MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
         _ if state.name == FIRED => fire_message(fixture, state, &mut state_run).await,
         _ => send_message(fixture, state, &state_run, &Value::Null).await,
@@ -155,6 +160,16 @@ async fn send_by_client(fixture: &StopMatrixDaemon, state: &StoppableState, stat
     state_run.client = Some(tokio::process::Command::from(command).kill_on_drop(true).spawn().unwrap());
     // The client chooses the run id, so find the run by its text.
     let run = fixture.wait_item("/api/runs?state=active", &json!({"text": prompt_text(state_run)})).await;
+    state_run.run = run["runId"].as_str().unwrap().to_owned();
+}
+
+/// Sends the message by an MCP call, whose response stays open.
+async fn send_by_mcp(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun) {
+    let text = prompt_text(state_run);
+    let arguments = json!({"message": text, "agent": state.agent(), "session": state_run.session});
+    let call = mcp_server::stateless_call(&fixture.daemon.api(), "run_agent", &arguments);
+    state_run.mcp_call = Some(call.send().await.unwrap());
+    let run = fixture.wait_item("/api/runs?state=active", &json!({"text": text})).await;
     state_run.run = run["runId"].as_str().unwrap().to_owned();
 }
 
@@ -246,6 +261,7 @@ pub(super) async fn stop_one(
             assert!(request.await.is_err_and(|end| end.is_cancelled()), "{}: the answer was over", state.name);
         }
         MatrixStopMethod::AcpCancel => cancel_in_editor(fixture, state, state_run).await,
+        MatrixStopMethod::McpCancel => drop(state_run.mcp_call.take()),
         _ => unreachable!("{method:?} stops all runs"),
     }
 }

@@ -125,7 +125,7 @@ fn reasoning_of_an_agent_is_closed_at_once() {
     let (mut answer, mut frames) = (answer(Reasoning::Unsigned), String::new());
     answer.write_thinking("Hm.", &mut frames);
     answer.write_text("Hi.", &mut frames);
-    answer.write_ping(&mut frames);
+    answer.write_waiting(&mut frames);
     answer.write_end(&outcome(AnswerEnd::Done, Vec::new()), None, &mut frames);
     let expected = ["0 start thinking", "0 Hm.", &format!("0 {UNSIGNED}"), "0 stop", "1 start text", "1 Hi.", "1 stop"];
     assert_eq!(blocks(&frames), expected);

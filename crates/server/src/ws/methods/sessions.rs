@@ -304,6 +304,7 @@ impl From<SessionError> for RpcError {
             SessionError::ForeignRunActive(_)
             | SessionError::NotOwner(_)
             | SessionError::ChatKey(_)
+            | SessionError::Reserved(_)
             | SessionError::Private(_) => Self::not_owner(error.to_string()),
             SessionError::Store(error) => error.into(),
         }

@@ -1,0 +1,190 @@
+//! Calls of tools: what a cancel, a lost connection and the end of a session mean, and calls as tasks.
+
+use super::*;
+
+async fn verdict_of(server: &TestServer, text: &str) -> Value {
+    let runs = server.http.get("/api/runs").await.expect_status(200);
+    let run = runs["items"].as_array().unwrap().iter().find(|run| run["text"] == text).unwrap().clone();
+    server.http.wait_ended(run["runId"].as_str().unwrap()).await["verdict"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_call_is_stopped_and_gets_no_answer() {
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let session = TestMcpSession::begin(&server.http).await;
+    let response = session.call(7, "run_agent", &json!({"message": "go"})).send().await.unwrap();
+    server.model.wait_for_requests(1).await[0].wait_streaming().await;
+    session.cancel(7).await;
+    let messages = MessageStream::of(response).read_to_end().await;
+    assert!(messages.iter().all(|message| message["method"] == "notifications/progress"), "{messages:#?}");
+    assert_fields(&verdict_of(&server, "go").await, &json!({"kind": "aborted", "reason": "enough"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_stream_of_a_session_is_resumed_by_its_last_event() {
+    let server = TestServer::start().await;
+    server.model.script(gated_response("go"));
+    let session = TestMcpSession::begin(&server.http).await;
+    let response = session.call(1, "run_agent", &json!({"message": "go"})).send().await.unwrap();
+    let mut stream = MessageStream::of(response);
+    let first = stream.next().await.unwrap();
+    server.model.wait_for_requests(1).await[0].wait_paused().await;
+    drop(stream);
+    let resumed = session.resume(&first.event_id).send().await.unwrap();
+    server.model.open_gate("go");
+    let messages = MessageStream::of(resumed).read_to_end().await;
+    let progress = |message: &Value| message["params"]["progress"].as_u64();
+    assert!(progress(&messages[0]) > progress(&first.message), "{messages:#?}");
+    let answer = messages.last().unwrap();
+    assert_eq!((&answer["id"], &answer["result"]["content"][0]["text"]), (&json!(1), &json!("begun and done")));
+    // Nothing of another session, and no invented event.
+    let other = TestMcpSession::begin(&server.http).await;
+    assert_eq!(other.resume(&first.event_id).send().await.unwrap().status(), 404);
+    assert_eq!(session.resume("x-1").send().await.unwrap().status(), 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_session_the_end_of_the_stream_stops_the_run() {
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let response = stateless_call(&server.http, "run_agent", &json!({"message": "go"})).send().await.unwrap();
+    let request = server.model.wait_for_requests(1).await[0].clone();
+    request.wait_streaming().await;
+    drop(response);
+    request.wait_client_left().await;
+    assert_fields(&verdict_of(&server, "go").await, &json!({"kind": "aborted", "reason": "disconnect"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_session_stops_its_calls_and_no_task() {
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::silent_mid_stream("call")).script(gated_response("task"));
+    let session = TestMcpSession::begin(&server.http).await;
+    let call = session.call(1, "run_agent", &json!({"message": "call"})).send().await.unwrap();
+    server.model.wait_for_requests(1).await;
+    let params = json!({"name": "run_agent", "arguments": {"message": "task"}, "task": {}});
+    answer_of(session.request(2, "tools/call", &params)).await;
+    server.model.wait_for_requests(2).await;
+    assert_eq!(session.with_headers(Method::DELETE).send().await.unwrap().status(), 204);
+    MessageStream::of(call).read_to_end().await;
+    assert_fields(&verdict_of(&server, "call").await, &json!({"kind": "aborted", "reason": "disconnect"}));
+    assert_eq!(session.call(3, "list_agents", &json!({})).send().await.unwrap().status(), 404);
+    server.model.open_gate("task");
+    assert_fields(&verdict_of(&server, "task").await, &json!({"kind": "completed"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_of_a_session_is_polled_cancelled_and_stays_cancelled() {
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let session = TestMcpSession::begin(&server.http).await;
+    let params = json!({"name": "run_agent", "arguments": {"message": "go"}, "task": {"ttl": 1000}});
+    let task = answer_of(session.request(1, "tools/call", &params)).await["result"]["task"].clone();
+    assert_fields(&task, &json!({"status": "working", "ttl": null}));
+    let id = json!({"taskId": task["taskId"]});
+    assert_eq!(answer_of(session.request(2, "tasks/get", &id)).await["result"]["status"], "working");
+    assert_eq!(answer_of(session.request(3, "tasks/cancel", &id)).await["result"]["status"], "cancelled");
+    assert_eq!(answer_of(session.request(4, "tasks/cancel", &id)).await["error"]["code"], -32602);
+    let result = session.request(5, "tasks/result", &id).send().await.unwrap();
+    let result = MessageStream::of(result).read_to_end().await.pop().unwrap()["result"].clone();
+    assert_fields(&result, &json!({"isError": true, "structuredContent": {"receipt": {"leftovers": []}}}));
+    assert_eq!(result["_meta"]["io.modelcontextprotocol/related-task"], id);
+    assert_eq!(answer_of(session.request(6, "tasks/get", &id)).await["result"]["status"], "cancelled");
+    let listed = answer_of(session.request(7, "tasks/list", &json!({}))).await;
+    assert_eq!(listed["result"]["tasks"][0]["taskId"], task["taskId"], "{listed:#}");
+    let params = json!({"name": "list_agents", "task": {}});
+    assert_eq!(answer_of(session.request(8, "tools/call", &params)).await["error"]["code"], -32601);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_without_a_session_ends_as_its_run_does() {
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::text("done")).script(ScriptedResponse::silent_mid_stream("begun"));
+    let http = &server.http;
+    let create = async |message: &str| {
+        let params = json!({"name": "run_agent", "arguments": {"message": message}});
+        let task = answer_of(task_request(http, "tools/call", "run_agent", &params)).await["result"].clone();
+        assert_eq!(task["resultType"], "task", "{task:#}");
+        task["taskId"].as_str().unwrap().to_owned()
+    };
+    let ask = async |method: &str, id: &str| {
+        answer_of(task_request(http, method, id, &json!({"taskId": id, "inputResponses": {}}))).await
+    };
+    let done = create("one").await;
+    http.wait_ended(&done).await;
+    let task = ask("tasks/get", &done).await["result"].clone();
+    assert_fields(&task, &json!({"status": "completed", "resultType": "complete"}));
+    assert_eq!(task["result"]["content"][0]["text"], "done", "{task:#}");
+    // The acknowledgement of a cancel says nothing of the state, and a terminal one stays.
+    assert_eq!(ask("tasks/cancel", &done).await["result"]["resultType"], "complete");
+    assert_eq!(ask("tasks/get", &done).await["result"]["status"], "completed");
+    let stopped = create("two").await;
+    assert_eq!(ask("tasks/cancel", &stopped).await["result"]["resultType"], "complete");
+    assert_eq!(ask("tasks/get", &stopped).await["result"]["status"], "cancelled");
+    assert_eq!(ask("tasks/get", "unknown").await["error"]["code"], -32602);
+    let undeclared = stateless_request(http, "tasks/get", &done, &json!({"taskId": done}));
+    assert_eq!(answer_of(undeclared).await["error"]["code"], -32021);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_waits_for_an_approval_asks_the_client() {
+    let server = TestServer::start_with(|plan| {
+        let main = plan.engine.agents.get_mut(&parse_agent_id("main")).unwrap();
+        main.approvals.insert("list_files".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
+    })
+    .await;
+    server.model.script(list_files_call()).script(ScriptedResponse::text("not listed"));
+    let http = &server.http;
+    let params = json!({"name": "run_agent", "arguments": {"message": "go"}});
+    let created = answer_of(task_request(http, "tools/call", "run_agent", &params)).await;
+    let id = created["result"]["taskId"].as_str().unwrap();
+    let approval = http.wait_approval().await["id"].as_str().unwrap().to_owned();
+    let task = answer_of(task_request(http, "tasks/get", id, &json!({"taskId": id}))).await["result"].clone();
+    assert_eq!(task["status"], "input_required", "{task:#}");
+    assert_eq!(task["inputRequests"][&approval]["method"], "elicitation/create", "{task:#}");
+    let update = async |decision: &str| {
+        let response = json!({&approval: {"action": "accept", "content": {"decision": decision}}});
+        let params = json!({"taskId": id, "inputResponses": response});
+        answer_of(task_request(http, "tasks/update", id, &params)).await
+    };
+    // A token may not allow the calls of its own runs.
+    assert_fields(&update("allow").await, &json!({"error": {"code": 403, "data": {"code": "forbidden"}}}));
+    assert_fields(&update("deny").await, &json!({"result": {"resultType": "complete"}}));
+    assert_fields(&http.wait_ended(id).await, &json!({"verdict": {"kind": "completed"}, "output": "not listed"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_tool_answers_with_the_receipt_and_a_watch_sees_the_end() {
+    let (server, run) = TestServer::start_streaming().await;
+    let watch = stateless_call(&server.http, "watch_run", &json!({"run": run})).send().await.unwrap();
+    let short = stateless_call(&server.http, "watch_run", &json!({"run": run, "timeout_s": 0})).send().await.unwrap();
+    let still = MessageStream::of(short).read_to_end().await.pop().unwrap();
+    assert_fields(&still["result"], &json!({"isError": false, "structuredContent": {"state": "running"}}));
+    let stopped = answer_of(stateless_call(&server.http, "stop_run", &json!({"run": run}))).await;
+    let content = json!({"verdict": {"kind": "aborted"}, "receipt": {"leftovers": []}});
+    assert_fields(&stopped["result"], &json!({"isError": false, "structuredContent": content}));
+    let watched = MessageStream::of(watch).read_to_end().await.pop().unwrap();
+    assert_fields(&watched["result"]["structuredContent"], &json!({"state": "ended", "verdict": {"kind": "aborted"}}));
+    let held = answer_of(stateless_call(&server.http, "hold", &json!({"reason": "pause"}))).await;
+    assert_eq!(held["result"]["structuredContent"]["held"], true, "{held:#}");
+    let refused = answer_of(stateless_call(&server.http, "run_agent", &json!({"message": "go"}))).await;
+    assert_fields(&refused["result"], &json!({"isError": true, "structuredContent": {"code": "held"}}));
+    let lifted = answer_of(stateless_call(&server.http, "lift_hold", &json!({}))).await;
+    assert_eq!(lifted["result"]["structuredContent"]["held"], false, "{lifted:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_web_origin_and_a_bad_body_are_refused() {
+    let server = TestServer::start().await;
+    let foreign = stateless_call(&server.http, "list_agents", &json!({})).header("origin", "https://evil.example");
+    assert_eq!(foreign.send().await.unwrap().status(), 403);
+    let without_token = server.http.with_token("wrong").post("/mcp", &json!({})).await;
+    assert_eq!(without_token.status, 401);
+    for (body, code) in [("{", -32700), ("[]", -32600), (r#"{"jsonrpc":"2.0","id":1}"#, -32600)] {
+        let request = server.http.request(Method::POST, "/mcp").header("content-type", "application/json").body(body);
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 400);
+        assert_eq!(response.json::<Value>().await.unwrap()["error"]["code"], code);
+    }
+}
