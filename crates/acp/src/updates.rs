@@ -198,7 +198,8 @@ mod tests {
         let kinds: Vec<_> = updates.iter().map(|update| (&update["sessionUpdate"], &update["status"])).collect();
         let (call, update) = (json!("tool_call"), json!("tool_call_update"));
         let wanted = [
-            (&call, &json!("pending")),
+            // `pending` is the default and is left out.
+            (&call, &Value::Null),
             (&update, &json!("in_progress")),
             (&update, &Value::Null),
             (&update, &json!("completed")),
