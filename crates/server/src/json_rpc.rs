@@ -76,7 +76,7 @@ pub(crate) enum JsonRpcMessage {
 pub(crate) struct JsonRpcFailure {
     pub(crate) code: i64,
     pub(crate) message: String,
-    pub(crate) data: Option<Value>,
+    pub(crate) data: Option<Box<Value>>,
     pub(crate) status: StatusCode,
 }
 
@@ -90,7 +90,7 @@ impl JsonRpcFailure {
     }
 
     pub(crate) fn with_data(self, data: Value) -> Self {
-        Self { data: Some(data), ..self }
+        Self { data: Some(Box::new(data)), ..self }
     }
 
     /// Errors of the API keep their stable word in `data`. Their code is the HTTP status, which is outside of the range
@@ -108,7 +108,7 @@ impl JsonRpcFailure {
     pub(crate) fn to_json(&self, id: Option<&JsonRpcId>) -> Value {
         let mut error = json!({"code": self.code, "message": self.message});
         if let Some(data) = &self.data {
-            error["data"] = data.clone();
+            error["data"] = Value::clone(data);
         }
         match id {
             Some(id) => json!({"jsonrpc": "2.0", "id": id.to_json(), "error": error}),

@@ -51,7 +51,7 @@ impl ChatServer {
             self.address,
             body.len()
         );
-        stream.write_all((head + &body).as_bytes()).unwrap();
+        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
     }
 }
 
