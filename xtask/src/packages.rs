@@ -337,9 +337,10 @@ mod tests {
     const OPENAPI: &PackageGroup = &GROUPS[3];
     const MODEL_CLIENTS_GROUP: &PackageGroup = &GROUPS[4];
     const MCP: &PackageGroup = &GROUPS[5];
-    const POSTGRES: &PackageGroup = &GROUPS[6];
-    const NATS: &PackageGroup = &GROUPS[7];
-    const NODES: &PackageGroup = &GROUPS[8];
+    const MCP_CLIENT_GROUP: &PackageGroup = &GROUPS[6];
+    const POSTGRES: &PackageGroup = &GROUPS[7];
+    const NATS: &PackageGroup = &GROUPS[8];
+    const NODES: &PackageGroup = &GROUPS[9];
 
     fn package_state<'a>(group: &'static PackageGroup, names: &[&str], filters: &'a [String]) -> PackageState<'a> {
         let missing = group.packages.iter().filter(|package| names.contains(&package.name)).collect();
@@ -386,6 +387,7 @@ mod tests {
             (OPENAPI, "python3", "matrix", Nothing),
             (MODEL_CLIENTS_GROUP, "python3", "dialects::official_clients", Install(vec!["python3"])),
             (MCP, "python3", "mcp::real_servers", Install(vec!["python3"])),
+            (MCP_CLIENT_GROUP, "python3", "mcp_server::official_clients", Install(vec!["python3"])),
             (OPENAPI, "python3", "openapi", Install(vec!["python3"])),
             (POSTGRES, "postgresql", "tidy", Nothing),
             (POSTGRES, "postgresql", "store::postgres", Install(vec!["postgresql"])),

@@ -91,9 +91,8 @@ impl RequestApi {
         match self {
             Self::StopsOwnRuns => Ok(()),
             Self::Own => key.check_own_api(),
-            Self::Standard([api]) => key.check_api(*api),
             Self::Standard(apis) if apis.iter().any(|api| key.may_use_api(*api)) => Ok(()),
-            Self::Standard(_) => key.check_own_api(),
+            Self::Standard(apis) => apis.iter().try_for_each(|api| key.check_api(*api)),
         }
     }
 }

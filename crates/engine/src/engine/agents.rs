@@ -32,7 +32,7 @@ pub enum AgentRemoval {
 #[derive(Debug, thiserror::Error)]
 pub enum AgentChangeError {
     /// The id has a meaning of its own in the API.
-    #[error("no agent can have the id {0:?}, which has a meaning of its own; choose another")]
+    #[error("{0:?} cannot be the id of an agent, because it has a meaning of its own; choose another")]
     Reserved(AgentId),
     /// The configuration is invalid, or the agent cannot be built from it.
     #[error(transparent)]

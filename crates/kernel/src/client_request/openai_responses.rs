@@ -153,8 +153,15 @@ impl ResponsesRequest {
 pub fn parse_conversation(body: &Value) -> Result<(Vec<Value>, Map<String, Value>), ClientRequestProblem> {
     let body = RequestField::body(body).object()?;
     body.check_fields(&[("items", Read), ("metadata", Read)])?;
-    let items = body.optional("items").map(|items| items::parse_input(&items)).transpose()?;
-    Ok((items.unwrap_or_default(), parse_metadata(&body)?))
+    let items = match body.optional("items") {
+        Some(items) => {
+            // Text alone is an input of a response, and no item.
+            drop(items.items()?);
+            items::parse_input(&items)?
+        }
+        None => Vec::new(),
+    };
+    Ok((items, parse_metadata(&body)?))
 }
 
 fn optional_string(object: &RequestObject<'_>, name: &str) -> Result<Option<String>, ClientRequestProblem> {

@@ -88,7 +88,7 @@ fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[
 #[case("[agents.main]\nmodel = \"nobody/gpt\"\n", "quell.toml:2:9:", "there is no [providers.nobody]")]
 #[case("[agents.main]\nparent = \"ghost\"\n", "quell.toml:2:10:", "there is no [agents.ghost]")]
 #[case("[agents.a]\nparent = \"b\"\n[agents.b]\nparent = \"a\"\n", "quell.toml:2:10:", "form a circle: a -> b -> a")]
-#[case("[agents.main]\n[agents.tree]\n", "quell.toml:2:", "\"tree\" is a word of the routes")]
+#[case("[agents.main]\n[agents.tree]\n", "quell.toml:2:", "\"tree\" has a meaning of its own")]
 #[case("[agents.main]\ntools = [\"shel\"]\n", "quell.toml:2:9:", "shel")]
 #[case("[agents.main]\ndaily_tokens = 0\n", "quell.toml:2:16:", "0 would let nothing through")]
 #[case("[agents.main]\ndaily_cost = 2.5\n", "quell.toml:2:14:", "needs price")]

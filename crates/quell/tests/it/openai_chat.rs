@@ -7,7 +7,7 @@ use quell_testkit::model::UsageReporting;
 use crate::prelude::*;
 use crate::test_engine::add_dialect_agents;
 
-mod official_client;
+mod official_clients;
 
 const MODEL: &str = "scripted/model";
 

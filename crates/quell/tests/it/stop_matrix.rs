@@ -62,6 +62,13 @@ impl StopMatrixDaemon {
 
     /// Sends the next message of the session and expects an answer on a valid history.
     async fn assert_next_message_works(&self, state: &StoppableState, state_run: &StateRun) {
+        if state_run.prompt.is_some() {
+            // The editor's directory lies below the workdir of another agent.
+            let workdir = self.home.work_dir().join("main");
+            std::fs::create_dir_all(&workdir).unwrap();
+            let path = format!("/api/sessions/{}", percent_encode(&state_run.session));
+            self.daemon.api().patch(&path, &json!({"agent": "main", "workdir": workdir})).await.expect_status(200);
+        }
         let marker = format!("next-{}", state_run.run);
         let body = json!({"text": format!("and now? marker:{marker}"), "agent": "main"});
         let next = self.daemon.api().start_run(&state_run.session, &body).await;

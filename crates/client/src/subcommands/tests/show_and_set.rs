@@ -304,7 +304,7 @@ async fn a_token_is_shown_once_and_alone_on_the_output() {
     assert_eq!((exit, seen.out()), (Exit::Done, "q-secret\n".into()));
     assert_eq!(daemon.requests()[0].body, json!({"name": "ci", "scope": "read"}));
     let (_, seen) = run_piped(&daemon, &["token", "list"]).await;
-    assert!(lines(&seen)[1].starts_with("ci    read   ") && lines(&seen)[1].ends_with("never"), "{}", seen.out());
+    assert!(lines(&seen)[1].starts_with("ci    read   ") && lines(&seen)[1].contains("  never  "), "{}", seen.out());
     let words = ["token", "rotate", "ci", "--overlap", "10m", "--expires", "30d"];
     let (exit, seen) = run_piped(&daemon, &words).await;
     assert_eq!((exit, seen.out()), (Exit::Done, "q-new\n".into()));

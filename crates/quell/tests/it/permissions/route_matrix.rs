@@ -187,7 +187,8 @@ async fn a_stranger_gets_in_where_the_tables_say_so_and_nowhere_else() {
             let unknown_to_all = unknown_to_all || status == 404 && path.ends_with("/processes/{id}");
             let unknown_to_all = unknown_to_all
                 || status == 404 && (path == "/metrics" || path == "/api/cluster" || path.ends_with("{id}/memory"));
-            let is_of_owner = path.starts_with("/v1/responses/{") || path.starts_with("/v1/conversations/{");
+            let is_of_owner =
+                ["/v1/responses/{", "/v1/conversations/{", "/v1/models/{"].iter().any(|begin| path.starts_with(begin));
             let unknown_to_all = unknown_to_all || status == 404 && is_of_owner;
             if refused == allowed && !(allowed && unknown_to_all) {
                 wrong.push(format!("{name} {method} {path} ({rule}): {status}"));

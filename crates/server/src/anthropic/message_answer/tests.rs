@@ -61,13 +61,21 @@ fn an_answer_begins_and_ends_as_anthropic_writes_it() {
     answer.write_text("Hel", &mut frames);
     answer.write_text("lo", &mut frames);
     assert!(answer.write_end(&outcome(AnswerEnd::StopSequence(Some("END".into())), Vec::new()), None, &mut frames));
-    let events: Vec<&str> = frames.split("\n\n").collect();
-    let start = r#"event: message_start
-data: {"message":{"content":[],"id":"msg_r1","model":"p/m","role":"assistant","stop_reason":null,"stop_sequence":null,"type":"message","usage":{"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"input_tokens":0,"output_tokens":0}},"type":"message_start"}"#;
-    assert_eq!(events[0], start);
-    let end = r#"event: message_delta
-data: {"delta":{"stop_reason":"stop_sequence","stop_sequence":"END"},"type":"message_delta","usage":{"cache_creation_input_tokens":0,"cache_read_input_tokens":60,"input_tokens":40,"output_tokens":7}}"#;
-    assert_eq!(events[events.len() - 3], end);
+    let events: Vec<(&str, Value)> = frames
+        .split("\n\n")
+        .filter_map(|frame| frame.split_once("\ndata: "))
+        .map(|(name, data)| (name, serde_json::from_str(data).unwrap()))
+        .collect();
+    let usage = |input: u64, cached: u64, output: u64| {
+        json!({"input_tokens": input, "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached, "output_tokens": output})
+    };
+    let start = json!({"type": "message_start", "message": {"id": "msg_r1", "type": "message", "role": "assistant",
+        "model": "p/m", "content": [], "stop_reason": null, "stop_sequence": null, "usage": usage(0, 0, 0)}});
+    assert_eq!(events[0], ("event: message_start", start));
+    let end = json!({"type": "message_delta", "delta": {"stop_reason": "stop_sequence", "stop_sequence": "END"},
+        "usage": usage(40, 60, 7)});
+    assert_eq!(events[events.len() - 2], ("event: message_delta", end));
     assert_eq!(blocks(&frames), ["0 start text", "0 Hel", "0 lo", "0 stop"]);
     assert!(frames.ends_with("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"));
 }

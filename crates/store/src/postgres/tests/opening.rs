@@ -62,7 +62,7 @@ async fn two_daemons_that_start_at_once_make_one_schema() {
     for start in starts {
         assert_eq!(start.join().unwrap(), Ok(()));
     }
-    assert_eq!(server.sql("SELECT version, (SELECT number FROM boot) FROM quell_schema"), "7|4");
+    assert_eq!(server.sql("SELECT version, (SELECT number FROM boot) FROM quell_schema"), "8|4");
 }
 
 #[tokio::test]

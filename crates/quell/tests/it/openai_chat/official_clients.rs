@@ -5,7 +5,7 @@ use crate::dialects::official_clients::{are_skipped, run_model_client};
 
 async fn run_client(task: &str, server: &TestServer) -> Value {
     let address = format!("http://{}", server.address);
-    run_model_client("openai_chat/official_client.py", &[task, &address, &server.token]).await
+    run_model_client("openai_chat/official_clients.py", &[task, &address, &server.token]).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
