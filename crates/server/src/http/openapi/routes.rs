@@ -642,11 +642,11 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         "Delete a response; one that is being made is stopped first",
         &["200 object it is deleted", "404 unknown"],
     ),
-    post(
+    route(
         Stop,
+        "post",
         "/v1/responses/{id}/cancel",
         "Stop a response in the background; repeated, it answers the same",
-        Optional("EMPTY"),
         &["200 ResponseObject the response", "404 unknown"],
     ),
     get(
