@@ -125,7 +125,7 @@ pub(super) enum EncodeError {
     Json(#[from] serde_json::Error),
     #[error("`{option}`: {problem}")]
     UnsupportedOption {
-        /// The name of the option as in [`AnswerOptions`](quell_kernel::client_request::AnswerOptions).
+        /// The name of the option as in [`AnswerOptions`].
         option: &'static str,
         /// What the API does not have, and what to do.
         problem: &'static str,

@@ -28,7 +28,7 @@ pub struct StoredCookie {
 }
 
 pub trait AccessStore: Send + Sync {
-    /// Stores a new token. Fails with [`StoreError::NameTaken`](crate::StoreError::NameTaken) when a token of that
+    /// Stores a new token. Fails with [`StoreError::NameTaken`] when a token of that
     /// name exists.
     fn create_token(&self, token: StoredToken) -> StoreFuture<'_, ()>;
 

@@ -80,7 +80,15 @@ async fn start_in_background(server: &TestServer) -> Value {
     let response = create(server, &with(question(), &json!({"background": true}))).await;
     assert_fields(&response, &json!({"status": "in_progress", "background": true}));
     server.model.request_at(at).wait_paused().await;
+    wait_for_text(&server.http).await;
     response
+}
+
+/// Waits until the only active run has shown text: what the provider has sent may still be on its way.
+async fn wait_for_text(api: &TestApiClient) {
+    let runs = api.get("/api/runs?state=active").await.expect_status(200);
+    let run = runs["items"][0]["runId"].as_str().expect("a run that is active");
+    api.run_events(run, 0).await.wait_for("text.delta").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

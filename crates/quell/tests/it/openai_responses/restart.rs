@@ -17,6 +17,7 @@ async fn start_daemon_with_response(
     model.script(ScriptedResponse::silent_mid_stream("begun"));
     let response = daemon.api().post("/v1/responses", &question()).await.expect_status(200);
     model.request_at(0).wait_paused().await;
+    wait_for_text(&daemon.api()).await;
     Some((home, daemon, model, database, response))
 }
 
