@@ -71,7 +71,9 @@ pub(crate) async fn measure(report: &BenchReport, samples: usize) {
         true => paced_stream(),
         false => ScriptedStream::new().text("begun").step(StreamStep::Silent).into(),
     });
-    let daemon = TestDaemon::start(quell(), &config(&model.base_url())).await;
+    // All clients connect from one address within a moment, before the daemon has seen their tokens.
+    let settings = config(&model.base_url()).replace("[server]\n", "[server]\nmax_unauthenticated_per_peer = 2000\n");
+    let daemon = TestDaemon::start(quell(), &settings).await;
     let direct = ChatServer { address: model.address(), key: None, model: "m" };
     let key = Some(daemon.token().to_owned());
     let through = ChatServer { address: daemon.address().parse().unwrap(), key, model: "scripted/model" };
