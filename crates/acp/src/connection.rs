@@ -17,8 +17,8 @@ use crate::content::read_prompt;
 use crate::errors::{failed, from_client, invalid, session_unknown};
 use crate::open_sessions::OpenSessions;
 use crate::replay::replay_history;
-use crate::settings::{SessionSettings, patch_for_mode, patch_for_option};
-use crate::turn::{Turn, new_run_id};
+use crate::settings::{EditorSettings, patch_for_mode, patch_for_option};
+use crate::turn::{EditorPrompt, new_run_id};
 use crate::wire::*;
 
 /// Time for the ends of runs after the editor has closed the connection. What is not over then is stopped by the end of
@@ -203,7 +203,7 @@ impl AcpAgent {
         key: &SessionKey,
         place: &SessionPlace<'_>,
         is_new: bool,
-    ) -> Result<SessionSettings, RpcError> {
+    ) -> Result<EditorSettings, RpcError> {
         self.check_place(place)?;
         let client = self.client()?;
         if !is_new {
@@ -214,7 +214,7 @@ impl AcpAgent {
         let agent = self.args.agent.clone().filter(|_| is_new);
         let patch = SessionPatch { workdir: Some(workdir), agent, ..SessionPatch::default() };
         client.patch_session(key, &patch).await.map_err(|error| from_client(&error))?;
-        let settings = SessionSettings::fetch(&client, key).await.map_err(|error| from_client(&error))?;
+        let settings = EditorSettings::fetch(&client, key).await.map_err(|error| from_client(&error))?;
         self.sessions.open(key.as_str(), place.cwd.to_owned());
         Ok(settings)
     }
@@ -282,13 +282,13 @@ impl AcpAgent {
         Ok(SetSessionConfigOptionResponse::new(settings.options()))
     }
 
-    async fn change_session(&self, session: &SessionId, patch: SessionPatch) -> Result<SessionSettings, RpcError> {
+    async fn change_session(&self, session: &SessionId, patch: SessionPatch) -> Result<EditorSettings, RpcError> {
         if !self.sessions.is_open(&session.0) {
             return Err(session_unknown(&session.0));
         }
         let (key, client) = (parse_key(session)?, self.client()?);
         client.patch_session(&key, &patch).await.map_err(|error| from_client(&error))?;
-        SessionSettings::fetch(&client, &key).await.map_err(|error| from_client(&error))
+        EditorSettings::fetch(&client, &key).await.map_err(|error| from_client(&error))
     }
 
     /// Registers the prompt before the next message of the editor is handled, so that a cancellation behind it counts.
@@ -302,7 +302,7 @@ impl AcpAgent {
             let (key, content) = (parse_key(&request.session_id)?, read_prompt(&request.prompt)?);
             let prompt = self.sessions.begin_prompt(&request.session_id.0, new_run_id()?);
             let prompt = prompt.ok_or_else(|| session_unknown(&request.session_id.0))?;
-            Ok((Turn::new(self.client()?, editor.clone(), request.session_id.clone(), key, prompt), content))
+            Ok((EditorPrompt::new(self.client()?, editor.clone(), request.session_id.clone(), key, prompt), content))
         })();
         let (mut turn, content) = match begun {
             Ok(begun) => begun,

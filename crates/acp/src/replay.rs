@@ -5,7 +5,7 @@ use std::path::Path;
 use quell_protocol::api::HistoryMessage;
 use quell_protocol::event::CallEnd;
 
-use crate::tool_calls::{CallResult, CallStart, wire_call_id};
+use crate::tool_calls::{CallStart, ToolCallEnd, wire_call_id};
 use crate::updates::{message_chunk, thought_chunk, user_chunk};
 use crate::wire::{SessionUpdate, ToolCallStatus};
 
@@ -38,7 +38,7 @@ fn replay_message(message: &HistoryMessage, workdir: &Path) -> Vec<SessionUpdate
             let Some(id) = &message.call_id else { return Vec::new() };
             let end = message.end.unwrap_or(CallEnd::Ok);
             let diff = message.diff.as_deref();
-            let result = CallResult { end, code: message.code, output: &message.text, diff };
+            let result = ToolCallEnd { end, code: message.code, output: &message.text, diff };
             vec![SessionUpdate::ToolCallUpdate(result.update(&wire_id(id), workdir))]
         }
         "reset" => vec![message_chunk("\n(The conversation begins anew here.)\n")],

@@ -25,7 +25,7 @@ const THINKING_LEVELS: [ThinkingLevel; 6] = [
 ];
 
 /// What a session may choose from, and what it has chosen.
-pub(crate) struct SessionSettings {
+pub(crate) struct EditorSettings {
     agents: Vec<AgentRow>,
     models: Vec<ModelRow>,
     agent: String,
@@ -33,7 +33,7 @@ pub(crate) struct SessionSettings {
     thinking: ThinkingLevel,
 }
 
-impl SessionSettings {
+impl EditorSettings {
     pub(crate) async fn fetch(client: &DaemonClient, key: &SessionKey) -> Result<Self, ClientError> {
         let (view, agents, models) =
             tokio::try_join!(client.get_session(key), client.list_agents(), client.list_models())?;

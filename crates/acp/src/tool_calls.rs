@@ -31,7 +31,7 @@ pub(crate) struct CallStart<'a> {
 }
 
 /// What is known of a call when it has ended.
-pub(crate) struct CallResult<'a> {
+pub(crate) struct ToolCallEnd<'a> {
     pub(crate) end: CallEnd,
     pub(crate) code: Option<i32>,
     pub(crate) output: &'a str,
@@ -105,7 +105,7 @@ impl CallStart<'_> {
     }
 }
 
-impl CallResult<'_> {
+impl ToolCallEnd<'_> {
     pub(crate) fn update(&self, id: &str, workdir: &Path) -> ToolCallUpdate {
         let status = match self.end {
             CallEnd::Ok => ToolCallStatus::Completed,
@@ -216,13 +216,13 @@ mod tests {
 
     #[test]
     fn a_stopped_call_has_failed_and_an_edit_shows_its_diff() {
-        let result = CallResult { end: CallEnd::Stopped, code: None, output: "cut ```", diff: None };
+        let result = ToolCallEnd { end: CallEnd::Stopped, code: None, output: "cut ```", diff: None };
         let update = result.update("c1", Path::new("/w"));
         assert_eq!(update.fields.status, Some(ToolCallStatus::Failed));
         let shown = serde_json::to_value(&update).unwrap();
         assert_eq!(shown["content"][0]["content"]["text"], "````\ncut ```\n````");
         let diff = Some("--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n");
-        let edited = CallResult { end: CallEnd::Ok, code: None, output: "ok", diff }.update("c2", Path::new("/w"));
+        let edited = ToolCallEnd { end: CallEnd::Ok, code: None, output: "ok", diff }.update("c2", Path::new("/w"));
         let shown = serde_json::to_value(&edited).unwrap();
         assert_eq!(shown["content"][0], json!({"type": "diff", "path": "/w/a", "oldText": "x\n", "newText": "y\n"}));
         assert_eq!(shown["status"], "completed");

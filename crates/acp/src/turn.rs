@@ -26,7 +26,7 @@ use crate::wire::{
 const CODE_REFUSED: &str = "refused";
 const CODE_TRUNCATED: &str = "truncated";
 
-pub(crate) struct Turn {
+pub(crate) struct EditorPrompt {
     pub(crate) client: DaemonClient,
     pub(crate) editor: EditorConnection,
     pub(crate) session: SessionId,
@@ -39,7 +39,7 @@ pub(crate) struct Turn {
     is_stop_requested: bool,
 }
 
-impl Turn {
+impl EditorPrompt {
     pub(crate) fn new(
         client: DaemonClient,
         editor: EditorConnection,

@@ -7,7 +7,7 @@ use quell_protocol::RunId;
 use quell_protocol::event::{EventKind, SnapshotCall};
 use serde_json::Value;
 
-use crate::tool_calls::{CallResult, CallStart, add_output, output_update, wire_call_id};
+use crate::tool_calls::{CallStart, ToolCallEnd, add_output, output_update, wire_call_id};
 use crate::wire::{ContentChunk, SessionUpdate, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields};
 
 /// What the editor knows of a run so far.
@@ -70,7 +70,7 @@ impl RunUpdates {
                 vec![SessionUpdate::ToolCallUpdate(output_update(&wire_call_id(&self.run, call_id.as_str()), shown))]
             }
             EventKind::ToolEnded { call_id, end, code, output, diff, ms: _ } => {
-                let result = CallResult { end: *end, code: *code, output, diff: diff.as_deref() };
+                let result = ToolCallEnd { end: *end, code: *code, output, diff: diff.as_deref() };
                 self.end_call(call_id.as_str(), &result)
             }
             EventKind::Snapshot { text, thinking, calls } => self.catch_up(text, thinking, calls),
@@ -117,7 +117,7 @@ impl RunUpdates {
         updates
     }
 
-    fn end_call(&mut self, id: &str, result: &CallResult<'_>) -> Vec<SessionUpdate> {
+    fn end_call(&mut self, id: &str, result: &ToolCallEnd<'_>) -> Vec<SessionUpdate> {
         let shown = self.calls.entry(id.to_owned()).or_default();
         if shown.status == ShownStatus::Ended {
             return Vec::new();
@@ -138,7 +138,7 @@ impl RunUpdates {
             updates.extend(self.show_call(id, &call.tool, &Value::Null, status));
             if let Some(end) = call.end {
                 let output = call.output.as_deref().unwrap_or_default();
-                let result = CallResult { end, code: call.code, output, diff: call.diff.as_deref() };
+                let result = ToolCallEnd { end, code: call.code, output, diff: call.diff.as_deref() };
                 updates.extend(self.end_call(id, &result));
             }
         }

@@ -4,17 +4,16 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use quell_engine::Engine;
-use quell_engine::access::{Caller, Credential, CredentialRefusal};
+use quell_engine::access::{Credential, CredentialRefusal};
 use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
-use quell_kernel::StopLevel;
 use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
-use quell_kernel::registry::{StopRequest, StopScope};
 use quell_kernel::turn::{AnsweredCall, ModelMessage, TurnItem};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::budget::Reservation;
+use crate::disconnect_stop::DisconnectStop;
 use crate::http::{ApiCall, ProblemResponse, problem_response};
 
 /// Pause after which a stream shows that it is alive.
@@ -33,38 +32,6 @@ pub(crate) struct AnswerRequest {
     pub(crate) conversation: ClientConversation,
     pub(crate) answer: AnswerOptions,
     pub(crate) session: Option<SessionKey>,
-}
-
-/// Stops its run when it is dropped before the run has ended.
-#[derive(Debug)]
-pub(crate) struct StopOnDrop {
-    engine: Engine,
-    caller: Caller,
-    run: RunId,
-    is_armed: bool,
-}
-
-impl StopOnDrop {
-    pub(crate) fn new(call: &ApiCall, run: RunId) -> Self {
-        Self { engine: call.engine().clone(), caller: call.caller.clone(), run, is_armed: true }
-    }
-
-    /// From now on the run goes on without the client.
-    pub(crate) fn disarm(&mut self) {
-        self.is_armed = false;
-    }
-}
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        if self.is_armed {
-            let scope = StopScope::Run { id: self.run.clone(), session: None };
-            let reason = StopReason::Disconnect;
-            let request = StopRequest { level: StopLevel::Gentle, reason, surface: self.caller.surface };
-            // Nobody is there to read the answer.
-            let _stopped = self.engine.stop(&self.caller, &scope, &request);
-        }
-    }
 }
 
 /// What a client of a model API hears of its run.
@@ -91,7 +58,7 @@ pub(crate) struct AnswerOutcome {
 pub(crate) struct AnswerReader {
     follower: Follower,
     credential: Option<Credential>,
-    stop_on_drop: StopOnDrop,
+    disconnect_stop: DisconnectStop,
     /// Bytes of text that the client has.
     sent: usize,
     /// The client has text of an earlier step.
@@ -112,19 +79,18 @@ impl AnswerReader {
     pub(crate) async fn start(call: &ApiCall, request: AnswerRequest) -> Result<Self, ProblemResponse> {
         let AnswerRequest { model, conversation, answer, session } = request;
         let Ok(id) = RunId::parse(Uuid::now_v7().to_string()) else { unreachable!("a UUID is a valid run id") };
-        let stop_on_drop = StopOnDrop::new(call, id.clone());
+        let mut disconnect_stop = DisconnectStop::arm(call.engine(), &call.caller, id.clone(), None);
         let run = ClientRun { id, model, conversation, answer, session };
         let live_run = match call.engine().start_client_run(&call.caller, run).await {
             Ok(live_run) => live_run,
             Err(error) => {
-                let mut unused = stop_on_drop;
-                unused.is_armed = false;
+                disconnect_stop.disarm();
                 return Err(error.into());
             }
         };
         let follower = live_run.follow(0).with_whole_answer();
         let credential = call.credential;
-        Ok(Self { follower, credential, stop_on_drop, sent: 0, between_steps: false })
+        Ok(Self { follower, credential, disconnect_stop, sent: 0, between_steps: false })
     }
 
     pub(crate) fn run_id(&self) -> &RunId {
@@ -139,7 +105,7 @@ impl AnswerReader {
         loop {
             let event = tokio::select! {
                 biased;
-                _ = credential_end(&self.stop_on_drop.engine, self.credential.as_ref()) => {
+                _ = credential_end(self.disconnect_stop.engine(), self.credential.as_ref()) => {
                     self.stop();
                     self.credential = None;
                     continue;
@@ -191,14 +157,8 @@ impl AnswerReader {
     }
 
     /// Stops the run, because its client may not use it any more, or is gone.
-    pub(crate) fn stop(&mut self) {
-        let guard = StopOnDrop {
-            engine: self.stop_on_drop.engine.clone(),
-            caller: self.stop_on_drop.caller.clone(),
-            run: self.stop_on_drop.run.clone(),
-            is_armed: true,
-        };
-        drop(guard);
+    pub(crate) fn stop(&self) {
+        self.disconnect_stop.stop();
     }
 
     fn read_event(&mut self, event: &EventKind) -> Option<AnswerPart> {
@@ -219,7 +179,7 @@ impl AnswerReader {
                 (!rest.is_empty()).then(|| AnswerPart::Text(self.after_step(&rest)))
             }
             EventKind::Ended { verdict, receipt, .. } => {
-                self.stop_on_drop.is_armed = false;
+                self.disconnect_stop.disarm();
                 let answer = self.follower.live_run().client_answer();
                 let (verdict, usage) = (verdict.clone(), receipt.usage);
                 Some(AnswerPart::Ended(Box::new(AnswerOutcome { verdict, answer, usage })))

@@ -7,6 +7,7 @@ mod auth_failures;
 mod budget;
 mod client_run;
 mod cluster_routes;
+mod disconnect_stop;
 mod gzip_cache;
 mod host_name;
 pub mod http;

@@ -16,8 +16,9 @@ use quell_store::RunListFilter;
 use serde::Deserialize;
 
 use super::extractors::{JsonBody, QueryFlag, QueryParams, page_size};
-use super::sse::{DisconnectStop, StreamTerms, reserve_stream, stream_events};
+use super::sse::{StreamTerms, reserve_stream, stream_events};
 use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
+use crate::disconnect_stop::DisconnectStop;
 
 impl From<SubmitError> for ProblemResponse {
     fn from(error: SubmitError) -> Self {
@@ -111,7 +112,8 @@ async fn send_attached(call: ApiCall, submission: Submission) -> Result<Response
         return Err(refused("stopOnDisconnect stops a run of its own; `steer` hands the message to another run"));
     }
     let permit = reserve_stream(&call)?;
-    let disconnect_stop = DisconnectStop::arm(call.engine(), &call.caller, id.clone(), submission.session.clone());
+    let mut disconnect_stop =
+        DisconnectStop::arm(call.engine(), &call.caller, id.clone(), Some(submission.session.clone()));
     match call.engine().submit(&call.caller, submission).await {
         Ok(SubmitOutcome::Accepted(_) | SubmitOutcome::Duplicate(_)) => {
             stream_events(call, &id, StreamTerms { after: 0, permit, disconnect_stop: Some(disconnect_stop) }).await

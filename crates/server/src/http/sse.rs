@@ -11,12 +11,9 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use quell_engine::Engine;
 use quell_engine::access::{Caller, Credential, CredentialRefusal};
 use quell_engine::engine::{Follower, RemoteFollower, RunFollow};
-use quell_kernel::StopLevel;
-use quell_kernel::registry::{StopRequest, StopScope};
-use quell_protocol::{ErrorCode, EventKind, Principal, RunEvent, RunId, SessionKey, StopReason};
+use quell_protocol::{ErrorCode, EventKind, Principal, RunEvent, RunId, SessionKey};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -24,6 +21,7 @@ use super::extractors::QueryParams;
 use super::runs::{parse_run_id, run_not_found};
 use super::{ApiCall, ProblemResponse, problem_response};
 use crate::budget::Reservation;
+use crate::disconnect_stop::DisconnectStop;
 use crate::state::ServerState;
 use crate::stream_end::StreamEnd;
 
@@ -77,36 +75,6 @@ pub(super) async fn stream_events(call: ApiCall, id: &RunId, terms: StreamTerms)
     });
     let sse = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_INTERVAL));
     Ok(([("x-accel-buffering", "no")], sse).into_response())
-}
-
-/// Dropped before it is disarmed, stops a run: the client that sent the message has gone away. Made before the message is
-/// submitted, so that no moment is without it; a run that is not accepted yet is stopped as soon as it is.
-pub(super) struct DisconnectStop(Option<ArmedStop>);
-
-struct ArmedStop {
-    engine: Engine,
-    caller: Caller,
-    scope: StopScope,
-}
-
-impl DisconnectStop {
-    pub(super) fn arm(engine: &Engine, caller: &Caller, run: RunId, session: SessionKey) -> Self {
-        let scope = StopScope::Run { id: run, session: Some(session) };
-        Self(Some(ArmedStop { engine: engine.clone(), caller: caller.clone(), scope }))
-    }
-
-    pub(super) fn disarm(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for DisconnectStop {
-    fn drop(&mut self) {
-        if let Some(ArmedStop { engine, caller, scope }) = self.0.take() {
-            let (level, reason, surface) = (StopLevel::Gentle, StopReason::Disconnect, caller.surface);
-            let _ = engine.stop(&caller, &scope, &StopRequest { level, reason, surface });
-        }
-    }
 }
 
 /// Reads the events of a run for a client, as long as it may.
@@ -165,7 +133,7 @@ impl RunEventReader {
             RunFollow::Live(follower) => AnyFollower::Here(follower),
             RunFollow::Remote(follower) => AnyFollower::Remote(follower),
             RunFollow::Ended(events) => {
-                terms.disconnect_stop.into_iter().for_each(DisconnectStop::disarm);
+                terms.disconnect_stop.into_iter().for_each(|mut stop| stop.disarm());
                 return Ok(Self::Ended(events.into_iter()));
             }
         };
@@ -197,7 +165,7 @@ impl LiveRunReader {
         if let Some(Ok(event)) = &next
             && matches!(event.kind, EventKind::Ended { .. })
         {
-            self.disconnect_stop.take().into_iter().for_each(DisconnectStop::disarm);
+            self.disconnect_stop.iter_mut().for_each(DisconnectStop::disarm);
         }
         next
     }

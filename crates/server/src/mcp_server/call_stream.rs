@@ -21,7 +21,8 @@ use super::run_result::{progress_text, run_result, state_result};
 use super::session_table::{CallPurpose, FollowedCall, SessionCall};
 use super::tasks::related_task;
 use super::versions::ProtocolEra;
-use crate::client_run::{KEEP_ALIVE_INTERVAL, StopOnDrop};
+use crate::client_run::KEEP_ALIVE_INTERVAL;
+use crate::disconnect_stop::DisconnectStop;
 use crate::http::{ApiCall, RunEventReader};
 use crate::json_rpc::{JsonRpcFailure, notification_message, result_message};
 use crate::stream_end::StreamEnd;
@@ -33,7 +34,7 @@ pub(super) struct CallStream {
     /// `None` without sessions.
     session_call: Option<Arc<SessionCall>>,
     /// Present where the end of the stream is a cancel.
-    stop_on_drop: Option<StopOnDrop>,
+    disconnect_stop: Option<DisconnectStop>,
     /// The first event, which has no data.
     priming: Option<String>,
     is_finished: bool,
@@ -59,13 +60,13 @@ impl CallStream {
         after: u64,
     ) -> Result<Self, JsonRpcFailure> {
         let reader = RunEventReader::open(call.clone(), &followed.run, after).await?;
-        let (session_call, stop_on_drop, priming) = (None, None, None);
-        Ok(Self { call, followed, reader, session_call, stop_on_drop, priming, is_finished: false })
+        let (session_call, disconnect_stop, priming) = (None, None, None);
+        Ok(Self { call, followed, reader, session_call, disconnect_stop, priming, is_finished: false })
     }
 
     /// Stops the run when the stream ends before its answer.
-    pub(super) fn stopped_by(mut self, stop_on_drop: Option<StopOnDrop>) -> Self {
-        self.stop_on_drop = stop_on_drop;
+    pub(super) fn stopped_by(mut self, disconnect_stop: Option<DisconnectStop>) -> Self {
+        self.disconnect_stop = disconnect_stop;
         self
     }
 
@@ -144,8 +145,8 @@ impl CallStream {
 
     fn end(&mut self) {
         self.is_finished = true;
-        if let Some(stop_on_drop) = &mut self.stop_on_drop {
-            stop_on_drop.disarm();
+        if let Some(disconnect_stop) = &mut self.disconnect_stop {
+            disconnect_stop.disarm();
         }
     }
 
@@ -162,7 +163,7 @@ impl CallStream {
 impl Drop for CallStream {
     fn drop(&mut self) {
         // Where the end of the stream is a cancel, nobody can resume it.
-        if let (Some(session_call), Some(_)) = (&self.session_call, &self.stop_on_drop) {
+        if let (Some(session_call), Some(_)) = (&self.session_call, &self.disconnect_stop) {
             session_call.cancelled.cancel();
         }
     }

@@ -25,7 +25,7 @@ use super::run_result::data_result;
 use super::session_table::{CallPurpose, FollowedCall};
 use super::tasks;
 use super::versions::ProtocolEra;
-use crate::client_run::StopOnDrop;
+use crate::disconnect_stop::DisconnectStop;
 use crate::http::{
     ApiCall, ProblemResponse, RunListQuery, StopWaitMode, build_submission, change_hold, list_runs,
     send_message_to_owner, stop_all, stop_one_run, stop_one_session,
@@ -240,19 +240,20 @@ async fn start_followed_run(
 ) -> Result<McpAnswer, JsonRpcFailure> {
     let McpRequest { call, session, .. } = request;
     let is_bound = session.as_ref().is_none_or(|session| session.is_bound_to_connection());
-    let mut stop_on_drop = is_bound.then(|| StopOnDrop::new(&call, followed.run.clone()));
+    let mut disconnect_stop =
+        is_bound.then(|| DisconnectStop::arm(call.engine(), &call.caller, followed.run.clone(), None));
     let session_call = session.as_ref().map(|session| session.add_call(followed.clone()));
     let session_call = match session_call.transpose() {
         Ok(session_call) => session_call,
         Err(refused) => {
-            stop_on_drop.iter_mut().for_each(StopOnDrop::disarm);
+            disconnect_stop.iter_mut().for_each(DisconnectStop::disarm);
             return Err(refused);
         }
     };
     let answered = match send_message(&call, key, message).await {
         Ok(SentMessage::Run(_)) => {
             // Nobody gets the answer of a run that cannot be followed: it is stopped.
-            let mut stop_on_failure = StopOnDrop::new(&call, followed.run.clone());
+            let mut stop_on_failure = DisconnectStop::arm(call.engine(), &call.caller, followed.run.clone(), None);
             let opened = match session_call {
                 Some(session_call) => CallStream::open_in_session(call, session_call, 0).await,
                 None => CallStream::open_stateless(call, followed.clone(), 0).await,
@@ -260,7 +261,7 @@ async fn start_followed_run(
             match opened {
                 Ok(stream) => {
                     stop_on_failure.disarm();
-                    return Ok(McpAnswer::Stream(Box::new(stream.stopped_by(stop_on_drop))));
+                    return Ok(McpAnswer::Stream(Box::new(stream.stopped_by(disconnect_stop))));
                 }
                 Err(failure) => Err(failure),
             }
@@ -268,7 +269,7 @@ async fn start_followed_run(
         Ok(SentMessage::Stopped(answer)) => Ok(McpAnswer::Result(data_result(&json!(answer)))),
         Err(problem) => refuse(problem),
     };
-    stop_on_drop.iter_mut().for_each(StopOnDrop::disarm);
+    disconnect_stop.iter_mut().for_each(DisconnectStop::disarm);
     if let Some(session) = session {
         session.remove_call(&followed.request);
     }

@@ -21,7 +21,7 @@ pub(super) struct ResponseEvent {
 
 /// How a response ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ResponseEnd {
+pub(super) enum ResponseVerdict {
     Completed,
     /// The reason, in the word of the API.
     Incomplete(&'static str),
@@ -31,7 +31,7 @@ pub(super) enum ResponseEnd {
     Cancelled,
 }
 
-impl ResponseEnd {
+impl ResponseVerdict {
     pub(super) fn of(verdict: &Verdict, end: Option<&AnswerEnd>) -> Self {
         match verdict {
             Verdict::Completed => match end {
@@ -83,7 +83,7 @@ impl ResponseEnd {
 
 /// An item that grows.
 #[derive(Debug)]
-struct OpenItem {
+struct GrowingItem {
     id: String,
     index: usize,
     text: String,
@@ -97,8 +97,8 @@ pub(super) struct ResponseEncoder {
     includes_encrypted_reasoning: bool,
     next_number: u64,
     next_index: usize,
-    reasoning: Option<OpenItem>,
-    message: Option<OpenItem>,
+    reasoning: Option<GrowingItem>,
+    message: Option<GrowingItem>,
     /// The items that are done, with the reasoning to send back.
     output: Vec<(usize, Value)>,
 }
@@ -191,7 +191,7 @@ impl ResponseEncoder {
     /// one that the client named.
     pub(super) fn finish(&mut self, finish: ResponseFinish, events: &mut Vec<ResponseEvent>) {
         let ResponseFinish { end, message, calls, usage, ended_at } = finish;
-        let status = if end == ResponseEnd::Completed { "completed" } else { "incomplete" };
+        let status = if end == ResponseVerdict::Completed { "completed" } else { "incomplete" };
         let SealedBlocks { leading, calls: sealed } = seal_blocks(message.unwrap_or_default());
         self.close_reasoning(status, &leading, events);
         self.close_message(status, events);
@@ -206,21 +206,21 @@ impl ResponseEncoder {
         self.response["status"] = end.status().into();
         self.response["usage"] = usage_object(usage);
         match &end {
-            ResponseEnd::Completed => self.response["completed_at"] = ended_at.into(),
-            ResponseEnd::Incomplete(reason) => self.response["incomplete_details"] = json!({"reason": reason}),
-            ResponseEnd::Failed(code, message) => {
+            ResponseVerdict::Completed => self.response["completed_at"] = ended_at.into(),
+            ResponseVerdict::Incomplete(reason) => self.response["incomplete_details"] = json!({"reason": reason}),
+            ResponseVerdict::Failed(code, message) => {
                 self.response["error"] = json!({"code": code, "message": message});
             }
-            ResponseEnd::Cancelled => {}
+            ResponseVerdict::Cancelled => {}
         }
         let response = self.snapshot();
         self.push(events, end.event(), json!({"response": response}));
     }
 
-    fn open_item(&mut self, id: String) -> OpenItem {
+    fn open_item(&mut self, id: String) -> GrowingItem {
         let index = self.next_index;
         self.next_index += 1;
-        OpenItem { id, index, text: String::new() }
+        GrowingItem { id, index, text: String::new() }
     }
 
     fn close_reasoning(&mut self, status: &str, leading: &[Thinking], events: &mut Vec<ResponseEvent>) {
@@ -316,7 +316,7 @@ impl ResponseEncoder {
 /// What is known at the end of a run.
 #[derive(Debug)]
 pub(super) struct ResponseFinish {
-    pub(super) end: ResponseEnd,
+    pub(super) end: ResponseVerdict,
     /// The last message of the model.
     pub(super) message: Option<AssistantMessage>,
     /// The calls that the client carries out.
@@ -326,7 +326,7 @@ pub(super) struct ResponseFinish {
     pub(super) ended_at: i64,
 }
 
-impl OpenItem {
+impl GrowingItem {
     fn message_item(&self, status: &str) -> Value {
         json!({"id": self.id, "type": "message", "status": status, "role": "assistant",
             "content": [text_part(&self.text)]})

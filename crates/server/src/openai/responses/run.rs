@@ -6,7 +6,7 @@ use quell_store::{ConversationItem, EndedResponse, StoreError, StoredResponse, S
 use serde_json::{Value, json};
 
 use super::RETENTION_SECONDS;
-use super::encoder::{ResponseEncoder, ResponseEnd, ResponseEvent, ResponseFinish};
+use super::encoder::{ResponseEncoder, ResponseEvent, ResponseFinish, ResponseVerdict};
 use super::history::{continued_items, now};
 use crate::client_run::{AnswerOutcome, AnswerPart, AnswerReader};
 
@@ -106,7 +106,7 @@ impl ResponseRun {
 
     fn finish(&mut self, outcome: &AnswerOutcome, events: &mut Vec<ResponseEvent>) {
         let answer = outcome.answer.as_ref();
-        let end = ResponseEnd::of(&outcome.verdict, answer.map(|answer| &answer.end));
+        let end = ResponseVerdict::of(&outcome.verdict, answer.map(|answer| &answer.end));
         let message = answer.and_then(|_| self.reader.model_message());
         let message = message.map(|message| message.map_calls(|answered| answered.call));
         let calls = answer.map(|answer| answer.calls.clone()).unwrap_or_default();

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::create::{KEEP_ALIVE, sse_headers};
-use super::encoder::{ResponseEnd, without_encrypted_reasoning};
+use super::encoder::{ResponseVerdict, without_encrypted_reasoning};
 use super::history::now;
 use super::items::{QueryPairs, includes_encrypted_reasoning, invalid, page, query_value};
 use super::live::{LiveProgress, LiveResponse};
@@ -152,7 +152,7 @@ pub(super) async fn find_own_response(call: &ApiCall, id: &str) -> Result<Option
 /// The object of a response whose daemon has gone: what had come of its answer went with it.
 fn abandoned_object(stored: &StoredResponse, verdict: Option<&Verdict>) -> Value {
     let mut object: Value = serde_json::from_str(&stored.response).unwrap_or_default();
-    let is_cancelled = verdict.is_some_and(|verdict| ResponseEnd::of(verdict, None) == ResponseEnd::Cancelled);
+    let is_cancelled = verdict.is_some_and(|verdict| ResponseVerdict::of(verdict, None) == ResponseVerdict::Cancelled);
     object["status"] = if is_cancelled { "cancelled" } else { "failed" }.into();
     if !is_cancelled {
         let message = "the daemon was stopped while it made this response; send the request again";

@@ -11,7 +11,7 @@ fn encoder(includes_encrypted_reasoning: bool) -> ResponseEncoder {
     ResponseEncoder::new(ids, response, includes_encrypted_reasoning)
 }
 
-fn finish(end: ResponseEnd) -> ResponseFinish {
+fn finish(end: ResponseVerdict) -> ResponseFinish {
     ResponseFinish { end, message: None, calls: Vec::new(), usage: Usage::default(), ended_at: 7 }
 }
 
@@ -58,7 +58,7 @@ fn a_text_streams_as_the_api_does() {
     encoder.push_text("Hel", &mut events);
     encoder.push_text("lo \"ü\"\n", &mut events);
     let usage = Usage { input_tokens: 3, output_tokens: 2, cached_tokens: 1, estimated: false };
-    encoder.finish(ResponseFinish { usage, ..finish(ResponseEnd::Completed) }, &mut events);
+    encoder.finish(ResponseFinish { usage, ..finish(ResponseVerdict::Completed) }, &mut events);
     let events = read(&events);
     let expected = [
         "created",
@@ -83,10 +83,10 @@ fn a_text_streams_as_the_api_does() {
 }
 
 #[rstest]
-#[case::stopped(ResponseEnd::Cancelled, "response.incomplete", "cancelled")]
-#[case::failed(ResponseEnd::Failed("server_error", "broken".into()), "response.failed", "failed")]
-#[case::cut(ResponseEnd::Incomplete("max_output_tokens"), "response.incomplete", "incomplete")]
-fn open_items_are_closed_at_each_end(#[case] end: ResponseEnd, #[case] event: &str, #[case] status: &str) {
+#[case::stopped(ResponseVerdict::Cancelled, "response.incomplete", "cancelled")]
+#[case::failed(ResponseVerdict::Failed("server_error", "broken".into()), "response.failed", "failed")]
+#[case::cut(ResponseVerdict::Incomplete("max_output_tokens"), "response.incomplete", "incomplete")]
+fn open_items_are_closed_at_each_end(#[case] end: ResponseVerdict, #[case] event: &str, #[case] status: &str) {
     let (mut encoder, mut events) = (encoder(false), Vec::new());
     encoder.begin(&mut events);
     encoder.push_thinking("hm", &mut events);
@@ -108,7 +108,7 @@ fn open_items_are_closed_at_each_end(#[case] end: ResponseEnd, #[case] event: &s
 fn an_end_without_output_has_no_items() {
     let (mut encoder, mut events) = (encoder(false), Vec::new());
     encoder.begin(&mut events);
-    encoder.finish(finish(ResponseEnd::Cancelled), &mut events);
+    encoder.finish(finish(ResponseVerdict::Cancelled), &mut events);
     assert_eq!(kinds(&read(&events)), ["created", "in_progress", "incomplete"]);
     assert_eq!(encoder.snapshot()["output"], json!([]));
 }
@@ -124,7 +124,7 @@ fn calls_follow_with_their_reasoning(#[values(true, false)] is_included: bool) {
     let (mut encoder, mut events) = (encoder(is_included), Vec::new());
     encoder.begin(&mut events);
     encoder.push_thinking("hm", &mut events);
-    let ended = ResponseFinish { message: Some(message), calls: vec![call], ..finish(ResponseEnd::Completed) };
+    let ended = ResponseFinish { message: Some(message), calls: vec![call], ..finish(ResponseVerdict::Completed) };
     encoder.finish(ended, &mut events);
     let events = read(&events);
     assert_items_closed(&events);
@@ -148,5 +148,5 @@ fn calls_follow_with_their_reasoning(#[values(true, false)] is_included: bool) {
 #[case(Verdict::Aborted { reason: StopReason::DaemonStopped, by: None }, None, "failed")]
 #[case(Verdict::Aborted { reason: StopReason::Timeout, by: None::<Requester> }, None, "failed")]
 fn each_verdict_has_a_status(#[case] verdict: Verdict, #[case] end: Option<AnswerEnd>, #[case] status: &str) {
-    assert_eq!(ResponseEnd::of(&verdict, end.as_ref()).status(), status);
+    assert_eq!(ResponseVerdict::of(&verdict, end.as_ref()).status(), status);
 }
