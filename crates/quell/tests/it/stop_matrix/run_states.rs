@@ -55,7 +55,8 @@ pub(super) const STOPPABLE_STATES: &[StoppableState] = &[
     StoppableState::new("silent", |_, _| vec![ScriptedResponse::SilentBeforeHeaders], Reached::Requested),
     StoppableState::new("streaming", |_, _| vec![stream_forever()], Reached::Streaming),
     StoppableState::new(FIRED, |_, _| vec![stream_forever()], Reached::Streaming),
-    StoppableState::new("back-off", |_, _| vec![ScriptedResponse::rate_limited("50")], Reached::Refused),
+    // Refused more than once, because all states together may take longer than one wait.
+    StoppableState::new("back-off", |_, _| vec![ScriptedResponse::rate_limited("50"); 3], Reached::Refused),
     StoppableState::new(
         "second model silent",
         |_, _| vec![ScriptedResponse::status(402), ScriptedResponse::SilentBeforeHeaders],
