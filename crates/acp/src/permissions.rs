@@ -1,6 +1,6 @@
 //! Calls that wait for a person, as requests for permission to the editor.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use quell_client::{ClientError, DaemonClient};
 use quell_protocol::RunId;
@@ -21,86 +21,108 @@ const REJECT: &str = "reject";
 /// A question to the editor that is open.
 pub(crate) struct PermissionQuestion {
     pub(crate) approval: String,
-    pub(crate) request: RequestPermissionRequest,
+    /// The event `approval.requested`.
+    event: EventKind,
+    place: QuestionPlace,
     /// Cancelled when the approval is decided elsewhere, or by a stop.
     pub(crate) withdrawn: CancellationToken,
 }
 
 /// Where a call waits.
-pub(crate) struct QuestionPlace<'a> {
-    pub(crate) session: &'a SessionId,
-    pub(crate) run: &'a RunId,
-    pub(crate) workdir: &'a Path,
+pub(crate) struct QuestionPlace {
+    pub(crate) session: SessionId,
+    pub(crate) run: RunId,
+    pub(crate) workdir: PathBuf,
 }
 
 /// What the editor says.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) enum PermissionReply {
     Answer(ApprovalAnswer),
     /// The editor has given up the whole turn.
     TurnCancelled,
     /// Decided elsewhere: the editor was told.
     Withdrawn,
+    /// The daemon did not say what the question is.
+    NotAsked(ClientError),
 }
 
 impl PermissionQuestion {
-    /// The question that an approval means; `None` for other events. `row` is the approval as the daemon lists it.
-    pub(crate) fn new(place: &QuestionPlace<'_>, event: &EventKind, row: Option<&ApprovalRow>) -> Option<Self> {
-        let EventKind::ApprovalRequested { id, call_id, tool, arguments, escalation, quorum, .. } = event else {
-            return None;
-        };
-        let question = row.and_then(|row| row.question.as_deref());
-        let mut notes = Vec::new();
-        if let Some(escalation) = escalation {
-            notes.push(format!("Runs outside of the sandbox: {}. It opens {}.", escalation.reason, escalation.opens));
-        }
-        if *quorum > 1 {
-            notes.push(format!("{quorum} people must allow it."));
-        }
-        if let Some(question) = question {
-            notes.push(format!("{} asks: {}", question.server, question.message));
-        }
-        let wire_id = wire_call_id(place.run, call_id.as_str());
-        let start = CallStart { id: &wire_id, tool, arguments, workdir: place.workdir };
-        let call = start.describe((!notes.is_empty()).then(|| notes.join("\n")));
-        let needs_fields = question
-            .is_some_and(|question| question.fields.iter().any(|field| field.required && field.default.is_none()));
-        let mut options = Vec::new();
-        if question.is_none() {
-            options.push(PermissionOption::new(ALLOW_ONCE, "Allow", PermissionOptionKind::AllowOnce));
-            options.push(PermissionOption::new(
-                ALLOW_SESSION,
-                "Allow this tool in this session",
-                PermissionOptionKind::AllowAlways,
-            ));
-        } else if !needs_fields {
-            options.push(PermissionOption::new(ALLOW_ONCE, "Accept", PermissionOptionKind::AllowOnce));
-        }
-        options.push(PermissionOption::new(REJECT, "Reject", PermissionOptionKind::RejectOnce));
-        let request = RequestPermissionRequest::new(place.session.clone(), call, options);
-        Some(Self { approval: id.clone(), request, withdrawn: CancellationToken::new() })
+    /// The question that an approval means; `None` for other events.
+    pub(crate) fn new(place: QuestionPlace, event: &EventKind) -> Option<Self> {
+        let EventKind::ApprovalRequested { id, .. } = event else { return None };
+        Some(Self { approval: id.clone(), event: event.clone(), place, withdrawn: CancellationToken::new() })
     }
 
     /// Asks the editor.
     ///
     /// # Cancel safety
     /// If dropped, the editor is told that the answer is not needed any more.
-    pub(crate) async fn ask(self, editor: EditorConnection) -> (String, PermissionReply) {
-        let sent = editor.send_request(self.request);
-        let reply = tokio::select! {
-            biased;
-            // The dropped request sends `$/cancel_request`.
-            () = self.withdrawn.cancelled() => PermissionReply::Withdrawn,
-            answered = sent.block_task() => match answered {
+    pub(crate) async fn ask(self, client: DaemonClient, editor: EditorConnection) -> (String, PermissionReply) {
+        let asking = async {
+            let row = match find_approval(&client, &self.approval).await {
+                Ok(row) => row,
+                Err(error) => return PermissionReply::NotAsked(error),
+            };
+            let Some(request) = describe_question(&self.place, &self.event, row.as_ref()) else {
+                return PermissionReply::Withdrawn;
+            };
+            match editor.send_request(request).block_task().await {
                 Ok(response) => read_outcome(&response.outcome),
                 Err(error) => PermissionReply::Answer(ApprovalAnswer::denial(Some(format!(
                     "the editor could not ask: {}",
                     error.message
                 )))),
-            },
+            }
+        };
+        let reply = tokio::select! {
+            biased;
+            // The dropped request sends `$/cancel_request`.
+            () = self.withdrawn.cancelled() => PermissionReply::Withdrawn,
+            reply = asking => reply,
         };
         (self.approval, reply)
     }
+}
+
+/// What the editor shows. `row` is the approval as the daemon lists it.
+fn describe_question(
+    place: &QuestionPlace,
+    event: &EventKind,
+    row: Option<&ApprovalRow>,
+) -> Option<RequestPermissionRequest> {
+    let EventKind::ApprovalRequested { call_id, tool, arguments, escalation, quorum, .. } = event else {
+        return None;
+    };
+    let question = row.and_then(|row| row.question.as_deref());
+    let mut notes = Vec::new();
+    if let Some(escalation) = escalation {
+        notes.push(format!("Runs outside of the sandbox: {}. It opens {}.", escalation.reason, escalation.opens));
+    }
+    if *quorum > 1 {
+        notes.push(format!("{quorum} people must allow it."));
+    }
+    if let Some(question) = question {
+        notes.push(format!("{} asks: {}", question.server, question.message));
+    }
+    let wire_id = wire_call_id(&place.run, call_id.as_str());
+    let start = CallStart { id: &wire_id, tool, arguments, workdir: &place.workdir };
+    let call = start.describe((!notes.is_empty()).then(|| notes.join("\n")));
+    let needs_fields =
+        question.is_some_and(|question| question.fields.iter().any(|field| field.required && field.default.is_none()));
+    let mut options = Vec::new();
+    if question.is_none() {
+        options.push(PermissionOption::new(ALLOW_ONCE, "Allow", PermissionOptionKind::AllowOnce));
+        options.push(PermissionOption::new(
+            ALLOW_SESSION,
+            "Allow this tool in this session",
+            PermissionOptionKind::AllowAlways,
+        ));
+    } else if !needs_fields {
+        options.push(PermissionOption::new(ALLOW_ONCE, "Accept", PermissionOptionKind::AllowOnce));
+    }
+    options.push(PermissionOption::new(REJECT, "Reject", PermissionOptionKind::RejectOnce));
+    Some(RequestPermissionRequest::new(place.session.clone(), call, options))
 }
 
 fn read_outcome(outcome: &RequestPermissionOutcome) -> PermissionReply {
@@ -116,7 +138,7 @@ fn read_outcome(outcome: &RequestPermissionOutcome) -> PermissionReply {
 }
 
 /// The approval with its question, which the event does not carry.
-pub(crate) async fn find_approval(client: &DaemonClient, id: &str) -> Result<Option<ApprovalRow>, ClientError> {
+async fn find_approval(client: &DaemonClient, id: &str) -> Result<Option<ApprovalRow>, ClientError> {
     Ok(client.list_approvals().await?.into_iter().find(|row| row.id == id))
 }
 
@@ -132,12 +154,14 @@ mod tests {
 
     #[test]
     fn only_the_offered_options_allow() {
-        let selected = |id: &str| outcome(json!({"outcome": "selected", "optionId": id}));
-        assert_eq!(selected(ALLOW_ONCE), PermissionReply::Answer(Decision::Allow.into()));
-        assert_eq!(selected(ALLOW_SESSION), PermissionReply::Answer(ApprovalAnswer::for_session()));
-        let PermissionReply::Answer(odd) = selected("yes") else { panic!("no answer") };
-        assert_eq!(odd.decision, Decision::Deny);
-        assert_eq!(outcome(json!({"outcome": "cancelled"})), PermissionReply::TurnCancelled);
+        let selected = |id: &str| match outcome(json!({"outcome": "selected", "optionId": id})) {
+            PermissionReply::Answer(answer) => answer,
+            other => panic!("no answer: {other:?}"),
+        };
+        assert_eq!(selected(ALLOW_ONCE), Decision::Allow.into());
+        assert_eq!(selected(ALLOW_SESSION), ApprovalAnswer::for_session());
+        assert_eq!(selected("yes").decision, Decision::Deny);
+        assert!(matches!(outcome(json!({"outcome": "cancelled"})), PermissionReply::TurnCancelled));
     }
 
     #[test]
@@ -148,9 +172,8 @@ mod tests {
         }))
         .unwrap();
         let (session, run) = (SessionId::new("s"), RunId::parse("r1").unwrap());
-        let place = QuestionPlace { session: &session, run: &run, workdir: Path::new("/w") };
-        let asked = PermissionQuestion::new(&place, &event, None).unwrap();
-        let request = serde_json::to_value(&asked.request).unwrap();
+        let place = QuestionPlace { session, run, workdir: "/w".into() };
+        let request = serde_json::to_value(describe_question(&place, &event, None).unwrap()).unwrap();
         assert_eq!(request["toolCall"]["title"], "`rm -r x`");
         assert!(request["toolCall"]["content"][0]["content"]["text"].as_str().unwrap().contains("2 people"));
         let kinds: Vec<_> = request["options"].as_array().unwrap().iter().map(|option| &option["kind"]).collect();

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::content::PromptContent;
 use crate::errors::{failed, from_client};
 use crate::open_sessions::PromptGuard;
-use crate::permissions::{PermissionQuestion, PermissionReply, QuestionPlace, find_approval};
+use crate::permissions::{PermissionQuestion, PermissionReply, QuestionPlace};
 use crate::updates::{RunUpdates, message_chunk};
 use crate::wire::{
     EditorConnection, Meta, PromptResponse, PromptStopReason, RpcError, SessionId, SessionNotification, SessionUpdate,
@@ -91,7 +91,7 @@ impl EditorPrompt {
                 () = &mut cancelled, if !self.is_stop_requested => self.request_stop().await?,
                 Some((approval, reply)) = self.questions.next() => self.handle_reply(approval, reply).await?,
                 item = events.next() => if let Some(event) = read_item(item)?
-                    && let Some(answer) = self.handle_event(&event).await?
+                    && let Some(answer) = self.handle_event(&event)?
                 {
                     return answer;
                 },
@@ -99,15 +99,12 @@ impl EditorPrompt {
         }
     }
 
-    async fn handle_event(&mut self, event: &RunEvent) -> Result<Option<Result<PromptResponse, RpcError>>, RpcError> {
+    fn handle_event(&mut self, event: &RunEvent) -> Result<Option<Result<PromptResponse, RpcError>>, RpcError> {
         for update in self.updates.translate(&event.kind) {
             self.send(update)?;
         }
         match &event.kind {
-            EventKind::ApprovalRequested { id, .. } if !self.is_stop_requested => {
-                let row = find_approval(&self.client, id).await.map_err(|error| from_client(&error))?;
-                self.ask(&event.kind, row.as_ref());
-            }
+            EventKind::ApprovalRequested { .. } if !self.is_stop_requested => self.ask(&event.kind),
             EventKind::ApprovalResolved { id, .. } => {
                 if let Some(withdrawn) = self.withdrawals.remove(id) {
                     withdrawn.cancel();
@@ -123,17 +120,19 @@ impl EditorPrompt {
         Ok(None)
     }
 
-    fn ask(&mut self, event: &EventKind, row: Option<&quell_protocol::approval::ApprovalRow>) {
-        let place = QuestionPlace { session: &self.session, run: self.prompt.run(), workdir: &self.prompt.workdir };
-        let Some(question) = PermissionQuestion::new(&place, event, row) else { return };
+    fn ask(&mut self, event: &EventKind) {
+        let (session, run) = (self.session.clone(), self.prompt.run().clone());
+        let place = QuestionPlace { session, run, workdir: self.prompt.workdir.clone() };
+        let Some(question) = PermissionQuestion::new(place, event) else { return };
         self.withdrawals.insert(question.approval.clone(), question.withdrawn.clone());
-        self.questions.push(Box::pin(question.ask(self.editor.clone())));
+        self.questions.push(Box::pin(question.ask(self.client.clone(), self.editor.clone())));
     }
 
     async fn handle_reply(&mut self, approval: String, reply: PermissionReply) -> Result<(), RpcError> {
         self.withdrawals.remove(&approval);
         match reply {
             PermissionReply::Withdrawn => Ok(()),
+            PermissionReply::NotAsked(error) => Err(from_client(&error)),
             PermissionReply::TurnCancelled if self.is_stop_requested => Ok(()),
             PermissionReply::TurnCancelled => self.request_stop().await,
             PermissionReply::Answer(answer) => match self.client.answer_approval(&approval, &answer).await {
