@@ -93,6 +93,7 @@ codes! {
     SpendLimit "spend_limit" 429 "A daily limit is reached";
     QueueFull "queue_full" 429 "Too many messages wait in this session";
     ProviderRateLimit "provider_rate_limit" 429 "The provider of the model takes no more requests now";
+    StorageLimit "storage_limit" 429 "The conversations of this token take too much room";
     TooManyRequests "too_many_requests" 429 "Too many requests of this token";
     TooManyAttempts "too_many_attempts" 429 "Too many requests with a bad token";
     SocietyNotInitialized "society_not_initialized" 500 "The engine is not ready";

@@ -75,6 +75,22 @@ pub struct ConversationItem {
     pub item: String,
 }
 
+/// Whose responses are meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResponseOwner {
+    Anybody,
+    One(Principal),
+}
+
+impl ResponseOwner {
+    pub(crate) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Anybody => None,
+            Self::One(owner) => Some(owner.as_str()),
+        }
+    }
+}
+
 pub trait ResponseStore: Send + Sync {
     /// Stores a new response. Appends the items to its conversation, unless that was deleted. Fails if its id is in use.
     fn create(&self, response: StoredResponse, conversation_items: Vec<ConversationItem>) -> StoreFuture<'_, ()>;
@@ -93,6 +109,19 @@ pub trait ResponseStore: Send + Sync {
 
     /// Deletes what has expired at `now`. Returns the number of responses.
     fn delete_expired(&self, now: i64) -> StoreFuture<'_, u64>;
+
+    /// Deletes responses that were made before `time`, in seconds since 1970, and conversations of that age that have no
+    /// response any more. Open responses stay. Returns the number of both.
+    fn delete_older(&self, time: i64) -> StoreFuture<'_, u64>;
+
+    /// Deletes at most `count` responses that are not open, the oldest first. Returns how many.
+    fn delete_oldest(&self, of: ResponseOwner, count: u32) -> StoreFuture<'_, u64>;
+
+    /// Deletes at most `count` conversations without an open response, the oldest first. Returns how many.
+    fn delete_oldest_conversations(&self, count: u32) -> StoreFuture<'_, u64>;
+
+    /// Bytes that the responses and conversations of an owner take.
+    fn used_bytes(&self, owner: Principal) -> StoreFuture<'_, u64>;
 
     /// Stores a new conversation. Fails if its id is in use.
     fn create_conversation(

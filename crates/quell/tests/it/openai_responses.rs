@@ -386,3 +386,28 @@ async fn a_response_that_a_limit_cut_is_incomplete() {
     assert_fields(&response, &expected);
     assert_eq!(text_of(&response), "It is a lo");
 }
+
+fn long_message(mib: usize) -> Value {
+    json!({"items": [{"role": "user", "content": "x".repeat(mib << 20)}]})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_has_room_for_so_much() {
+    let server = TestServer::start_with(|config| config.engine.retention.responses_mib = 2).await;
+    for text in ["one", "two", "three"] {
+        server.model.script(ScriptedResponse::text(text));
+    }
+    let long = with(question(), &json!({"input": "x".repeat(3 << 20)}));
+    let first = create(&server, &long).await;
+    let second = create(&server, &question()).await;
+    server.http.get(&path(&first)).await.expect_status(404);
+    assert_eq!(show(&server, &second).await, second, "the oldest one goes");
+    server.http.post("/v1/conversations", &long_message(3)).await.expect_status(200);
+    let other = server.api_with_new_token("other", "write").await;
+    for (path, body) in [("/v1/conversations", json!({})), ("/v1/responses", question())] {
+        let refused = server.http.post(path, &body).await;
+        assert_eq!((refused.status, &refused.body["error"]["code"]), (429, &json!("storage_limit")));
+    }
+    other.post("/v1/conversations", &json!({})).await.expect_status(200);
+    assert_eq!(text_of(&create(&server, &with(question(), &json!({"store": false}))).await), "three");
+}

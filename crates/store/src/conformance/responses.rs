@@ -1,7 +1,7 @@
 //! Responses and conversations: their ends, their expiry, and what a daemon leaves behind.
 
 use super::*;
-use crate::{ConversationItem, EndedResponse, StoredConversation, StoredResponse, StoredResponseState};
+use crate::{ConversationItem, EndedResponse, ResponseOwner, StoredConversation, StoredResponse, StoredResponseState};
 
 pub(crate) fn response(id: &str) -> StoredResponse {
     StoredResponse {
@@ -125,4 +125,53 @@ pub(crate) async fn an_open_response_of_a_daemon_that_is_gone_is_abandoned<D: Te
     assert_eq!(state().await, StoredResponseState::Abandoned);
     assert_eq!(store.responses().end(ended("a", "failed")).await, Ok(true));
     assert_eq!(state().await, StoredResponseState::Ended);
+}
+
+pub(crate) async fn old_responses_and_conversations_go_and_open_ones_stay<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let responses = store.responses();
+    create_in_conversation(&store).await;
+    responses.create_conversation(conversation("unused"), items(&["1"])).await.unwrap();
+    responses.create(ended_response("old", 100), Vec::new()).await.unwrap();
+    responses.create(ended_response("new", 101), Vec::new()).await.unwrap();
+    assert_eq!(responses.delete_older(7).await, Ok(0));
+    assert_eq!(responses.delete_older(101).await, Ok(2), "an ended response, and a conversation without one");
+    for (id, stays) in [("a", true), ("old", false), ("new", true)] {
+        assert_eq!(responses.find(id.into(), 0).await.unwrap().is_some(), stays, "{id}");
+    }
+    assert_eq!(responses.find_conversation("unused".into()).await, Ok(None));
+    assert!(responses.find_conversation("c".into()).await.unwrap().is_some(), "a response is made in it");
+}
+
+fn ended_response(id: &str, created_at: i64) -> StoredResponse {
+    let state = StoredResponseState::Ended;
+    StoredResponse { state, created_at, expires_at: created_at + 100, ..response(id) }
+}
+
+pub(crate) async fn the_oldest_go_first_and_the_room_of_an_owner_is_counted<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let responses = store.responses();
+    create_in_conversation(&store).await;
+    let (ann, bob) = (Principal::parse("ann").unwrap(), Principal::parse("bob").unwrap());
+    let used = async |owner: &Principal| responses.used_bytes(owner.clone()).await.unwrap();
+    let before = used(&ann).await;
+    for (number, id) in (101..).zip(["x", "y", "z"]) {
+        let long = StoredResponse { input: "ü".repeat(50_000), ..ended_response(id, number) };
+        responses.create(long, Vec::new()).await.unwrap();
+    }
+    let of_bob = StoredResponse { owner: bob.clone(), ..ended_response("bob", 100) };
+    responses.create(of_bob, Vec::new()).await.unwrap();
+    let newer = StoredConversation { created_at: 8, ..conversation("d") };
+    responses.create_conversation(newer, items(&[&"i".repeat(50_000)])).await.unwrap();
+    let full = used(&ann).await;
+    assert!((400_000..405_000).contains(&(full - before)), "{before} {full}");
+    assert_eq!(responses.delete_oldest(ResponseOwner::One(ann.clone()), 2).await, Ok(2));
+    let left = async |id: &str| responses.find(id.into(), 0).await.unwrap().is_some();
+    assert_eq!((left("x").await, left("y").await, left("z").await, left("bob").await), (false, false, true, true));
+    assert!(used(&ann).await < full - 200_000);
+    assert_eq!(responses.delete_oldest(ResponseOwner::Anybody, 1).await, Ok(1));
+    assert_eq!((left("z").await, left("bob").await, used(&bob).await), (true, false, 0));
+    assert_eq!(responses.delete_oldest(ResponseOwner::Anybody, 9).await, Ok(1), "the open one stays");
+    assert_eq!(responses.delete_oldest_conversations(9).await, Ok(1), "the one with an open response stays");
+    assert_eq!(used(&ann).await, before);
 }

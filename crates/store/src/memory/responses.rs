@@ -1,9 +1,13 @@
 //! Responses of the Responses API, and conversations.
 
+use std::collections::BTreeSet;
+
+use quell_protocol::Principal;
+
 use super::{Data, MemoryStore};
 use crate::{
-    ConversationItem, EndedResponse, ResponseStore, StoreError, StoreFuture, StoredConversation, StoredResponse,
-    StoredResponseState,
+    ConversationItem, EndedResponse, ResponseOwner, ResponseStore, StoreError, StoreFuture, StoredConversation,
+    StoredResponse, StoredResponseState,
 };
 
 #[derive(Debug)]
@@ -19,7 +23,34 @@ pub(super) struct ConversationEntry {
     items: Vec<ConversationItem>,
 }
 
+impl ResponseEntry {
+    fn has_ended(&self) -> bool {
+        self.response.state == StoredResponseState::Ended
+    }
+
+    fn bytes(&self) -> usize {
+        500 + self.response.response.len() + self.response.input.len() + self.events.as_ref().map_or(0, String::len)
+    }
+}
+
+impl ConversationEntry {
+    fn bytes(&self) -> usize {
+        let items = self.items.iter().map(|item| 200 + item.id.len() + item.item.len());
+        500 + self.conversation.metadata.len() + items.sum::<usize>()
+    }
+}
+
+fn age_and_id(entry: &ResponseEntry) -> (i64, String) {
+    (entry.response.expires_at, entry.response.id.clone())
+}
+
 impl Data {
+    /// The conversations of the responses that are meant.
+    fn conversations_with(&self, is_meant: impl Fn(&ResponseEntry) -> bool) -> BTreeSet<String> {
+        let entries = self.responses.values().filter(|entry| is_meant(entry));
+        entries.filter_map(|entry| entry.response.conversation.clone()).collect()
+    }
+
     fn append_items(&mut self, conversation: Option<&str>, items: Vec<ConversationItem>) {
         if let Some(entry) = conversation.and_then(|id| self.conversations.get_mut(id)) {
             entry.items.extend(items);
@@ -80,6 +111,52 @@ impl ResponseStore for MemoryStore {
             let before = data.responses.len();
             data.responses.retain(|_, entry| entry.response.expires_at > now);
             Ok((before - data.responses.len()) as u64)
+        })
+    }
+
+    fn delete_older(&self, time: i64) -> StoreFuture<'_, u64> {
+        self.write(move |data| {
+            let before = data.responses.len() + data.conversations.len();
+            data.responses.retain(|_, entry| !entry.has_ended() || entry.response.created_at >= time);
+            let used = data.conversations_with(|_| true);
+            data.conversations.retain(|id, entry| entry.conversation.created_at >= time || used.contains(id));
+            Ok((before - data.responses.len() - data.conversations.len()) as u64)
+        })
+    }
+
+    fn delete_oldest(&self, of: ResponseOwner, count: u32) -> StoreFuture<'_, u64> {
+        self.write(move |data| {
+            let is_meant = |entry: &&ResponseEntry| {
+                entry.has_ended() && of.name().is_none_or(|owner| entry.response.owner.as_str() == owner)
+            };
+            let mut oldest: Vec<(i64, String)> = data.responses.values().filter(is_meant).map(age_and_id).collect();
+            oldest.sort();
+            oldest.truncate(count as usize);
+            oldest.iter().for_each(|(_, id)| drop(data.responses.remove(id)));
+            Ok(oldest.len() as u64)
+        })
+    }
+
+    fn delete_oldest_conversations(&self, count: u32) -> StoreFuture<'_, u64> {
+        self.write(move |data| {
+            let in_use = data.conversations_with(|entry| !entry.has_ended());
+            let unused = data.conversations.values().map(|entry| &entry.conversation);
+            let unused = unused.filter(|conversation| !in_use.contains(&conversation.id));
+            let mut oldest: Vec<(i64, String)> =
+                unused.map(|conversation| (conversation.created_at, conversation.id.clone())).collect();
+            oldest.sort();
+            oldest.truncate(count as usize);
+            oldest.iter().for_each(|(_, id)| drop(data.conversations.remove(id)));
+            Ok(oldest.len() as u64)
+        })
+    }
+
+    fn used_bytes(&self, owner: Principal) -> StoreFuture<'_, u64> {
+        self.read(move |data| {
+            let responses = data.responses.values().filter(|entry| entry.response.owner == owner);
+            let conversations = data.conversations.values().filter(|entry| entry.conversation.owner == owner);
+            let bytes = responses.map(ResponseEntry::bytes).sum::<usize>();
+            Ok((bytes + conversations.map(ConversationEntry::bytes).sum::<usize>()) as u64)
         })
     }
 

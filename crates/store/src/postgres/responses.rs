@@ -5,11 +5,11 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::channels::is_stale;
-use super::columns::{Text, get, optional_text, parse_id, text};
+use super::columns::{Text, get, optional_text, parse_id, text, to_unsigned};
 use super::connection::PgConnection;
 use crate::{
-    ConversationItem, EndedResponse, ResponseStore, StoreError, StoreFuture, StoredConversation, StoredResponse,
-    StoredResponseState,
+    ConversationItem, EndedResponse, ResponseOwner, ResponseStore, StoreError, StoreFuture, StoredConversation,
+    StoredResponse, StoredResponseState,
 };
 
 impl ResponseStore for PostgresStore {
@@ -79,6 +79,45 @@ impl ResponseStore for PostgresStore {
 
     fn delete_expired(&self, now: i64) -> StoreFuture<'_, u64> {
         self.write(move |db| db.execute("DELETE FROM responses WHERE expires_at <= $1", &[&now]))
+    }
+
+    fn delete_older(&self, time: i64) -> StoreFuture<'_, u64> {
+        self.write(move |db| {
+            let responses = db.execute("DELETE FROM responses WHERE created_at < $1 AND ended", &[&time])?;
+            let sql = "DELETE FROM conversations WHERE created_at < $1
+                       AND id NOT IN (SELECT conversation FROM responses WHERE conversation IS NOT NULL)";
+            Ok(responses + db.execute(sql, &[&time])?)
+        })
+    }
+
+    fn delete_oldest(&self, of: ResponseOwner, count: u32) -> StoreFuture<'_, u64> {
+        self.write(move |db| {
+            let sql = "DELETE FROM responses WHERE id IN
+                (SELECT id FROM responses WHERE ended AND ($1::text IS NULL OR owner = $1)
+                 ORDER BY expires_at LIMIT $2)";
+            db.execute(sql, &[&of.name(), &i64::from(count)])
+        })
+    }
+
+    fn delete_oldest_conversations(&self, count: u32) -> StoreFuture<'_, u64> {
+        self.write(move |db| {
+            let sql = "DELETE FROM conversations WHERE id IN
+                (SELECT id FROM conversations WHERE id NOT IN
+                    (SELECT conversation FROM responses WHERE NOT ended AND conversation IS NOT NULL)
+                 ORDER BY created_at LIMIT $1)";
+            db.execute(sql, &[&i64::from(count)])
+        })
+    }
+
+    fn used_bytes(&self, owner: Principal) -> StoreFuture<'_, u64> {
+        self.read(move |db| {
+            let sql = "SELECT ((SELECT coalesce(sum(bytes), 0) FROM responses WHERE owner = $1)
+                             + (SELECT coalesce(sum(bytes), 0) FROM conversations WHERE owner = $1)
+                             + (SELECT coalesce(sum(items.bytes), 0) FROM conversations
+                                JOIN conversation_items AS items ON items.conversation = conversations.id
+                                WHERE owner = $1))::bigint";
+            get(&db.query_row(sql, &[&owner.as_str()])?, 0).map(to_unsigned)
+        })
     }
 
     fn create_conversation(

@@ -4,9 +4,9 @@ use quell_protocol::{Principal, RunId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
-use super::columns::parse_id_column;
+use super::columns::{parse_id_column, to_unsigned};
 use crate::{
-    ConversationItem, EndedResponse, ResponseStore, StoreFuture, StoredConversation, StoredResponse,
+    ConversationItem, EndedResponse, ResponseOwner, ResponseStore, StoreFuture, StoredConversation, StoredResponse,
     StoredResponseState,
 };
 
@@ -71,6 +71,48 @@ impl ResponseStore for SqliteStore {
         self.write(move |db| {
             let deleted = db.prepare_cached("DELETE FROM responses WHERE expires_at <= ?1")?.execute([now])?;
             Ok(deleted as u64)
+        })
+    }
+
+    fn delete_older(&self, time: i64) -> StoreFuture<'_, u64> {
+        self.write(move |db| {
+            let responses = "DELETE FROM responses WHERE created_at < ?1 AND ended = 1";
+            let conversations = "DELETE FROM conversations WHERE created_at < ?1
+                                 AND id NOT IN (SELECT conversation FROM responses WHERE conversation IS NOT NULL)";
+            let deleted = db.prepare_cached(responses)?.execute([time])?;
+            Ok((deleted + db.prepare_cached(conversations)?.execute([time])?) as u64)
+        })
+    }
+
+    fn delete_oldest(&self, of: ResponseOwner, count: u32) -> StoreFuture<'_, u64> {
+        self.write(move |db| {
+            let of_anybody = "DELETE FROM responses WHERE id IN
+                (SELECT id FROM responses WHERE ended = 1 AND ?1 IS NULL ORDER BY expires_at LIMIT ?2)";
+            let of_one = "DELETE FROM responses WHERE id IN
+                (SELECT id FROM responses WHERE ended = 1 AND owner = ?1 ORDER BY expires_at LIMIT ?2)";
+            let sql = if of.name().is_none() { of_anybody } else { of_one };
+            Ok(db.prepare_cached(sql)?.execute(params![of.name(), count])? as u64)
+        })
+    }
+
+    fn delete_oldest_conversations(&self, count: u32) -> StoreFuture<'_, u64> {
+        self.write(move |db| {
+            let sql = "DELETE FROM conversations WHERE id IN
+                (SELECT id FROM conversations WHERE id NOT IN
+                    (SELECT conversation FROM responses WHERE ended = 0 AND conversation IS NOT NULL)
+                 ORDER BY created_at LIMIT ?1)";
+            Ok(db.prepare_cached(sql)?.execute([count])? as u64)
+        })
+    }
+
+    fn used_bytes(&self, owner: Principal) -> StoreFuture<'_, u64> {
+        self.read(move |db| {
+            let sql = "SELECT (SELECT ifnull(sum(bytes), 0) FROM responses WHERE owner = ?1)
+                            + (SELECT ifnull(sum(bytes), 0) FROM conversations WHERE owner = ?1)
+                            + (SELECT ifnull(sum(items.bytes), 0) FROM conversations
+                               JOIN conversation_items AS items ON items.conversation = conversations.id
+                               WHERE owner = ?1)";
+            db.prepare_cached(sql)?.query_row([owner.as_str()], |row| row.get(0)).map(to_unsigned)
         })
     }
 

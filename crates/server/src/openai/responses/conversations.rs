@@ -18,6 +18,7 @@ use crate::http::{ApiCall, JsonBody, ProblemResponse, QueryParams, problem_respo
 pub(super) async fn create(call: ApiCall, JsonBody(body): JsonBody<Value>) -> Result<Json<Value>, ProblemResponse> {
     call.require_write()?;
     let (items, metadata) = parse_conversation(&body)?;
+    check_room(&call).await?;
     let Ok(run) = RunId::parse(Uuid::now_v7().to_string()) else { unreachable!("a UUID is a valid run id") };
     let ids = ResponseIds::of_run(&run);
     let conversation = StoredConversation {
@@ -50,6 +51,16 @@ pub(super) async fn list_items(
     let conversation = find_own_conversation(&call, &id).await?;
     let items = call.engine().responses().conversation_items(conversation.id).await?;
     page(items.iter().filter_map(|item| serde_json::from_str(&item.item).ok()).collect(), &query)
+}
+
+/// Refuses to store more for a caller whose conversations take all the room of its token.
+pub(super) async fn check_room(call: &ApiCall) -> Result<(), ProblemResponse> {
+    if call.engine().make_response_room(&call.caller.principal).await? {
+        return Ok(());
+    }
+    let detail =
+        "the conversations of this token take all its room; delete some, or raise responses_mib in [retention]";
+    Err(problem_response(ErrorCode::StorageLimit, detail))
 }
 
 /// The conversation of this id, if it belongs to the caller.

@@ -16,6 +16,7 @@ use quell_protocol::{ErrorCode, Surface, Verdict};
 use quell_store::StoreError;
 use serde_json::{Value, json};
 
+use super::conversations::check_room;
 use super::encoder::{ResponseEncoder, ResponseEvent};
 use super::history::{load_history, now};
 use super::ids::ResponseIds;
@@ -42,6 +43,9 @@ pub(super) async fn create(
     let mut request = ResponsesRequest::parse(&body)?;
     let history = load_history(&call, &mut request).await?;
     let ClientRequest { model, conversation, answer, .. } = request.client_request(&history)?;
+    if request.store {
+        check_room(&call).await?;
+    }
     let permit = if request.stream { Some(stream_permit(&call)?) } else { None };
     let reader = AnswerReader::start(&call, AnswerRequest { model, conversation, answer, session }).await?;
     let run = response_run(&call, reader, &body, request);
