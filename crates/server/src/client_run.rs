@@ -156,6 +156,12 @@ impl AnswerReader {
         })
     }
 
+    /// Bytes of the text that were cut off while they streamed; only after the end of the run.
+    pub(crate) fn cut_bytes(&self) -> usize {
+        let turn = self.follower.live_run().sealed_turn();
+        turn.and_then(|turn| turn.partial().map(|partial| partial.text.len())).unwrap_or_default()
+    }
+
     /// Stops the run, because its client may not use it any more, or is gone.
     pub(crate) fn stop(&self) {
         self.disconnect_stop.stop();

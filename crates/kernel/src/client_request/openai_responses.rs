@@ -3,6 +3,7 @@
 //! A request names the history that it continues by an id, so it is parsed in two steps: [`ResponsesRequest::parse`]
 //! reads the request, and [`ResponsesRequest::client_request`] puts the stored items of the history before its own.
 
+mod end;
 mod items;
 mod options;
 mod reasoning;
@@ -15,6 +16,8 @@ use super::conversation::{ConversationBuilder, ConversationProblem};
 use super::fields::FieldRule::{Ignored, Only, Read, Refused};
 use super::fields::{FieldTable, RequestField, RequestObject};
 use super::{AnswerOptions, ClientRequest, ClientRequestProblem, RequestProblemKind};
+use crate::turn::PartialPolicy;
+pub use end::IncompleteEnd;
 pub use reasoning::{ReasoningPlace, SealedBlocks, encode_reasoning, seal_blocks};
 
 /// The value of `include` with which responses contain the encrypted reasoning.
@@ -75,6 +78,8 @@ pub struct ResponsesRequest {
     pub metadata: Map<String, Value>,
     /// Whether the client wants the encrypted reasoning, to send it back.
     pub includes_encrypted_reasoning: bool,
+    /// What the model sees of answers that were cut off. The rule of the agent, which the caller sets.
+    pub partial: PartialPolicy,
 }
 
 impl ResponsesRequest {
@@ -95,6 +100,7 @@ impl ResponsesRequest {
             conversation: parse_conversation_id(&body)?,
             metadata: parse_metadata(&body)?,
             includes_encrypted_reasoning: options::parse_include(&body)?,
+            partial: PartialPolicy::default(),
         };
         request.check_storage(&body)?;
         Ok(request)
@@ -127,7 +133,7 @@ impl ResponsesRequest {
     /// # Errors
     /// The item that fits to nothing before it, or a reference that was not replaced.
     pub fn client_request(&self, history: &[Value]) -> Result<ClientRequest, ClientRequestProblem> {
-        let mut builder = ConversationBuilder::new(&self.model);
+        let mut builder = ConversationBuilder::new(&self.model).with_partial_policy(self.partial);
         let field = |at: usize| match at.checked_sub(history.len()) {
             Some(at) => format!("input[{at}]"),
             None => format!("previous input[{at}]"),
@@ -138,6 +144,11 @@ impl ResponsesRequest {
         for (at, value) in history.iter().chain(&self.input).enumerate() {
             let item = RequestField { value, path: field(at) };
             items::push_item(&item, &mut group, &mut builder)?.map_err(|problem| word(at, problem))?;
+            if let Some(end) = history.get(at).and_then(IncompleteEnd::of) {
+                let cut_text = group.take_cut_text(end.cut_bytes);
+                group.close(&mut builder).map_err(|problem| word(at, problem))?;
+                builder.end_exchange(end.verdict, cut_text);
+            }
         }
         let last = (history.len() + self.input.len()).saturating_sub(1);
         group.close(&mut builder).map_err(|problem| word(last, problem))?;

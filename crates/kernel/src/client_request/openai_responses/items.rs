@@ -32,6 +32,17 @@ impl AssistantGroup {
         std::mem::take(&mut self.blocks).into_iter().try_for_each(|block| builder.extend_assistant(block))
     }
 
+    /// Takes the last bytes of the text away, which were cut off while they streamed.
+    pub(super) fn take_cut_text(&mut self, bytes: usize) -> String {
+        let Some(MessageBlock::Text { text }) = self.blocks.last_mut() else { return String::new() };
+        let cut_text = text.split_off(text.floor_char_boundary(text.len().saturating_sub(bytes)));
+        text.truncate(text.trim_end().len());
+        if text.is_empty() {
+            self.blocks.pop();
+        }
+        cut_text
+    }
+
     fn push_leading(&mut self, thinking: Thinking) {
         self.blocks.insert(self.leading, MessageBlock::Thinking(thinking));
         self.leading += 1;

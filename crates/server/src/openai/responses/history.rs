@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use quell_kernel::client_request::openai_responses::ResponsesRequest;
+use quell_kernel::client_request::openai_responses::{IncompleteEnd, ResponsesRequest};
 use quell_protocol::ErrorCode;
 use quell_scope::clock::Clock;
 use quell_store::StoredResponse;
@@ -21,6 +21,7 @@ pub(super) async fn load_history(
     call: &ApiCall,
     request: &mut ResponsesRequest,
 ) -> Result<Vec<Value>, ProblemResponse> {
+    request.partial = call.engine().client_partial_policy(&request.model);
     let history = match (&request.conversation, &request.previous) {
         (Some(id), _) => {
             let conversation =
@@ -57,19 +58,22 @@ async fn load_chain(call: &ApiCall, last: String) -> Result<Vec<Value>, ProblemR
     Ok(chain.into_iter().flatten().collect())
 }
 
-/// The items of a request and its response. A call whose response did not complete was never made.
 pub(super) fn items_of(response: &StoredResponse) -> Vec<Value> {
-    let mut items: Vec<Value> = serde_json::from_str(&response.input).unwrap_or_default();
-    let object: Value = serde_json::from_str(&response.response).unwrap_or_default();
-    items.extend(continued_items(&object));
-    items
+    let input = serde_json::from_str(&response.input).unwrap_or_default();
+    continued_items(input, &serde_json::from_str(&response.response).unwrap_or_default())
 }
 
-/// The items of a response with which the next one begins.
-pub(super) fn continued_items(object: &Value) -> Vec<Value> {
+/// The items of a request and its response, with which the next one begins. A call whose response did not complete was
+/// never made. The last item says how a response ended that did not complete.
+pub(super) fn continued_items(input: Vec<Value>, object: &Value) -> Vec<Value> {
     let is_complete = object["status"] == "completed";
     let output = object["output"].as_array().into_iter().flatten();
-    output.filter(|item| is_complete || item["type"] == "message").cloned().collect()
+    let output = output.filter(|item| is_complete || item["type"] == "message").cloned();
+    let mut items: Vec<Value> = input.into_iter().chain(output).collect();
+    if let (Some(end), Some(last)) = (IncompleteEnd::of(object), items.last_mut()) {
+        end.mark(last);
+    }
+    items
 }
 
 async fn find_item(call: &ApiCall, history: &[Value], id: &str) -> Result<Option<Value>, ProblemResponse> {

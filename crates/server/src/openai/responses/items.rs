@@ -1,6 +1,7 @@
 //! Lists of items, in pages.
 
 use axum::Json;
+use quell_kernel::client_request::openai_responses::IncompleteEnd;
 use quell_protocol::ErrorCode;
 use serde_json::{Value, json};
 
@@ -29,6 +30,7 @@ pub(super) fn includes_encrypted_reasoning(query: &QueryPairs) -> bool {
 /// Gives an id to each item of a request, and a status to messages.
 pub(super) fn with_ids(items: Vec<Value>, ids: &ResponseIds) -> Vec<Value> {
     let with_id = |(number, mut item): (usize, Value)| {
+        IncompleteEnd::remove(&mut item);
         if item["id"].as_str().is_none_or(str::is_empty) {
             item["id"] = ids.input(number).into();
         }
@@ -62,6 +64,7 @@ pub(super) fn page(mut items: Vec<Value>, query: &QueryPairs) -> Result<Json<Val
     if !includes_encrypted_reasoning(query) {
         items = items.into_iter().map(without_encrypted_reasoning).collect();
     }
+    items.iter_mut().for_each(IncompleteEnd::remove);
     let id_of = |item: Option<&Value>| item.map(|item| item["id"].clone()).unwrap_or_default();
     let (first, last) = (id_of(items.first()), id_of(items.last()));
     Ok(Json(json!({"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": has_more})))

@@ -1,6 +1,7 @@
 //! The run of a response: its events, and its record in the database.
 
 use quell_engine::Engine;
+use quell_kernel::client_request::openai_responses::IncompleteEnd;
 use quell_protocol::{Principal, Verdict};
 use quell_store::{ConversationItem, EndedResponse, StoreError, StoredResponse, StoredResponseState};
 use serde_json::{Value, json};
@@ -143,10 +144,13 @@ impl ResponseRun {
         self.engine.responses().end(ended).await
     }
 
-    /// The object with the reasoning to send back.
+    /// The object with the reasoning to send back, and with its end if it did not complete.
     fn stored_object(&self) -> Value {
         let mut object = self.encoder.snapshot();
         object["output"] = self.encoder.output().into();
+        if let Some(verdict) = self.verdict.clone().filter(|verdict| *verdict != Verdict::Completed) {
+            IncompleteEnd { verdict, cut_bytes: self.reader.cut_bytes() }.mark(&mut object);
+        }
         object
     }
 
@@ -171,8 +175,7 @@ impl ResponseRun {
         if record.conversation.is_none() {
             return Vec::new();
         }
-        let items = record.input.iter().cloned().chain(continued_items(object));
-        items.map(|item| conversation_item(&item)).collect()
+        continued_items(record.input.clone(), object).iter().map(conversation_item).collect()
     }
 }
 

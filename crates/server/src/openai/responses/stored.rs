@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use quell_kernel::StopLevel;
+use quell_kernel::client_request::openai_responses::IncompleteEnd;
 use quell_kernel::registry::{StopRequest, StopScope};
 use quell_protocol::{ErrorCode, RunId, StopReason, Surface, Verdict};
 use quell_store::{EndedResponse, StoredResponse, StoredResponseState};
@@ -158,11 +159,15 @@ fn abandoned_object(stored: &StoredResponse, verdict: Option<&Verdict>) -> Value
         let message = "the daemon was stopped while it made this response; send the request again";
         object["error"] = json!({"code": "server_error", "message": message});
     }
+    let gone = Verdict::Aborted { reason: StopReason::DaemonStopped, by: None };
+    let verdict = verdict.cloned().unwrap_or(gone);
+    IncompleteEnd { verdict, cut_bytes: 0 }.mark(&mut object);
     object
 }
 
 fn shown_object(stored: &StoredResponse, with_encrypted_reasoning: bool) -> Value {
     let mut object: Value = serde_json::from_str(&stored.response).unwrap_or_default();
+    IncompleteEnd::remove(&mut object);
     if !with_encrypted_reasoning && let Some(output) = object["output"].as_array_mut() {
         for item in output {
             *item = without_encrypted_reasoning(item.take());
