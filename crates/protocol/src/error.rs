@@ -84,6 +84,7 @@ codes! {
     Conflict "conflict" 409 "The request conflicts with an earlier one";
     AgentBusy "agent_busy" 409 "The agent has runs that have not ended";
     Busy "busy" 409 "The session has an active run";
+    ConversationLocked "conversation_locked" 409 "A response is being made in the conversation";
     Stopped "stopped" 409 "The run was stopped";
     FilesChanged "files_changed" 409 "Files are not what the run has written";
     BodyTooLarge "body_too_large" 413 "The body is too large";

@@ -77,8 +77,12 @@ impl AnswerReader {
     /// # Cancel safety
     /// Safe: dropped at any time, it stops the run, also one that has not begun.
     pub(crate) async fn start(call: &ApiCall, request: AnswerRequest) -> Result<Self, ProblemResponse> {
+        Self::start_as(call, new_run_id(), request).await
+    }
+
+    /// As [`Self::start`], with an id from [`new_run_id`].
+    pub(crate) async fn start_as(call: &ApiCall, id: RunId, request: AnswerRequest) -> Result<Self, ProblemResponse> {
         let AnswerRequest { model, conversation, answer, session } = request;
-        let Ok(id) = RunId::parse(Uuid::now_v7().to_string()) else { unreachable!("a UUID is a valid run id") };
         let mut disconnect_stop = DisconnectStop::arm(call.engine(), &call.caller, id.clone(), None);
         let run = ClientRun { id, model, conversation, answer, session };
         let live_run = match call.engine().start_client_run(&call.caller, run).await {
@@ -199,6 +203,11 @@ impl AnswerReader {
     }
 }
 
+pub(crate) fn new_run_id() -> RunId {
+    let Ok(id) = RunId::parse(Uuid::now_v7().to_string()) else { unreachable!("a UUID is a valid run id") };
+    id
+}
+
 /// The session that a request binds its conversation to.
 pub(crate) fn bound_session(headers: &HeaderMap, body: &Value) -> Result<Option<SessionKey>, ProblemResponse> {
     let of_body = body.pointer("/metadata/session").and_then(Value::as_str);
@@ -270,9 +279,13 @@ pub(crate) fn verdict_problem(verdict: &Verdict) -> ProblemResponse {
     }
 }
 
+/// The code of a response whose end the database has not taken.
+pub(crate) const UNSTORED: &str = "unstored";
+
 /// The code of a failed run for its client: what a client of a model API can act on.
 fn failure_code(code: &str) -> ErrorCode {
     match code {
+        UNSTORED => ErrorCode::StoreUnavailable,
         "context_overflow" => ErrorCode::ContextOverflow,
         "forbidden" => ErrorCode::Forbidden,
         "rate_limit" => ErrorCode::ProviderRateLimit,

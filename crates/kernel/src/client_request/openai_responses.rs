@@ -175,6 +175,30 @@ pub fn parse_conversation(body: &Value) -> Result<(Vec<Value>, Map<String, Value
     Ok((items, parse_metadata(&body)?))
 }
 
+/// The items that are added to a conversation, checked as those of a request.
+///
+/// # Errors
+/// The field that is wrong.
+pub fn parse_conversation_items(body: &Value) -> Result<Vec<Value>, ClientRequestProblem> {
+    let body = RequestField::body(body).object()?;
+    body.check_fields(&[("items", Read)])?;
+    let items = body.required("items")?;
+    // Text alone is an input of a response, and no item.
+    drop(items.items()?);
+    items::parse_input(&items)
+}
+
+/// The new metadata of a conversation.
+///
+/// # Errors
+/// The field that is wrong.
+pub fn parse_conversation_metadata(body: &Value) -> Result<Map<String, Value>, ClientRequestProblem> {
+    let body = RequestField::body(body).object()?;
+    body.check_fields(&[("metadata", Read)])?;
+    drop(body.required("metadata")?);
+    parse_metadata(&body)
+}
+
 fn optional_string(object: &RequestObject<'_>, name: &str) -> Result<Option<String>, ClientRequestProblem> {
     object.optional(name).map(|field| field.string().map(str::to_owned)).transpose()
 }

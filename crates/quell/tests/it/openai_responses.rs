@@ -1,5 +1,7 @@
 //! OpenAI's Responses API: in the foreground and in the background, stopped by its client and by others.
 
+mod continuation;
+mod conversations;
 mod official_clients;
 mod restart;
 

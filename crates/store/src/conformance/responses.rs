@@ -1,7 +1,10 @@
 //! Responses and conversations: their ends, their expiry, and what a daemon leaves behind.
 
 use super::*;
-use crate::{ConversationItem, EndedResponse, ResponseOwner, StoredConversation, StoredResponse, StoredResponseState};
+use crate::{
+    BeginResponseOutcome, ConversationItem, EndedResponse, ItemOrder, ItemQuery, ResponseOwner, StoredConversation,
+    StoredResponse, StoredResponseState,
+};
 
 pub(crate) fn response(id: &str) -> StoredResponse {
     StoredResponse {
@@ -174,4 +177,56 @@ pub(crate) async fn the_oldest_go_first_and_the_room_of_an_owner_is_counted<D: T
     assert_eq!(responses.delete_oldest(ResponseOwner::Anybody, 9).await, Ok(1), "the open one stays");
     assert_eq!(responses.delete_oldest_conversations(9).await, Ok(1), "the one with an open response stays");
     assert_eq!(used(&ann).await, before);
+}
+
+pub(crate) async fn a_conversation_has_one_open_response<D: TestDatabase>() {
+    let (store, home) = new_store::<D>();
+    store.responses().create_conversation(conversation("c"), items(&["1"])).await.unwrap();
+    let inside = |id: &str| StoredResponse { conversation: Some("c".into()), ..response(id) };
+    let responses = store.responses();
+    let (one, other) = tokio::join!(responses.begin(inside("a")), responses.begin(inside("b")));
+    let begun = [one.unwrap(), other.unwrap()].map(|outcome| outcome == BeginResponseOutcome::Begun);
+    assert!(begun[0] != begun[1], "{begun:?}");
+    assert_eq!(responses.begin(response("alone")).await, Ok(BeginResponseOutcome::Begun));
+    assert_eq!(responses.begin(response("alone too")).await, Ok(BeginResponseOutcome::Begun));
+    assert!(responses.begin(response("alone")).await.is_err());
+    let open = if begun[0] { "a" } else { "b" };
+    assert_eq!(responses.begin(inside("c")).await, Ok(BeginResponseOutcome::ConversationLocked));
+    assert_eq!(responses.find_abandoned("c".into()).await, Ok(Vec::new()));
+    assert_eq!(responses.end(ended(open, "completed")).await, Ok(true));
+    assert_eq!(responses.begin(inside("d")).await, Ok(BeginResponseOutcome::Begun));
+    store.close().await;
+    let store = home.open();
+    let abandoned = StoredResponse { state: StoredResponseState::Abandoned, ..inside("d") };
+    assert_eq!(store.responses().find_abandoned("c".into()).await, Ok(vec![abandoned]));
+    assert_eq!(store.responses().begin(inside("e")).await, Ok(BeginResponseOutcome::Begun), "its daemon is gone");
+    let bytes = store.responses().conversation_bytes("c".into()).await.unwrap();
+    assert!((400..500).contains(&bytes), "{bytes}");
+}
+
+pub(crate) async fn a_conversation_is_read_in_pages_and_changed<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let responses = store.responses();
+    responses.create_conversation(conversation("c"), items(&["1", "2", "3"])).await.unwrap();
+    // Clients choose ids: one occurs twice.
+    responses.add_items("c".into(), items(&["2", "4"])).await.unwrap();
+    responses.add_items("gone".into(), items(&["5"])).await.unwrap();
+    let page = async |after: Option<&str>, order: ItemOrder| {
+        let query = ItemQuery { after: after.map(|text| format!("id of {text}")), order, limit: 3 };
+        let page = responses.item_page("c".into(), query).await.unwrap();
+        page.map(|page| page.into_iter().map(|item| item.item).collect::<Vec<_>>().concat())
+    };
+    let (up, down) = (ItemOrder::OldestFirst, ItemOrder::NewestFirst);
+    assert_eq!((page(None, up).await.as_deref(), page(None, down).await.as_deref()), (Some("123"), Some("423")));
+    assert_eq!((page(Some("3"), up).await.as_deref(), page(Some("2"), up).await.as_deref()), (Some("24"), Some("4")));
+    assert_eq!((page(Some("2"), down).await.as_deref(), page(Some("1"), down).await.as_deref()), (Some("1"), Some("")));
+    assert_eq!(page(Some("x"), up).await, None);
+    let find = async |id: &str| responses.find_item("c".into(), id.into()).await.unwrap().map(|item| item.item);
+    assert_eq!((find("id of 4").await.as_deref(), find("x").await), (Some("4"), None));
+    assert_eq!(responses.delete_item("c".into(), "id of 2".into()).await, Ok(true));
+    assert_eq!(responses.delete_item("c".into(), "id of 2".into()).await, Ok(false));
+    assert_eq!(page(None, up).await.as_deref(), Some("134"));
+    assert_eq!(responses.set_metadata("c".into(), "{}\0".into()).await, Ok(true));
+    assert_eq!(responses.set_metadata("x".into(), "{}".into()).await, Ok(false));
+    assert_eq!(responses.find_conversation("c".into()).await.unwrap().unwrap().metadata, "{}\0");
 }

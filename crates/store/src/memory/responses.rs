@@ -6,8 +6,8 @@ use quell_protocol::Principal;
 
 use super::{Data, MemoryStore};
 use crate::{
-    ConversationItem, EndedResponse, ResponseOwner, ResponseStore, StoreError, StoreFuture, StoredConversation,
-    StoredResponse, StoredResponseState,
+    BeginResponseOutcome, ConversationItem, EndedResponse, ItemOrder, ItemQuery, ResponseOwner, ResponseStore,
+    StoreError, StoreFuture, StoredConversation, StoredResponse, StoredResponseState,
 };
 
 #[derive(Debug)]
@@ -68,6 +68,36 @@ impl ResponseStore for MemoryStore {
             data.append_items(response.conversation.as_deref(), conversation_items);
             data.responses.insert(response.id.clone(), ResponseEntry { boot, response, events: None });
             Ok(())
+        })
+    }
+
+    fn begin(&self, response: StoredResponse) -> StoreFuture<'_, BeginResponseOutcome> {
+        let boot = self.boot;
+        self.write(move |data| {
+            if data.responses.contains_key(&response.id) {
+                return Err(StoreError::Bug(format!("the response {} exists", response.id)));
+            }
+            let is_open = |entry: &ResponseEntry| {
+                let same = response.conversation.is_some() && entry.response.conversation == response.conversation;
+                same && !entry.has_ended() && entry.boot == boot
+            };
+            if data.responses.values().any(is_open) {
+                return Ok(BeginResponseOutcome::ConversationLocked);
+            }
+            data.responses.insert(response.id.clone(), ResponseEntry { boot, response, events: None });
+            Ok(BeginResponseOutcome::Begun)
+        })
+    }
+
+    fn find_abandoned(&self, conversation: String) -> StoreFuture<'_, Vec<StoredResponse>> {
+        let boot = self.boot;
+        self.read(move |data| {
+            let is_meant = |entry: &&ResponseEntry| {
+                entry.response.conversation.as_ref() == Some(&conversation) && !entry.has_ended() && entry.boot != boot
+            };
+            let state = StoredResponseState::Abandoned;
+            let found = data.responses.values().filter(is_meant);
+            Ok(found.map(|entry| StoredResponse { state, ..entry.response.clone() }).collect())
         })
     }
 
@@ -178,8 +208,60 @@ impl ResponseStore for MemoryStore {
         self.read(move |data| Ok(data.conversations.get(&id).map(|entry| entry.conversation.clone())))
     }
 
+    fn conversation_bytes(&self, id: String) -> StoreFuture<'_, u64> {
+        self.read(move |data| {
+            let items = data.conversations.get(&id).into_iter().flat_map(|entry| &entry.items);
+            Ok(items.map(|item| 200 + item.id.len() + item.item.len()).sum::<usize>() as u64)
+        })
+    }
+
     fn conversation_items(&self, id: String) -> StoreFuture<'_, Vec<ConversationItem>> {
         self.read(move |data| Ok(data.conversations.get(&id).map(|entry| entry.items.clone()).unwrap_or_default()))
+    }
+
+    fn item_page(&self, id: String, query: ItemQuery) -> StoreFuture<'_, Option<Vec<ConversationItem>>> {
+        self.read(move |data| {
+            let mut items = data.conversations.get(&id).map(|entry| entry.items.clone()).unwrap_or_default();
+            if query.order == ItemOrder::NewestFirst {
+                items.reverse();
+            }
+            if let Some(after) = &query.after {
+                let Some(at) = items.iter().rposition(|item| item.id == *after) else { return Ok(None) };
+                items.drain(..=at);
+            }
+            items.truncate(query.limit as usize);
+            Ok(Some(items))
+        })
+    }
+
+    fn find_item(&self, conversation: String, id: String) -> StoreFuture<'_, Option<ConversationItem>> {
+        self.read(move |data| {
+            let items = data.conversations.get(&conversation).map(|entry| &entry.items);
+            Ok(items.and_then(|items| items.iter().find(|item| item.id == id)).cloned())
+        })
+    }
+
+    fn add_items(&self, conversation: String, items: Vec<ConversationItem>) -> StoreFuture<'_, ()> {
+        self.write(move |data| {
+            data.append_items(Some(&conversation), items);
+            Ok(())
+        })
+    }
+
+    fn delete_item(&self, conversation: String, id: String) -> StoreFuture<'_, bool> {
+        self.write(move |data| {
+            let Some(entry) = data.conversations.get_mut(&conversation) else { return Ok(false) };
+            let before = entry.items.len();
+            entry.items.retain(|item| item.id != id);
+            Ok(entry.items.len() < before)
+        })
+    }
+
+    fn set_metadata(&self, conversation: String, metadata: String) -> StoreFuture<'_, bool> {
+        self.write(move |data| {
+            let entry = data.conversations.get_mut(&conversation);
+            Ok(entry.map(|entry| entry.conversation.metadata = metadata).is_some())
+        })
     }
 
     fn delete_conversation(&self, id: String) -> StoreFuture<'_, bool> {

@@ -11,6 +11,8 @@ pub(super) fn model_api_schemas() -> Map<String, Value> {
         ("ResponsesRequest", responses_request()),
         ("ResponseObject", response_object()),
         ("ConversationRequest", conversation_request()),
+        ("ConversationItems", conversation_items()),
+        ("ConversationMetadata", conversation_metadata()),
     ];
     schemas.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect()
 }
@@ -100,4 +102,14 @@ fn conversation_request() -> Value {
             "metadata": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
         },
     })
+}
+
+fn conversation_items() -> Value {
+    let items = json!({"type": "array", "minItems": 1, "items": {"type": "object"}});
+    json!({"type": "object", "required": ["items"], "properties": {"items": items}})
+}
+
+fn conversation_metadata() -> Value {
+    let metadata = json!({"type": "object", "additionalProperties": {"type": "string"}});
+    json!({"type": "object", "required": ["metadata"], "properties": {"metadata": metadata}})
 }

@@ -217,6 +217,20 @@ impl ResponseEncoder {
         self.push(events, end.event(), json!({"response": response}));
     }
 
+    /// Replaces the last event: the response has failed after all.
+    pub(super) fn replace_end(&mut self, message: &str, events: &mut Vec<ResponseEvent>) {
+        if events.pop().is_some() {
+            self.next_number -= 1;
+        }
+        self.response["status"] = "failed".into();
+        self.response["error"] = json!({"code": "server_error", "message": message});
+        for absent in ["completed_at", "incomplete_details"] {
+            self.response[absent] = Value::Null;
+        }
+        let response = self.snapshot();
+        self.push(events, "response.failed", json!({"response": response}));
+    }
+
     fn open_item(&mut self, id: String) -> GrowingItem {
         let index = self.next_index;
         self.next_index += 1;
@@ -335,6 +349,15 @@ impl GrowingItem {
     fn reasoning_item(&self, status: &str) -> Value {
         json!({"id": self.id, "type": "reasoning", "status": status, "summary": [summary_part(&self.text)]})
     }
+}
+
+/// A response whose end nobody may know yet.
+pub(super) fn as_in_progress(mut response: Value) -> Value {
+    response["status"] = "in_progress".into();
+    for absent in ["error", "incomplete_details", "completed_at", "usage"] {
+        response[absent] = Value::Null;
+    }
+    response
 }
 
 /// An item without the reasoning that only its model reads.

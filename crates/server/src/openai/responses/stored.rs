@@ -19,9 +19,10 @@ use tokio::time::timeout;
 
 use super::create::{KEEP_ALIVE, sse_headers};
 use super::encoder::{ResponseVerdict, without_encrypted_reasoning};
-use super::history::now;
-use super::items::{QueryPairs, includes_encrypted_reasoning, invalid, page, query_value};
+use super::history::{continued_items, now};
+use super::items::{PageQuery, QueryPairs, includes_encrypted_reasoning, invalid, query_value};
 use super::live::{LiveProgress, LiveResponse};
+use super::run::conversation_item;
 use crate::budget::Reservation;
 use crate::client_run::{KEEP_ALIVE_INTERVAL, credential_end, stream_permit};
 use crate::http::{ApiCall, ProblemResponse, QueryParams, problem_response};
@@ -125,7 +126,7 @@ pub(super) async fn list_input_items(
     QueryParams(query): QueryParams<QueryPairs>,
 ) -> Result<Json<Value>, ProblemResponse> {
     let stored = find_own_response(&call, &id).await?.ok_or_else(|| not_found(&id))?;
-    page(serde_json::from_str(&stored.input).unwrap_or_default(), &query)
+    PageQuery::parse(&query)?.page_of(serde_json::from_str(&stored.input).unwrap_or_default())
 }
 
 /// The response of this id, if it belongs to the caller. One whose daemon has gone is ended first.
@@ -139,15 +140,33 @@ pub(super) async fn find_own_response(call: &ApiCall, id: &str) -> Result<Option
     if stored.state != StoredResponseState::Abandoned {
         return Ok(Some(stored));
     }
-    let verdict = call.engine().find_run(&stored.run).await?.and_then(|run| run.verdict);
-    let ended = EndedResponse {
-        id: id.to_owned(),
-        response: abandoned_object(&stored, verdict.as_ref()).to_string(),
-        events: None,
-        conversation_items: Vec::new(),
-    };
-    responses.end(ended).await?;
+    end_abandoned_response(call, stored).await?;
     Ok(responses.find(id.to_owned(), now()).await?)
+}
+
+/// Ends the responses of a conversation whose daemon has gone.
+pub(super) async fn end_abandoned(call: &ApiCall, conversation: &str) -> Result<(), ProblemResponse> {
+    for stored in call.engine().responses().find_abandoned(conversation.to_owned()).await? {
+        end_abandoned_response(call, stored).await?;
+    }
+    Ok(())
+}
+
+async fn end_abandoned_response(call: &ApiCall, stored: StoredResponse) -> Result<(), ProblemResponse> {
+    let verdict = call.engine().find_run(&stored.run).await?.and_then(|run| run.verdict);
+    let object = abandoned_object(&stored, verdict.as_ref());
+    // The client of a response in the foreground sends its request again.
+    let keeps_request = stored.background && stored.conversation.is_some();
+    let input: Vec<Value> = serde_json::from_str(&stored.input).unwrap_or_default();
+    let items = if keeps_request { continued_items(input, &object) } else { Vec::new() };
+    let ended = EndedResponse {
+        id: stored.id,
+        response: object.to_string(),
+        events: None,
+        conversation_items: items.iter().map(conversation_item).collect(),
+    };
+    call.engine().responses().end(ended).await?;
+    Ok(())
 }
 
 /// The object of a response whose daemon has gone: what had come of its answer went with it.
@@ -156,7 +175,11 @@ fn abandoned_object(stored: &StoredResponse, verdict: Option<&Verdict>) -> Value
     let is_cancelled = verdict.is_some_and(|verdict| ResponseVerdict::of(verdict, None) == ResponseVerdict::Cancelled);
     object["status"] = if is_cancelled { "cancelled" } else { "failed" }.into();
     if !is_cancelled {
-        let message = "the daemon was stopped while it made this response; send the request again";
+        let message = if stored.background && stored.conversation.is_some() {
+            "the daemon was stopped while it made this response; its conversation has the request"
+        } else {
+            "the daemon was stopped while it made this response; send the request again"
+        };
         object["error"] = json!({"code": "server_error", "message": message});
     }
     let gone = Verdict::Aborted { reason: StopReason::DaemonStopped, by: None };
@@ -212,7 +235,7 @@ impl ResponseFollower {
             progress = timeout(KEEP_ALIVE_INTERVAL, self.live.wait_event(self.next)) => progress,
         };
         let Ok(progress) = progress else { return Some(Bytes::from_static(KEEP_ALIVE.as_bytes())) };
-        self.is_over = !matches!(progress, LiveProgress::Open(_) | LiveProgress::New);
+        self.is_over = progress == LiveProgress::Ended;
         let frames = self.live.frames_from(self.next);
         self.next += frames.len();
         (!frames.is_empty()).then(|| Bytes::from(frames.concat()))
