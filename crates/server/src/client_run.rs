@@ -10,6 +10,7 @@ use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequ
 use quell_kernel::turn::{AnsweredCall, ModelMessage, TurnItem};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use crate::budget::Reservation;
@@ -106,6 +107,8 @@ impl AnswerReader {
     /// # Cancel safety
     /// Safe: the cursor moves only when a part is returned.
     pub(crate) async fn next(&mut self) -> Option<AnswerPart> {
+        // From the last part on, whatever is read meanwhile: what the client does not hear of keeps nothing alive.
+        let due_at = Instant::now() + KEEP_ALIVE_INTERVAL;
         loop {
             let event = tokio::select! {
                 biased;
@@ -114,7 +117,7 @@ impl AnswerReader {
                     self.credential = None;
                     continue;
                 }
-                event = tokio::time::timeout(KEEP_ALIVE_INTERVAL, self.follower.next()) => event,
+                event = timeout_at(due_at, self.follower.next()) => event,
             };
             match event {
                 Err(_elapsed) => return Some(AnswerPart::StillWaiting),

@@ -135,3 +135,20 @@ async fn a_response_in_the_foreground_is_not_found_while_it_is_made() {
     server.http.post(&format!("{}/cancel", path(&made)), &json!({})).await.expect_status(404);
     server.http.get(&path(&made)).await.expect_status(404);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_shows_that_it_is_alive_while_a_tool_prints() {
+    let server = TestServer::start_with_processes().await;
+    let command = "i=0; while [ $i -lt 600 ]; do echo $i; i=$((i + 1)); sleep 0.1; done";
+    server.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
+    let mut stream = open_stream(&server, &request("work")).await;
+    let run = run_of(&stream);
+    let mut seen = String::new();
+    while !seen.contains(": waiting") {
+        let chunk = stream.chunk().await.unwrap().expect("the stream is open while the command runs");
+        seen.push_str(&String::from_utf8_lossy(&chunk));
+    }
+    assert!(server.http.get(&format!("/api/runs/{run}")).await.expect_status(200)["verdict"].is_null(), "{seen}");
+    drop(stream);
+    server.wait_ended(&run).await;
+}
