@@ -1,6 +1,6 @@
 //! OpenAI's Responses API: in the foreground and in the background, stopped by its client and by others.
 
-mod official_clients;
+pub(crate) mod official_clients;
 mod restart;
 
 use quell_testkit::history_check::corpus::ModelDialect;
