@@ -67,7 +67,8 @@ pub use lock::{LockHolder, find_running_daemon};
 pub use maintenance::MaintenanceStore;
 pub use notes::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome};
 pub use responses::{
-    ConversationItem, EndedResponse, ResponseStore, StoredConversation, StoredResponse, StoredResponseState,
+    ConversationItem, DeletedResponses, EndedResponse, RESPONSE_RETENTION_SECONDS, ResponseStore, StoredConversation,
+    StoredResponse, StoredResponseState,
 };
 pub use runs::{AcceptRunOutcome, RunListFilter, RunRow, RunStore, SealedRun, StoredRunState};
 pub use schedules::{CreateScheduleOutcome, ScheduleQuota, ScheduleStore, StoredSchedule};
