@@ -24,6 +24,7 @@ mod peer_agents;
 mod peers;
 mod placement;
 mod processes;
+mod push_targets;
 mod recovery;
 mod reload;
 mod remote_run;
