@@ -28,6 +28,7 @@ pub mod memory;
 mod note_words;
 mod notes;
 pub mod postgres;
+mod push_targets;
 mod reader_threads;
 mod responses;
 mod runs;
@@ -66,6 +67,7 @@ pub use location::{DatabaseInspection, DatabaseServer, DatabaseState, StoreLocat
 pub use lock::{LockHolder, find_running_daemon};
 pub use maintenance::MaintenanceStore;
 pub use notes::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome};
+pub use push_targets::{PushTargetKey, PushTargetStore, PutPushTargetOutcome, StoredPushTarget};
 pub use responses::{
     ConversationItem, EndedResponse, ResponseStore, StoredConversation, StoredResponse, StoredResponseState,
 };
@@ -105,6 +107,7 @@ pub trait StoreBackend:
     + SpendStore
     + ScheduleStore
     + ResponseStore
+    + PushTargetStore
     + FileChangeStore
     + MaintenanceStore
 {
@@ -214,6 +217,11 @@ impl Store {
 
     #[must_use]
     pub fn schedules(&self) -> &dyn ScheduleStore {
+        &*self.0
+    }
+
+    #[must_use]
+    pub fn push_targets(&self) -> &dyn PushTargetStore {
         &*self.0
     }
 
