@@ -36,6 +36,12 @@ pub struct PushAuthentication {
 #[error("the push target is refused: {0}")]
 pub struct InvalidPushTarget(String);
 
+impl InvalidPushTarget {
+    pub(super) fn new(why: String) -> Self {
+        Self(why)
+    }
+}
+
 impl PushTarget {
     /// Checks everything that is known without a look-up of the host. Returns the URL.
     ///

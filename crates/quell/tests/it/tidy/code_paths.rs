@@ -66,7 +66,7 @@ pub(super) fn check_unsafe(source: &SourceFile) -> Vec<TidyFinding> {
 
 /// The modules of the engine by rank. Each may use those of lower ranks only.
 const ENGINE_RANKS: &[&[&str]] = &[
-    &["journal", "channel_origin", "cluster"],
+    &["journal", "channel_origin", "cluster", "sealing", "webhook_delivery"],
     &["live_run", "approvals", "access", "hooks", "memory", "push", "schedules"],
     &["agent"],
     &["runs"],
