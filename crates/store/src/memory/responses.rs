@@ -6,8 +6,9 @@ use quell_protocol::Principal;
 
 use super::{Data, MemoryStore};
 use crate::{
-    BeginResponseOutcome, ConversationItem, EndedResponse, ItemOrder, ItemQuery, ResponseOwner, ResponseStore,
-    StoreError, StoreFuture, StoredConversation, StoredResponse, StoredResponseState,
+    BeginResponseOutcome, ConversationItem, DeletedResponses, EndedResponse, ItemOrder, ItemQuery,
+    RESPONSE_RETENTION_SECONDS, ResponseOwner, ResponseStore, StoreError, StoreFuture, StoredConversation,
+    StoredResponse, StoredResponseState,
 };
 
 #[derive(Debug)]
@@ -136,11 +137,18 @@ impl ResponseStore for MemoryStore {
         self.write(move |data| Ok(data.responses.remove(&id).is_some()))
     }
 
-    fn delete_expired(&self, now: i64) -> StoreFuture<'_, u64> {
+    fn delete_expired(&self, now: i64) -> StoreFuture<'_, DeletedResponses> {
         self.write(move |data| {
-            let before = data.responses.len();
+            let before = (data.responses.len(), data.conversations.len());
             data.responses.retain(|_, entry| entry.response.expires_at > now);
-            Ok((before - data.responses.len()) as u64)
+            let used: BTreeSet<String> =
+                data.responses.values().filter_map(|entry| entry.response.conversation.clone()).collect();
+            let oldest = now.saturating_sub(RESPONSE_RETENTION_SECONDS);
+            data.conversations.retain(|id, entry| entry.conversation.created_at > oldest || used.contains(id));
+            Ok(DeletedResponses {
+                responses: (before.0 - data.responses.len()) as u64,
+                conversations: (before.1 - data.conversations.len()) as u64,
+            })
         })
     }
 

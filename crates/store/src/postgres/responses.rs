@@ -8,8 +8,9 @@ use super::channels::is_stale;
 use super::columns::{Text, get, optional_text, parse_id, text, to_unsigned};
 use super::connection::PgConnection;
 use crate::{
-    BeginResponseOutcome, ConversationItem, EndedResponse, ItemOrder, ItemQuery, ResponseOwner, ResponseStore,
-    StoreError, StoreFuture, StoredConversation, StoredResponse, StoredResponseState,
+    BeginResponseOutcome, ConversationItem, DeletedResponses, EndedResponse, ItemOrder, ItemQuery,
+    RESPONSE_RETENTION_SECONDS, ResponseOwner, ResponseStore, StoreError, StoreFuture, StoredConversation,
+    StoredResponse, StoredResponseState,
 };
 
 macro_rules! response_columns {
@@ -90,8 +91,14 @@ impl ResponseStore for PostgresStore {
         self.write(move |db| Ok(db.execute("DELETE FROM responses WHERE id = $1", &[&id])? > 0))
     }
 
-    fn delete_expired(&self, now: i64) -> StoreFuture<'_, u64> {
-        self.write(move |db| db.execute("DELETE FROM responses WHERE expires_at <= $1", &[&now]))
+    fn delete_expired(&self, now: i64) -> StoreFuture<'_, DeletedResponses> {
+        self.write(move |db| {
+            let responses = db.execute("DELETE FROM responses WHERE expires_at <= $1", &[&now])?;
+            let sql = "DELETE FROM conversations WHERE created_at <= $1
+                       AND id NOT IN (SELECT conversation FROM responses WHERE conversation IS NOT NULL)";
+            let conversations = db.execute(sql, &[&now.saturating_sub(RESPONSE_RETENTION_SECONDS)])?;
+            Ok(DeletedResponses { responses, conversations })
+        })
     }
 
     fn delete_older(&self, time: i64) -> StoreFuture<'_, u64> {

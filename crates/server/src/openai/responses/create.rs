@@ -41,8 +41,7 @@ pub(super) async fn create(
 ) -> Result<Response, ProblemResponse> {
     let call = call.on_surface(Surface::Openai);
     call.require_write()?;
-    // The metadata of a response are the client's own, so only the header names a session.
-    let session = bound_session(&headers, &Value::Null)?;
+    let session = bound_session(&headers, &body)?;
     let mut request = ResponsesRequest::parse(&body)?;
     if request.store {
         check_room(&call).await?;

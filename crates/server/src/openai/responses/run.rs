@@ -3,10 +3,9 @@
 use quell_engine::Engine;
 use quell_kernel::client_request::openai_responses::IncompleteEnd;
 use quell_protocol::{Principal, RunId, StopReason, Verdict};
-use quell_store::{ConversationItem, EndedResponse, StoredResponse, StoredResponseState};
+use quell_store::{ConversationItem, EndedResponse, RESPONSE_RETENTION_SECONDS, StoredResponse, StoredResponseState};
 use serde_json::{Value, json};
 
-use super::RETENTION_SECONDS;
 use super::begun::BegunResponse;
 use super::encoder::{ResponseEvent, ResponseFinish, ResponseVerdict};
 use super::history::{continued_items, now};
@@ -42,7 +41,7 @@ impl ResponseRecord {
             background: self.background,
             state,
             created_at: self.created_at,
-            expires_at: self.created_at.saturating_add(RETENTION_SECONDS),
+            expires_at: self.created_at.saturating_add(RESPONSE_RETENTION_SECONDS),
             response: object.to_string(),
             input: json!(self.input).to_string(),
         }

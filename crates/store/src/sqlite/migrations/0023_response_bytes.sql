@@ -1,4 +1,4 @@
--- Schema 22: the room that the responses and conversations of an owner take.
+-- Schema 23: the room that the responses and conversations of an owner take.
 
 ALTER TABLE responses ADD COLUMN
     bytes INTEGER AS (500 + octet_length(response) + octet_length(input) + ifnull(octet_length(events), 0));
