@@ -5,7 +5,8 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use quell_engine::Engine;
 use quell_engine::access::{Credential, CredentialRefusal};
-use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
+use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower, SubmitError};
+use quell_kernel::admission::AdmissionError;
 use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::turn::{AnsweredCall, ModelMessage, TurnItem};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
@@ -239,9 +240,19 @@ impl From<ClientRunError> for ProblemResponse {
         if let ClientRunError::Request(problem) = error {
             return problem.into();
         }
-        problem_response(error.code(), error.to_string())
+        let problem = problem_response(error.code(), error.to_string());
+        match error {
+            // One of the token's runs ends at any moment.
+            ClientRunError::Submit(SubmitError::Refused(AdmissionError::TooManyClientRuns { .. })) => {
+                problem.retry_after(RETRY_SECONDS)
+            }
+            _ => problem,
+        }
     }
 }
+
+/// When a client may try again that has too many runs at the same time.
+const RETRY_SECONDS: u64 = 1;
 
 /// The answer to a client whose run gave none, because it failed or was stopped.
 pub(crate) fn verdict_problem(verdict: &Verdict) -> ProblemResponse {
