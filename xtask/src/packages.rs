@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 
 use crate::{command, command_succeeds, run_checked};
 use daemon_autostart::AutostartBlock;
-use python_tools::{FASTMCP, MCP_CLIENT, MODEL_CLIENTS, PythonTool, SCHEMATHESIS, SYNAPSE};
+use python_tools::{FASTMCP, LITELLM, MCP_CLIENT, MODEL_CLIENTS, PythonTool, SCHEMATHESIS, SYNAPSE};
 
 /// Tests that need the same packages.
 struct PackageGroup {
@@ -205,6 +205,20 @@ struct PackageState<'a> {
 /// Prepares the machine for the selected tests.
 pub(crate) fn prepare(filters: &[String]) -> anyhow::Result<()> {
     GROUPS.iter().try_for_each(|group| prepare_group(group, filters))
+}
+
+/// Installs what the bench measures beside Quell, unless `QUELL_SKIP_LITELLM` is set. Without it the bench leaves its
+/// figures out.
+pub(crate) fn prepare_bench(args: &[String]) {
+    let is_selected = args.iter().all(|arg| arg.starts_with("--")) || args.iter().any(|arg| "model-apis".contains(arg));
+    if !is_selected || env::var_os("QUELL_SKIP_LITELLM").is_some() || LITELLM.is_installed() {
+        return;
+    }
+    if !can_create_venv() {
+        eprintln!("without LiteLLM: the first python3 on the PATH is older than 3.10, or lacks venv or ensurepip");
+    } else if let Err(error) = LITELLM.install() {
+        eprintln!("without LiteLLM: it cannot be installed from PyPI: {error:#}");
+    }
 }
 
 fn prepare_group(group: &'static PackageGroup, filters: &[String]) -> anyhow::Result<()> {
