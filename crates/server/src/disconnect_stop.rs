@@ -34,10 +34,6 @@ impl DisconnectStop {
         // Nobody is there to read the answer.
         let _stopped = self.engine.stop(&self.caller, &self.scope, &StopRequest { level, reason, surface });
     }
-
-    pub(crate) fn engine(&self) -> &Engine {
-        &self.engine
-    }
 }
 
 impl Drop for DisconnectStop {
