@@ -141,6 +141,7 @@ macro_rules! conformance_tests {
                 the_end_of_a_response_never_changes,
                 a_conversation_is_a_chain_of_items,
                 a_deleted_conversation_takes_no_more_items,
+                an_old_conversation_goes_with_its_last_response,
                 an_open_response_of_a_daemon_that_is_gone_is_abandoned;
             runs:
                 two_hundred_callers_at_once_each_get_their_own_answer,
