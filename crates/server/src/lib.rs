@@ -12,6 +12,7 @@ mod gzip_cache;
 mod host_name;
 pub mod http;
 mod json_rpc;
+mod keep_alive;
 mod mcp_server;
 mod model_api_errors;
 mod openai;

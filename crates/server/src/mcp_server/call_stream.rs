@@ -21,10 +21,10 @@ use super::run_result::{progress_text, run_result, state_result};
 use super::session_table::{CallPurpose, FollowedCall, SessionCall};
 use super::tasks::related_task;
 use super::versions::ProtocolEra;
-use crate::client_run::KEEP_ALIVE_INTERVAL;
 use crate::disconnect_stop::DisconnectStop;
 use crate::http::{ApiCall, RunEventReader};
 use crate::json_rpc::{JsonRpcFailure, notification_message, result_message};
+use crate::keep_alive::KeepAliveTimer;
 use crate::stream_end::StreamEnd;
 
 pub(super) struct CallStream {
@@ -37,6 +37,7 @@ pub(super) struct CallStream {
     disconnect_stop: Option<DisconnectStop>,
     /// The first event, which has no data.
     priming: Option<String>,
+    keep_alive: KeepAliveTimer,
     is_finished: bool,
 }
 
@@ -61,7 +62,8 @@ impl CallStream {
     ) -> Result<Self, JsonRpcFailure> {
         let reader = RunEventReader::open(call.clone(), &followed.run, after).await?;
         let (session_call, disconnect_stop, priming) = (None, None, None);
-        Ok(Self { call, followed, reader, session_call, disconnect_stop, priming, is_finished: false })
+        let (keep_alive, is_finished) = (KeepAliveTimer::start(), false);
+        Ok(Self { call, followed, reader, session_call, disconnect_stop, priming, keep_alive, is_finished })
     }
 
     /// Stops the run when the stream ends before its answer.
@@ -72,6 +74,12 @@ impl CallStream {
 
     /// The next event, as it is sent.
     async fn next(&mut self) -> Option<String> {
+        let event = self.next_event().await;
+        self.keep_alive.reset();
+        event
+    }
+
+    async fn next_event(&mut self) -> Option<String> {
         if let Some(event) = self.priming.take() {
             return Some(event);
         }
@@ -81,6 +89,8 @@ impl CallStream {
                 // No answer follows a cancel.
                 () = wait_cancelled(self.session_call.as_deref()) => self.end(),
                 () = wait_deadline(self.followed.purpose) => return Some(self.answer(None).await),
+                // So that both sides notice a dead connection. Events that are not sent do not put it off.
+                () = self.keep_alive.wait() => return Some(":\n\n".to_owned()),
                 event = self.reader.next() => match event {
                     Some(Ok(event)) if matches!(event.kind, EventKind::Ended { .. }) => {
                         return Some(self.answer(Some(&event)).await);
@@ -91,8 +101,6 @@ impl CallStream {
                     Some(Err(end)) => return Some(self.refuse(&end)),
                     None => return Some(self.answer(None).await),
                 },
-                // So that both sides notice a dead connection.
-                () = tokio::time::sleep(KEEP_ALIVE_INTERVAL) => return Some(":\n\n".to_owned()),
             }
         }
         None
