@@ -3,9 +3,7 @@
 use super::*;
 
 async fn verdict_of(server: &TestServer, text: &str) -> Value {
-    let runs = server.http.get("/api/runs").await.expect_status(200);
-    let run = runs["items"].as_array().unwrap().iter().find(|run| run["text"] == text).unwrap().clone();
-    server.http.wait_ended(run["runId"].as_str().unwrap()).await["verdict"].clone()
+    verdict_by_text(&server.http, text).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -187,4 +185,49 @@ async fn a_foreign_web_origin_and_a_bad_body_are_refused() {
         assert_eq!(response.status(), 400);
         assert_eq!(response.json::<Value>().await.unwrap()["error"]["code"], code);
     }
+}
+
+async fn verdict_by_text(api: &TestApiClient, text: &str) -> Value {
+    let runs = api.get("/api/runs").await.expect_status(200);
+    let run = runs["items"].as_array().unwrap().iter().find(|run| run["text"] == text).unwrap().clone();
+    api.wait_ended(run["runId"].as_str().unwrap()).await["verdict"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_asks_for_all_approvals_of_its_sub_runs() {
+    let server = TestServer::start_with(|plan| {
+        let writer = plan.engine.agents.get_mut(&parse_agent_id("team/writer")).unwrap();
+        writer.tools = vec!["list_files".to_owned()];
+        writer.approvals.insert("list_files".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
+    })
+    .await;
+    let delegation = json!({"agent": "team/writer", "prompt": "look"});
+    server.model.script(ScriptedResponse::tool_call("c0", "spawn_agent", &delegation));
+    let two = ScriptedStream::new().tool_call("c1", "list_files", &json!({"path": "."}));
+    server.model.script(two.tool_call("c2", "list_files", &json!({"path": "./"})));
+    server.model.script(ScriptedResponse::text("denied")).script(ScriptedResponse::text("done"));
+    let http = &server.http;
+    let params = json!({"name": "run_agent", "arguments": {"message": "go"}});
+    let created = answer_of(task_request(http, "tools/call", "run_agent", &params)).await;
+    let id = created["result"]["taskId"].as_str().unwrap();
+    let questions = async |count: usize| {
+        poll_until("the task asks", async || {
+            let task = answer_of(task_request(http, "tasks/get", id, &json!({"taskId": id}))).await["result"].clone();
+            let asked = task["inputRequests"].as_object()?.keys().cloned().collect::<Vec<_>>();
+            (asked.len() == count && task["status"] == "input_required").then_some(asked)
+        })
+        .await
+    };
+    let deny = async |approval: &str| {
+        let response = json!({approval: {"action": "decline"}});
+        let params = json!({"taskId": id, "inputResponses": response});
+        let answer = answer_of(task_request(http, "tasks/update", id, &params)).await;
+        assert_fields(&answer, &json!({"result": {"resultType": "complete"}}));
+    };
+    let asked = questions(2).await;
+    // The second one first.
+    deny(&asked[1]).await;
+    assert_eq!(questions(1).await, [asked[0].clone()]);
+    deny(&asked[0]).await;
+    assert_fields(&http.wait_ended(id).await, &json!({"verdict": {"kind": "completed"}, "output": "done"}));
 }
