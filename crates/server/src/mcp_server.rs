@@ -139,6 +139,7 @@ fn receive_notification(
     method: &str,
     params: &Map<String, Value>,
 ) -> Result<(), JsonRpcFailure> {
+    versions::check_version_header(headers)?;
     let version = headers.get(VERSION_HEADER).and_then(|version| version.to_str().ok());
     if version == Some(versions::STATELESS_VERSION) {
         // Over HTTP this version knows no notification of a client: the end of the stream is the cancel.
@@ -176,6 +177,7 @@ async fn resume_stream(State(server): State<ServerState>, request: Request) -> R
 
 async fn reopen_stream(call: &ApiCall, headers: &HeaderMap, last_event: &str) -> Result<CallStream, JsonRpcFailure> {
     call.count_request()?;
+    versions::check_version_header(headers)?;
     let session = find_session(call, headers)?;
     let (session_call, after) = session.find_stream(last_event).ok_or_else(|| {
         JsonRpcFailure::new(INVALID_REQUEST, "no stream of this session has that event")
@@ -191,7 +193,8 @@ async fn end_session(State(server): State<ServerState>, request: Request) -> Res
         Ok(call) => call,
         Err(refused) => return refused.into_response(),
     };
-    match find_session(&call, &parts.headers) {
+    let checked = versions::check_version_header(&parts.headers);
+    match checked.and_then(|()| find_session(&call, &parts.headers)) {
         Ok(session) => {
             server.mcp_sessions().end(&session, &call);
             StatusCode::NO_CONTENT.into_response()

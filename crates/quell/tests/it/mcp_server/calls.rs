@@ -231,3 +231,18 @@ async fn a_task_asks_for_all_approvals_of_its_sub_runs() {
     deny(&asked[0]).await;
     assert_fields(&http.wait_ended(id).await, &json!({"verdict": {"kind": "completed"}, "output": "done"}));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_version_is_refused_in_every_kind_of_message() {
+    let server = TestServer::start().await;
+    let session = TestMcpSession::begin(&server.http).await;
+    let notification = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    for method in [Method::POST, Method::GET, Method::DELETE] {
+        let request = server.http.request(method, "/mcp").header("mcp-session-id", &session.id);
+        let request = request.header("last-event-id", "x-1").header("mcp-protocol-version", "2025-03-26");
+        let response = request.json(&notification).send().await.unwrap();
+        assert_eq!(response.status(), 400);
+        assert_eq!(response.json::<Value>().await.unwrap()["error"]["code"], -32022);
+    }
+    answer_of(session.request(1, "ping", &json!({}))).await;
+}

@@ -68,6 +68,19 @@ async fn a_program_at_the_unix_socket_is_no_person_that_allows_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_is_no_message_is_answered() {
+    let (_model, daemon) = start_daemon("").await;
+    let mut client = StdioMcpClient::start(&daemon);
+    client.begin_session().await;
+    let request = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+    for (line, code) in [("{".to_owned(), -32700), (json!([request]).to_string(), -32600)] {
+        let answer = client.ask(&line).await;
+        assert_eq!((&answer["error"]["code"], answer.get("id")), (&json!(code), None), "{answer:#}");
+    }
+    assert_eq!(client.ask(&request.to_string()).await, json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_killed_program_stops_its_call_and_frees_its_watch() {
     let (model, daemon) = start_daemon("").await;
     model.script(ScriptedResponse::silent_mid_stream("begun"));
