@@ -38,9 +38,9 @@ pub(super) use definitions::list;
 const DEFAULT_WATCH: Duration = Duration::from_secs(60);
 const MAX_WATCH: Duration = Duration::from_secs(3600);
 
-/// True for the tools that only stop something or concern the hold.
+/// True for the tools that only stop something or keep it from beginning.
 pub(super) fn is_stop_tool(name: &str) -> bool {
-    matches!(name, "stop_run" | "stop_session" | "stop_all" | "hold" | "lift_hold")
+    matches!(name, "stop_run" | "stop_session" | "stop_all" | "hold")
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,7 +112,9 @@ pub(super) async fn call(request: McpRequest) -> Result<McpAnswer, JsonRpcFailur
         "watch_run" => return watch_run(request, params).await,
         "list_agents" => {
             parse_arguments::<NoArguments>(arguments)?;
-            Ok(json!({"items": call.engine().list_agents()}))
+            let mut items = call.engine().list_agents();
+            items.iter_mut().for_each(|agent| call.engine().retain_visible_runs(&call.caller, &mut agent.active_runs));
+            Ok(json!({"items": items}))
         }
         "list_runs" => list_runs(call, parse_arguments::<RunListQuery>(arguments)?).await.map(|page| json!(page)),
         "stop_run" => stop_run(call, parse_arguments(arguments)?).await,

@@ -194,6 +194,18 @@ async fn verdict_by_text(api: &TestApiClient, text: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn agents_are_listed_without_the_runs_of_other_tokens() {
+    let (server, run) = TestServer::start_streaming().await;
+    let listed = async |api: &TestApiClient| {
+        let listed = answer_of(stateless_call(api, "list_agents", &json!({}))).await;
+        let agents = listed["result"]["structuredContent"]["items"].as_array().unwrap().clone();
+        agents.into_iter().find(|agent| agent["id"] == "main").unwrap()["activeRuns"].clone()
+    };
+    assert_eq!(listed(&server.http).await, json!([run]));
+    assert_eq!(listed(&server.api_with_new_token("other", "read").await).await, json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_task_asks_for_all_approvals_of_its_sub_runs() {
     let server = TestServer::start_with(|plan| {
         let writer = plan.engine.agents.get_mut(&parse_agent_id("team/writer")).unwrap();
