@@ -194,6 +194,22 @@ async fn verdict_by_text(api: &TestApiClient, text: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_text_of_a_program_is_no_stop_command() {
+    let (server, run) = TestServer::start_streaming().await;
+    let arguments = json!({"message": "stop", "session": "s"});
+    let params = json!({"name": "run_agent", "arguments": arguments, "task": {}});
+    let session = TestMcpSession::begin(&server.http).await;
+    let created = answer_of(session.request(1, "tools/call", &params)).await;
+    assert_fields(&created["result"]["task"], &json!({"status": "working"}));
+    server.assert_running(&run).await;
+    server.http.stop_run(created["result"]["task"]["taskId"].as_str().unwrap()).await;
+    server.model.script(ScriptedResponse::text("I cannot stop"));
+    let called = stateless_call(&server.http, "run_agent", &json!({"message": "/stop"})).send().await.unwrap();
+    let answer = MessageStream::of(called).read_to_end().await.pop().unwrap();
+    assert_fields(&answer["result"]["structuredContent"], &json!({"verdict": {"kind": "completed"}}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn agents_are_listed_without_the_runs_of_other_tokens() {
     let (server, run) = TestServer::start_streaming().await;
     let listed = async |api: &TestApiClient| {
