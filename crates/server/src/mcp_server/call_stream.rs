@@ -136,8 +136,10 @@ impl CallStream {
         self.finish(&message, end.map_or(u64::MAX, |end| end.seq))
     }
 
-    /// The answer to a client that may not read the run any more. The run goes on.
+    /// The answer to a client that may not read the run any more. Where the end of the stream is a cancel, it stops the
+    /// run; else the run goes on.
     fn refuse(&mut self, end: &StreamEnd) -> String {
+        drop(self.disconnect_stop.take());
         let failure = JsonRpcFailure::new(401, end.reason()).with_data(json!({"code": end.code()}));
         let message = failure.to_json(Some(&self.followed.request));
         self.finish(&message, u64::MAX)

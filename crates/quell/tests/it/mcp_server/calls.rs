@@ -187,6 +187,16 @@ async fn a_foreign_web_origin_and_a_bad_body_are_refused() {
     }
 }
 
+/// A run with this text that has no verdict; polls until there is one or none, as told.
+async fn wait_active_run(api: &TestApiClient, text: &str, is_active: bool) {
+    poll_until(if is_active { "the run is active" } else { "the run is stopped" }, async || {
+        let runs = api.get("/api/runs?state=active").await.expect_status(200);
+        let going = |run: &Value| run["text"] == text && run.get("verdict").is_none_or(Value::is_null);
+        (runs["items"].as_array().unwrap().iter().any(going) == is_active).then_some(())
+    })
+    .await;
+}
+
 async fn verdict_by_text(api: &TestApiClient, text: &str) -> Value {
     let runs = api.get("/api/runs").await.expect_status(200);
     let run = runs["items"].as_array().unwrap().iter().find(|run| run["text"] == text).unwrap().clone();
@@ -207,6 +217,31 @@ async fn the_text_of_a_program_is_no_stop_command() {
     let called = stateless_call(&server.http, "run_agent", &json!({"message": "/stop"})).send().await.unwrap();
     let answer = MessageStream::of(called).read_to_end().await.pop().unwrap();
     assert_fields(&answer["result"]["structuredContent"], &json!({"verdict": {"kind": "completed"}}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_token_stops_the_call_that_ends_with_it() {
+    let server = TestServer::start().await;
+    for (name, goes_on) in [("without", false), ("with", true)] {
+        server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+        let api = server.api_with_new_token(name, "write").await;
+        let arguments = json!({"message": name});
+        let call = if goes_on {
+            TestMcpSession::begin(&api).await.call(1, "run_agent", &arguments)
+        } else {
+            stateless_call(&api, "run_agent", &arguments)
+        };
+        let response = call.send().await.unwrap();
+        wait_active_run(&server.http, name, true).await;
+        server.http.delete(&format!("/api/tokens/{name}")).await.expect_status(204);
+        let last = MessageStream::of(response).read_to_end().await.pop().unwrap();
+        assert_fields(&last["error"], &json!({"code": 401, "data": {"code": "signed_out"}}));
+        if goes_on {
+            wait_active_run(&server.http, name, true).await;
+        } else {
+            assert_fields(&verdict_of(&server, name).await, &json!({"kind": "aborted", "reason": "disconnect"}));
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
