@@ -16,6 +16,7 @@ mod versions;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -49,6 +50,8 @@ enum McpAnswer {
     /// A session begins with this answer.
     NewSession(Arc<McpSession>, Value),
     Stream(Box<CallStream>),
+    /// A stream that ends at once: the request was cancelled.
+    NoAnswer,
 }
 
 async fn receive_message(State(server): State<ServerState>, request: Request) -> Response {
@@ -118,6 +121,7 @@ async fn answer_request(
             response
         }
         McpAnswer::Stream(stream) => stream.into_response(),
+        McpAnswer::NoAnswer => call_stream::event_stream(Body::empty()),
     })
 }
 

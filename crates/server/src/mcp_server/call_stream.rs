@@ -7,7 +7,6 @@
 //! which axum leaves out.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::header;
@@ -18,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::methods;
 use super::run_result::{progress_text, run_result, state_result};
-use super::session_table::{CallPurpose, FollowedCall, SessionCall};
+use super::session_table::{AttachedCall, CallPurpose, FollowedCall};
 use super::tasks::related_task;
 use super::versions::ProtocolEra;
 use crate::disconnect_stop::DisconnectStop;
@@ -32,7 +31,7 @@ pub(super) struct CallStream {
     followed: FollowedCall,
     reader: RunEventReader,
     /// `None` without sessions.
-    session_call: Option<Arc<SessionCall>>,
+    session_call: Option<AttachedCall>,
     /// Present where the end of the stream is a cancel.
     disconnect_stop: Option<DisconnectStop>,
     /// The first event, which has no data.
@@ -45,7 +44,7 @@ impl CallStream {
     /// Continues, or begins, the stream of a call within a session.
     pub(super) async fn open_in_session(
         call: ApiCall,
-        session_call: Arc<SessionCall>,
+        session_call: AttachedCall,
         after: u64,
     ) -> Result<Self, JsonRpcFailure> {
         let mut stream = Self::open_stateless(call, session_call.followed.clone(), after).await?;
@@ -87,7 +86,7 @@ impl CallStream {
             tokio::select! {
                 biased;
                 // No answer follows a cancel.
-                () = wait_cancelled(self.session_call.as_deref()) => self.end(),
+                () = wait_cancelled(self.session_call.as_ref()) => self.end(),
                 () = wait_deadline(self.followed.purpose) => return Some(self.answer(None).await),
                 // So that both sides notice a dead connection. Events that are not sent do not put it off.
                 () = self.keep_alive.wait() => return Some(":\n\n".to_owned()),
@@ -170,31 +169,26 @@ impl CallStream {
     }
 }
 
-impl Drop for CallStream {
-    fn drop(&mut self) {
-        // Where the end of the stream is a cancel, nobody can resume it.
-        if let (Some(session_call), Some(_)) = (&self.session_call, &self.disconnect_stop) {
-            session_call.cancelled.cancel();
-        }
-    }
-}
-
 impl IntoResponse for CallStream {
     fn into_response(self) -> Response {
         let events = stream::unfold(self, |mut call_stream| async move {
             let event = call_stream.next().await?;
             Some((Ok::<_, Infallible>(event), call_stream))
         });
-        let headers = [
-            (header::CONTENT_TYPE.as_str(), "text/event-stream"),
-            (header::CACHE_CONTROL.as_str(), "no-cache"),
-            ("x-accel-buffering", "no"),
-        ];
-        (headers, Body::from_stream(events)).into_response()
+        event_stream(Body::from_stream(events))
     }
 }
 
-async fn wait_cancelled(session_call: Option<&SessionCall>) {
+pub(super) fn event_stream(events: Body) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE.as_str(), "text/event-stream"),
+        (header::CACHE_CONTROL.as_str(), "no-cache"),
+        ("x-accel-buffering", "no"),
+    ];
+    (headers, events).into_response()
+}
+
+async fn wait_cancelled(session_call: Option<&AttachedCall>) {
     match session_call {
         Some(session_call) => session_call.cancelled.cancelled().await,
         None => std::future::pending().await,

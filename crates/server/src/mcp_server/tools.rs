@@ -6,8 +6,9 @@ mod definitions;
 
 use std::time::Duration;
 
+use quell_kernel::registry::StopScope;
 use quell_protocol::api::{OnBusy, SendRequest, StopAllRequest, StopRunRequest, StopSessionRequest};
-use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey};
+use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey, StopReason};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -18,10 +19,10 @@ use super::McpAnswer;
 use super::call_stream::CallStream;
 use super::methods::McpRequest;
 use super::run_result::data_result;
-use super::session_table::{CallPurpose, FollowedCall};
+use super::session_table::{AddedCall, AttachedCall, CallPurpose, FollowedCall, McpSession, is_active};
 use super::tasks;
 use super::versions::ProtocolEra;
-use crate::disconnect_stop::DisconnectStop;
+use crate::disconnect_stop::{DisconnectStop, stop_for_client};
 use crate::http::{
     ApiCall, ProblemResponse, RunListQuery, StopWaitMode, change_hold, list_runs, stop_all, stop_one_run,
     stop_one_session,
@@ -189,55 +190,92 @@ async fn run_agent(request: McpRequest, params: ToolCallParams) -> Result<McpAns
         ProtocolEra::Session => params.task.is_some(),
         ProtocolEra::Stateless => request.capabilities.tasks,
     };
-    if is_task {
-        return match send_message(&request.call, key, message).await {
-            Ok(answer) => tasks::created(&request, &answer.run_id).await,
-            Err(problem) => refuse(problem),
-        };
-    }
     let followed = FollowedCall {
         request: request.request.id.clone(),
         progress_token: progress_token(&params.meta),
         run,
         purpose: CallPurpose::RunAgent,
     };
-    start_followed_run(request, followed, key, message).await
+    let Some(begun) = begin_call(&request, &followed)? else { return Ok(McpAnswer::NoAnswer) };
+    if is_task {
+        start_task(request, begun, key, message).await
+    } else {
+        start_followed_run(request, begun, key, message).await
+    }
 }
 
-/// Sends the message of a call that waits for the end of the run. From before the message is sent, a cancel stops the
-/// run.
+/// A call of `run_agent` whose message is to be sent. From before that, a cancel stops the run.
+struct BegunCall {
+    followed: FollowedCall,
+    /// `None` without sessions.
+    attached: Option<AttachedCall>,
+    /// Present where the end of the connection is a cancel.
+    disconnect_stop: Option<DisconnectStop>,
+}
+
+/// `None` if the call was cancelled before it has come.
+fn begin_call(request: &McpRequest, followed: &FollowedCall) -> Result<Option<BegunCall>, JsonRpcFailure> {
+    let McpRequest { call, session, .. } = request;
+    let attached = match session.as_deref().map(|session| add_call(call, session, followed)).transpose()? {
+        Some(AddedCall::CancelledBefore) => return Ok(None),
+        Some(AddedCall::New(attached)) => Some(attached),
+        None => None,
+    };
+    let is_bound = session.as_ref().is_none_or(|session| session.is_bound_to_connection());
+    let disconnect_stop =
+        is_bound.then(|| DisconnectStop::arm(call.engine(), &call.caller, followed.run.clone(), None));
+    Ok(Some(BegunCall { followed: followed.clone(), attached, disconnect_stop }))
+}
+
+fn add_call(call: &ApiCall, session: &McpSession, followed: &FollowedCall) -> Result<AddedCall, JsonRpcFailure> {
+    let engine = call.engine();
+    session.add_call(followed.clone(), engine.clock().now(), &|run| is_active(engine, run))
+}
+
+/// Starts the run of a task. Its client knows the id only by the answer, so nothing goes on without that.
+async fn start_task(
+    request: McpRequest,
+    begun: BegunCall,
+    key: SessionKey,
+    message: SendRequest,
+) -> Result<McpAnswer, JsonRpcFailure> {
+    let BegunCall { followed, attached, mut disconnect_stop } = begun;
+    let answered = match send_message(&request.call, key, message).await {
+        Ok(answer) => {
+            let created = tasks::created(&request, &answer.run_id).await;
+            created.inspect_err(|_| stop_unknown_run(&request.call, &followed.run))
+        }
+        Err(problem) => refuse(problem),
+    };
+    disconnect_stop.iter_mut().for_each(DisconnectStop::disarm);
+    drop(attached);
+    if let Some(session) = request.session {
+        session.remove_call(&followed.request);
+    }
+    answered
+}
+
+/// Sends the message of a call that waits for the end of the run.
 async fn start_followed_run(
     request: McpRequest,
-    followed: FollowedCall,
+    begun: BegunCall,
     key: SessionKey,
     message: SendRequest,
 ) -> Result<McpAnswer, JsonRpcFailure> {
     let McpRequest { call, session, .. } = request;
-    let is_bound = session.as_ref().is_none_or(|session| session.is_bound_to_connection());
-    let mut disconnect_stop =
-        is_bound.then(|| DisconnectStop::arm(call.engine(), &call.caller, followed.run.clone(), None));
-    let session_call = session.as_ref().map(|session| session.add_call(followed.clone()));
-    let session_call = match session_call.transpose() {
-        Ok(session_call) => session_call,
-        Err(refused) => {
-            disconnect_stop.iter_mut().for_each(DisconnectStop::disarm);
-            return Err(refused);
-        }
-    };
+    let BegunCall { followed, attached, mut disconnect_stop } = begun;
     let answered = match send_message(&call, key, message).await {
         Ok(_) => {
-            // Nobody gets the answer of a run that cannot be followed: it is stopped.
-            let mut stop_on_failure = DisconnectStop::arm(call.engine(), &call.caller, followed.run.clone(), None);
-            let opened = match session_call {
-                Some(session_call) => CallStream::open_in_session(call, session_call, 0).await,
-                None => CallStream::open_stateless(call, followed.clone(), 0).await,
+            let opened = match attached {
+                Some(attached) => CallStream::open_in_session(call.clone(), attached, 0).await,
+                None => CallStream::open_stateless(call.clone(), followed.clone(), 0).await,
             };
             match opened {
-                Ok(stream) => {
-                    stop_on_failure.disarm();
-                    return Ok(McpAnswer::Stream(Box::new(stream.stopped_by(disconnect_stop))));
+                Ok(stream) => return Ok(McpAnswer::Stream(Box::new(stream.stopped_by(disconnect_stop)))),
+                Err(failure) => {
+                    stop_unknown_run(&call, &followed.run);
+                    Err(failure)
                 }
-                Err(failure) => Err(failure),
             }
         }
         Err(problem) => refuse(problem),
@@ -247,6 +285,12 @@ async fn start_followed_run(
         session.remove_call(&followed.request);
     }
     answered
+}
+
+/// Stops a run whose client gets an error, so that nobody knows of it.
+fn stop_unknown_run(call: &ApiCall, run: &RunId) {
+    let scope = StopScope::Run { id: run.clone(), session: None };
+    stop_for_client(call.engine(), &call.caller, &scope, StopReason::Disconnect);
 }
 
 async fn watch_run(request: McpRequest, params: ToolCallParams) -> Result<McpAnswer, JsonRpcFailure> {
@@ -271,8 +315,10 @@ pub(super) async fn follow(
     let followed = FollowedCall { request: request.id, progress_token, run, purpose };
     let stream = match session {
         Some(session) => {
-            let session_call = session.add_call(followed.clone())?;
-            let opened = CallStream::open_in_session(call, session_call, 0).await;
+            let AddedCall::New(attached) = add_call(&call, &session, &followed)? else {
+                return Ok(McpAnswer::NoAnswer);
+            };
+            let opened = CallStream::open_in_session(call, attached, 0).await;
             opened.inspect_err(|_| session.remove_call(&followed.request))?
         }
         None => CallStream::open_stateless(call, followed, 0).await?,

@@ -20,6 +20,20 @@ async fn a_cancelled_call_is_stopped_and_gets_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_overtakes_its_call_leaves_no_run() {
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::text("done"));
+    let session = TestMcpSession::begin(&server.http).await;
+    session.cancel(7).await;
+    let response = session.call(7, "run_agent", &json!({"message": "go"})).send().await.unwrap();
+    assert!(MessageStream::of(response).read_to_end().await.is_empty());
+    assert_eq!(server.http.get("/api/runs").await.expect_status(200)["items"], json!([]));
+    let next = session.call(8, "run_agent", &json!({"message": "go"})).send().await.unwrap();
+    let answer = MessageStream::of(next).read_to_end().await.pop().unwrap();
+    assert_eq!(answer["result"]["content"][0]["text"], "done", "{answer:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lost_stream_of_a_session_is_resumed_by_its_last_event() {
     let server = TestServer::start().await;
     server.model.script(gated_response("go"));
@@ -203,6 +217,48 @@ async fn verdict_by_text(api: &TestApiClient, text: &str) -> Value {
     api.wait_ended(run["runId"].as_str().unwrap()).await["verdict"].clone()
 }
 
+/// Sends a request and drops it while its run waits for the database.
+async fn drop_while_accepting(daemon: &TestDaemon, request: RequestBuilder, text: &str, stops: bool) {
+    let database = OtherProgram::connect(&daemon.home().data_dir());
+    database.lock_writes();
+    let api = daemon.api();
+    tokio::select! {
+        _ = request.send() => panic!("the answer came before the client could leave"),
+        () = wait_active_run(&api, text, true) => {}
+    }
+    if stops {
+        wait_active_run(&api, text, false).await;
+    }
+    database.unlock_writes();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_client_leaves_before_its_id_is_stopped() {
+    let (model, daemon) = start_daemon("").await;
+    model.script(ScriptedResponse::text("done"));
+    let params = json!({"name": "run_agent", "arguments": {"message": "go"}});
+    drop_while_accepting(&daemon, task_request(&daemon.api(), "tools/call", "run_agent", &params), "go", true).await;
+    assert_fields(&verdict_by_text(&daemon.api(), "go").await, &json!({"kind": "aborted", "reason": "disconnect"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_call_goes_on_when_its_client_leaves_early() {
+    let (model, daemon) = start_daemon("").await;
+    model.script(ScriptedResponse::text("done")).script(ScriptedResponse::text("again"));
+    let session = TestMcpSession::begin(&daemon.api()).await;
+    let call = |text: &str| session.call(1, "run_agent", &json!({"message": text}));
+    drop_while_accepting(&daemon, call("go"), "go", false).await;
+    assert_fields(&verdict_by_text(&daemon.api(), "go").await, &json!({"kind": "completed"}));
+    // Its run has ended and nobody waits, so the id is free again.
+    let answer = poll_until("the id is free", async || {
+        let response = call("again").send().await.unwrap();
+        let is_stream = response.headers()["content-type"] == "text/event-stream";
+        if is_stream { MessageStream::of(response).read_to_end().await.pop() } else { None }
+    })
+    .await;
+    assert_eq!(answer["result"]["content"][0]["text"], "again", "{answer:#}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_text_of_a_program_is_no_stop_command() {
     let (server, run) = TestServer::start_streaming().await;
@@ -293,6 +349,28 @@ async fn a_task_asks_for_all_approvals_of_its_sub_runs() {
     assert_eq!(questions(1).await, [asked[0].clone()]);
     deny(&asked[0]).await;
     assert_fields(&http.wait_ended(id).await, &json!({"verdict": {"kind": "completed"}, "output": "done"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_with_too_many_busy_sessions_locks_nobody_out() {
+    let (server, run) = TestServer::start_streaming().await;
+    let reader = server.api_with_new_token("reader", "read:all").await;
+    let mut watches = Vec::new();
+    for _ in 0..256 {
+        let session = TestMcpSession::begin(&reader).await;
+        let watch = session.call(1, "watch_run", &json!({"run": run, "timeout_s": 3600})).send().await.unwrap();
+        assert_eq!(watch.headers()["content-type"], "text/event-stream");
+        watches.push(watch);
+    }
+    let refused = answer_of(TestMcpSession::initialize(&reader)).await;
+    assert_fields(&refused, &json!({"error": {"code": 503, "data": {"code": "too_many_connections"}}}));
+    TestMcpSession::begin(&server.http).await;
+    // A watch that its client has left holds no place.
+    watches.pop();
+    poll_until("there is room for a session", async || {
+        answer_of(TestMcpSession::initialize(&reader)).await.get("result").map(drop)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
