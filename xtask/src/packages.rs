@@ -95,10 +95,24 @@ const GROUPS: &[PackageGroup] = &[
     },
     PackageGroup {
         test_subject: "the official clients of model providers",
-        name_filters: &["official_clients", "dialects", "anthropic_api"],
+        name_filters: &[
+            "official_clients",
+            "dialects",
+            "anthropic_api",
+            "openai_chat",
+            "openai_responses",
+            "api_page_examples",
+        ],
         skip_variable: Some("QUELL_SKIP_MODEL_CLIENTS"),
         packages: VENV_PACKAGES,
         python_tool: Some(&MODEL_CLIENTS),
+    },
+    PackageGroup {
+        test_subject: "the examples of the pages about APIs",
+        name_filters: &["api_page_examples"],
+        skip_variable: None,
+        packages: &[file_package("curl", PackageCheck::Program("curl"))],
+        python_tool: None,
     },
     PackageGroup {
         test_subject: "MCP servers in Python",

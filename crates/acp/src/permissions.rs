@@ -1,38 +1,48 @@
 //! Calls that wait for a person, as requests for permission to the editor.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use quell_client::{ClientError, DaemonClient};
-use quell_protocol::RunId;
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision, Escalation};
 use quell_protocol::event::EventKind;
+use quell_protocol::question::ServerQuestion;
+use quell_protocol::{AgentId, CallId, RunId};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::tool_calls::{CallStart, wire_call_id};
 use crate::wire::{
     EditorConnection, PermissionOption, PermissionOptionKind, RequestPermissionOutcome, RequestPermissionRequest,
-    SessionId,
+    SessionId, ToolCallUpdate,
 };
 
 const ALLOW_ONCE: &str = "allow_once";
 const ALLOW_SESSION: &str = "allow_session";
 const REJECT: &str = "reject";
 
-/// A question to the editor that is open.
+/// A question to the editor.
 pub(crate) struct PermissionQuestion {
     pub(crate) approval: String,
-    /// The event `approval.requested`.
-    event: EventKind,
-    place: QuestionPlace,
+    session: SessionId,
+    workdir: PathBuf,
+    call: AskedCall,
+    /// The event of an approval does not carry the question of an MCP server.
+    is_question_known: bool,
     /// Cancelled when the approval is decided elsewhere, or by a stop.
     pub(crate) withdrawn: CancellationToken,
 }
 
-/// Where a call waits.
-pub(crate) struct QuestionPlace {
-    pub(crate) session: SessionId,
-    pub(crate) run: RunId,
-    pub(crate) workdir: PathBuf,
+/// The call that waits for a person.
+struct AskedCall {
+    run: RunId,
+    /// Set if a sub-run asks.
+    sub_agent: Option<AgentId>,
+    id: CallId,
+    tool: String,
+    arguments: Value,
+    escalation: Option<Escalation>,
+    quorum: u32,
+    question: Option<Box<ServerQuestion>>,
 }
 
 /// What the editor says.
@@ -48,10 +58,38 @@ pub(crate) enum PermissionReply {
 }
 
 impl PermissionQuestion {
-    /// The question that an approval means; `None` for other events.
-    pub(crate) fn new(place: QuestionPlace, event: &EventKind) -> Option<Self> {
-        let EventKind::ApprovalRequested { id, .. } = event else { return None };
-        Some(Self { approval: id.clone(), event: event.clone(), place, withdrawn: CancellationToken::new() })
+    /// The question that an event of the run means; `None` for other events than a requested approval.
+    pub(crate) fn from_event(session: &SessionId, workdir: &Path, run: &RunId, event: &EventKind) -> Option<Self> {
+        let EventKind::ApprovalRequested { id, call_id, tool, arguments, escalation, quorum, .. } = event else {
+            return None;
+        };
+        let call = AskedCall {
+            run: run.clone(),
+            sub_agent: None,
+            id: call_id.clone(),
+            tool: tool.clone(),
+            arguments: arguments.clone(),
+            escalation: escalation.as_deref().cloned(),
+            quorum: *quorum,
+            question: None,
+        };
+        let (session, workdir) = (session.clone(), workdir.to_owned());
+        let (approval, withdrawn) = (id.clone(), CancellationToken::new());
+        Some(Self { approval, session, workdir, call, is_question_known: false, withdrawn })
+    }
+
+    /// The question of a sub-run.
+    pub(crate) fn from_sub_run(session: &SessionId, workdir: &Path, row: ApprovalRow) -> Self {
+        let ApprovalRow { id, run_id, agent, call_id, tool, arguments, escalation, quorum, question, .. } = row;
+        let sub_agent = Some(agent);
+        let call = AskedCall { run: run_id, sub_agent, id: call_id, tool, arguments, escalation, quorum, question };
+        let (session, workdir, withdrawn) = (session.clone(), workdir.to_owned(), CancellationToken::new());
+        Self { approval: id, session, workdir, call, is_question_known: true, withdrawn }
+    }
+
+    /// The id of the call in the editor, if a sub-run asks: the editor has not heard of this call before.
+    pub(crate) fn id_of_sub_run_call(&self) -> Option<String> {
+        self.call.sub_agent.as_ref().map(|_| wire_call_id(&self.call.run, self.call.id.as_str()))
     }
 
     /// Asks the editor.
@@ -59,14 +97,17 @@ impl PermissionQuestion {
     /// # Cancel safety
     /// If dropped, the editor is told that the answer is not needed any more.
     pub(crate) async fn ask(self, client: DaemonClient, editor: EditorConnection) -> (String, PermissionReply) {
+        let Self { approval, session, workdir, mut call, is_question_known, withdrawn } = self;
         let asking = async {
-            let row = match find_approval(&client, &self.approval).await {
-                Ok(row) => row,
-                Err(error) => return PermissionReply::NotAsked(error),
-            };
-            let Some(request) = describe_question(&self.place, &self.event, row.as_ref()) else {
-                return PermissionReply::Withdrawn;
-            };
+            if !is_question_known {
+                match client.list_approvals().await {
+                    Ok(rows) => {
+                        call.question = rows.into_iter().find(|row| row.id == approval).and_then(|row| row.question);
+                    }
+                    Err(error) => return PermissionReply::NotAsked(error),
+                }
+            }
+            let request = RequestPermissionRequest::new(session, call.describe(&workdir), call.options());
             match editor.send_request(request).block_task().await {
                 Ok(response) => read_outcome(&response.outcome),
                 Err(error) => PermissionReply::Answer(ApprovalAnswer::denial(Some(format!(
@@ -78,51 +119,53 @@ impl PermissionQuestion {
         let reply = tokio::select! {
             biased;
             // The dropped request sends `$/cancel_request`.
-            () = self.withdrawn.cancelled() => PermissionReply::Withdrawn,
+            () = withdrawn.cancelled() => PermissionReply::Withdrawn,
             reply = asking => reply,
         };
-        (self.approval, reply)
+        (approval, reply)
     }
 }
 
-/// What the editor shows. `row` is the approval as the daemon lists it.
-fn describe_question(
-    place: &QuestionPlace,
-    event: &EventKind,
-    row: Option<&ApprovalRow>,
-) -> Option<RequestPermissionRequest> {
-    let EventKind::ApprovalRequested { call_id, tool, arguments, escalation, quorum, .. } = event else {
-        return None;
-    };
-    let question = row.and_then(|row| row.question.as_deref());
-    let mut notes = Vec::new();
-    if let Some(escalation) = escalation {
-        notes.push(format!("Runs outside of the sandbox: {}. It opens {}.", escalation.reason, escalation.opens));
+impl AskedCall {
+    fn describe(&self, workdir: &Path) -> ToolCallUpdate {
+        let mut notes = Vec::new();
+        if let Some(agent) = &self.sub_agent {
+            notes.push(format!("Asked by the sub-agent {agent}."));
+        }
+        if let Some(escalation) = &self.escalation {
+            notes.push(format!("Runs outside of the sandbox: {}. It opens {}.", escalation.reason, escalation.opens));
+        }
+        if self.quorum > 1 {
+            notes.push(format!("{} people must allow it.", self.quorum));
+        }
+        if let Some(question) = &self.question {
+            notes.push(format!("{} asks: {}", question.server, question.message));
+        }
+        let wire_id = wire_call_id(&self.run, self.id.as_str());
+        let start = CallStart { id: &wire_id, tool: &self.tool, arguments: &self.arguments, workdir };
+        start.describe((!notes.is_empty()).then(|| notes.join("\n")))
     }
-    if *quorum > 1 {
-        notes.push(format!("{quorum} people must allow it."));
+
+    fn options(&self) -> Vec<PermissionOption> {
+        let accept = |name: &str| PermissionOption::new(ALLOW_ONCE, name, PermissionOptionKind::AllowOnce);
+        let mut options = match &self.question {
+            None => vec![
+                accept("Allow"),
+                PermissionOption::new(
+                    ALLOW_SESSION,
+                    "Allow this tool in this session",
+                    PermissionOptionKind::AllowAlways,
+                ),
+            ],
+            // The editor cannot fill in fields.
+            Some(question) if question.fields.iter().any(|field| field.required && field.default.is_none()) => {
+                Vec::new()
+            }
+            Some(_) => vec![accept("Accept")],
+        };
+        options.push(PermissionOption::new(REJECT, "Reject", PermissionOptionKind::RejectOnce));
+        options
     }
-    if let Some(question) = question {
-        notes.push(format!("{} asks: {}", question.server, question.message));
-    }
-    let wire_id = wire_call_id(&place.run, call_id.as_str());
-    let start = CallStart { id: &wire_id, tool, arguments, workdir: &place.workdir };
-    let call = start.describe((!notes.is_empty()).then(|| notes.join("\n")));
-    let needs_fields =
-        question.is_some_and(|question| question.fields.iter().any(|field| field.required && field.default.is_none()));
-    let mut options = Vec::new();
-    if question.is_none() {
-        options.push(PermissionOption::new(ALLOW_ONCE, "Allow", PermissionOptionKind::AllowOnce));
-        options.push(PermissionOption::new(
-            ALLOW_SESSION,
-            "Allow this tool in this session",
-            PermissionOptionKind::AllowAlways,
-        ));
-    } else if !needs_fields {
-        options.push(PermissionOption::new(ALLOW_ONCE, "Accept", PermissionOptionKind::AllowOnce));
-    }
-    options.push(PermissionOption::new(REJECT, "Reject", PermissionOptionKind::RejectOnce));
-    Some(RequestPermissionRequest::new(place.session.clone(), call, options))
 }
 
 fn read_outcome(outcome: &RequestPermissionOutcome) -> PermissionReply {
@@ -135,11 +178,6 @@ fn read_outcome(outcome: &RequestPermissionOutcome) -> PermissionReply {
         }),
         _ => PermissionReply::TurnCancelled,
     }
-}
-
-/// The approval with its question, which the event does not carry.
-async fn find_approval(client: &DaemonClient, id: &str) -> Result<Option<ApprovalRow>, ClientError> {
-    Ok(client.list_approvals().await?.into_iter().find(|row| row.id == id))
 }
 
 #[cfg(test)]
@@ -172,11 +210,12 @@ mod tests {
         }))
         .unwrap();
         let (session, run) = (SessionId::new("s"), RunId::parse("r1").unwrap());
-        let place = QuestionPlace { session, run, workdir: "/w".into() };
-        let request = serde_json::to_value(describe_question(&place, &event, None).unwrap()).unwrap();
-        assert_eq!(request["toolCall"]["title"], "`rm -r x`");
-        assert!(request["toolCall"]["content"][0]["content"]["text"].as_str().unwrap().contains("2 people"));
-        let kinds: Vec<_> = request["options"].as_array().unwrap().iter().map(|option| &option["kind"]).collect();
+        let asked = PermissionQuestion::from_event(&session, Path::new("/w"), &run, &event).unwrap();
+        let shown = serde_json::to_value(asked.call.describe(&asked.workdir)).unwrap();
+        assert_eq!(shown["title"], "`rm -r x`");
+        assert!(shown["content"][0]["content"]["text"].as_str().unwrap().contains("2 people"));
+        let kinds = serde_json::to_value(asked.call.options()).unwrap();
+        let kinds: Vec<_> = kinds.as_array().unwrap().iter().map(|option| &option["kind"]).collect();
         assert_eq!(kinds, ["allow_once", "allow_always", "reject_once"]);
     }
 }
