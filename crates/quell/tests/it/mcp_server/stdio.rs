@@ -90,7 +90,10 @@ async fn a_killed_program_stops_its_call_and_frees_its_watch() {
     let mut client = StdioMcpClient::start(&daemon);
     client.begin_session().await;
     model.script(ScriptedResponse::silent_mid_stream("begun"));
-    let call = |id: i64, tool: &str, arguments: Value| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": tool, "arguments": arguments}});
+    let call = |id: i64, tool: &str, arguments: Value| {
+        let params = json!({"name": tool, "arguments": arguments});
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+    };
     client.send(&call(1, "watch_run", json!({"run": other})).to_string()).await;
     client.send(&call(2, "run_agent", json!({"message": "go"})).to_string()).await;
     model.wait_for_requests(2).await[1].wait_streaming().await;
