@@ -1,15 +1,19 @@
 //! A run that answers a client of a model API: started, followed, and stopped when the client is gone.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use quell_engine::Engine;
 use quell_engine::access::{Credential, CredentialRefusal};
-use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
+use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower, SubmitError};
+use quell_kernel::admission::AdmissionError;
 use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::turn::{AnsweredCall, ModelMessage, TurnItem};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
 use serde_json::Value;
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::ReusableBoxFuture;
 use uuid::Uuid;
 
 use crate::budget::Reservation;
@@ -57,7 +61,9 @@ pub(crate) struct AnswerOutcome {
 #[derive(Debug)]
 pub(crate) struct AnswerReader {
     follower: Follower,
-    credential: Option<Credential>,
+    /// Both are kept from one event to the next: a stream waits once for each piece of text.
+    credential_end: CredentialEnd,
+    keep_alive: Pin<Box<Sleep>>,
     disconnect_stop: DisconnectStop,
     /// Bytes of text that the client has.
     sent: usize,
@@ -89,8 +95,9 @@ impl AnswerReader {
             }
         };
         let follower = live_run.follow(0).with_whole_answer();
-        let credential = call.credential;
-        Ok(Self { follower, credential, disconnect_stop, sent: 0, between_steps: false })
+        let credential_end = CredentialEnd::watch(call.engine().clone(), call.credential);
+        let keep_alive = Box::pin(sleep(KEEP_ALIVE_INTERVAL));
+        Ok(Self { follower, credential_end, keep_alive, disconnect_stop, sent: 0, between_steps: false })
     }
 
     pub(crate) fn run_id(&self) -> &RunId {
@@ -103,23 +110,18 @@ impl AnswerReader {
     /// Safe: the cursor moves only when a part is returned.
     pub(crate) async fn next(&mut self) -> Option<AnswerPart> {
         loop {
+            self.keep_alive.as_mut().reset(Instant::now() + KEEP_ALIVE_INTERVAL);
             let event = tokio::select! {
                 biased;
-                _ = credential_end(self.disconnect_stop.engine(), self.credential.as_ref()) => {
+                () = self.credential_end.wait() => {
                     self.stop();
-                    self.credential = None;
                     continue;
                 }
-                event = tokio::time::timeout(KEEP_ALIVE_INTERVAL, self.follower.next()) => event,
+                event = self.follower.next() => event?,
+                () = self.keep_alive.as_mut() => return Some(AnswerPart::StillWaiting),
             };
-            match event {
-                Err(_elapsed) => return Some(AnswerPart::StillWaiting),
-                Ok(None) => return None,
-                Ok(Some(event)) => {
-                    if let Some(part) = self.read_event(&event.kind) {
-                        return Some(part);
-                    }
-                }
+            if let Some(part) = self.read_event(&event.kind) {
+                return Some(part);
             }
         }
     }
@@ -220,11 +222,32 @@ pub(crate) fn run_headers(reader: &AnswerReader, id_header: HeaderName) -> [(Hea
     [(RUN_HEADER, id.clone()), (id_header, id)]
 }
 
-pub(crate) async fn credential_end(engine: &Engine, credential: Option<&Credential>) -> CredentialRefusal {
-    match credential {
-        Some(credential) => engine.access().wait_credential_end(credential).await,
-        // A process of the same user at the Unix socket, or one whose end has been handled.
-        None => std::future::pending().await,
+/// Waits for the end of a credential, once.
+#[derive(Debug)]
+pub(crate) struct CredentialEnd(Option<ReusableBoxFuture<'static, CredentialRefusal>>);
+
+impl CredentialEnd {
+    /// Without a credential, for a process of the same user at the Unix socket, there is no end.
+    pub(crate) fn watch(engine: Engine, credential: Option<Credential>) -> Self {
+        let end = |credential: Credential| {
+            // waits: for the end of the credential; dropped with what watches it.
+            ReusableBoxFuture::new(async move { engine.access().wait_credential_end(&credential).await })
+        };
+        Self(credential.map(end))
+    }
+
+    /// Returns at the end of the credential, and never after that.
+    ///
+    /// # Cancel safety
+    /// Safe: the next call waits on.
+    pub(crate) async fn wait(&mut self) {
+        match &mut self.0 {
+            Some(end) => {
+                end.await;
+                self.0 = None;
+            }
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -239,9 +262,19 @@ impl From<ClientRunError> for ProblemResponse {
         if let ClientRunError::Request(problem) = error {
             return problem.into();
         }
-        problem_response(error.code(), error.to_string())
+        let problem = problem_response(error.code(), error.to_string());
+        match error {
+            // One of the token's runs ends at any moment.
+            ClientRunError::Submit(SubmitError::Refused(AdmissionError::TooManyClientRuns { .. })) => {
+                problem.retry_after(RETRY_SECONDS)
+            }
+            _ => problem,
+        }
     }
 }
+
+/// When a client may try again that has too many runs at the same time.
+const RETRY_SECONDS: u64 = 1;
 
 /// The answer to a client whose run gave none, because it failed or was stopped.
 pub(crate) fn verdict_problem(verdict: &Verdict) -> ProblemResponse {

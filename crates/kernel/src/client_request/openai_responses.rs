@@ -35,6 +35,7 @@ const FIELDS: &FieldTable = &[
     ("reasoning", Read),
     ("store", Read),
     ("stream", Read),
+    ("stream_options", Read),
     ("temperature", Read),
     ("text", Read),
     ("tool_choice", Read),
@@ -45,7 +46,6 @@ const FIELDS: &FieldTable = &[
     ("prompt_cache_retention", Ignored),
     ("safety_identifier", Ignored),
     ("service_tier", Ignored),
-    ("stream_options", Ignored),
     ("user", Ignored),
     ("top_logprobs", Only(|value| value == 0, "0")),
     ("truncation", Only(|value| value == "disabled", "\"disabled\"")),
@@ -97,6 +97,9 @@ impl ResponsesRequest {
             includes_encrypted_reasoning: options::parse_include(&body)?,
         };
         request.check_storage(&body)?;
+        if let Some(options) = body.optional("stream_options") {
+            options.object()?.check_fields(&[("include_obfuscation", Ignored)])?;
+        }
         Ok(request)
     }
 
@@ -177,7 +180,11 @@ fn parse_conversation_id(body: &RequestObject<'_>) -> Result<Option<String>, Cli
     let Some(field) = body.optional("conversation") else { return Ok(None) };
     match field.value {
         Value::String(id) => Ok(Some(id.clone())),
-        _ => Ok(Some(field.object()?.required("id")?.string()?.to_owned())),
+        _ => {
+            let object = field.object()?;
+            object.check_fields(&[("id", Read)])?;
+            Ok(Some(object.required("id")?.string()?.to_owned()))
+        }
     }
 }
 

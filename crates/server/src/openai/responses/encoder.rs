@@ -10,6 +10,7 @@ use quell_protocol::{StopReason, Usage, Verdict};
 use serde_json::{Value, json};
 
 use super::ids::ResponseIds;
+use crate::answer_stream::push_json_text;
 
 /// An event of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -159,13 +160,14 @@ impl ResponseEncoder {
         }
         let Some(open) = &mut self.message else { return };
         open.text.push_str(delta);
-        let (id, index, delta, number) = (&open.id, open.index, json!(delta), self.next_number);
+        let (id, index, number) = (&open.id, open.index, self.next_number);
         // The one that is written for each token.
-        let frame = format!(
+        let mut frame = format!(
             "event: response.output_text.delta\ndata: {{\"type\":\"response.output_text.delta\",\"item_id\":\"{id}\",\
-             \"output_index\":{index},\"content_index\":0,\"delta\":{delta},\"logprobs\":[],\
-             \"sequence_number\":{number}}}\n\n"
+             \"output_index\":{index},\"content_index\":0,\"logprobs\":[],\"sequence_number\":{number},\"delta\":"
         );
+        push_json_text(delta, &mut frame);
+        frame.push_str("}\n\n");
         self.next_number += 1;
         events.push(ResponseEvent { number, frame });
     }

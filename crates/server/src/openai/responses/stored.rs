@@ -23,7 +23,7 @@ use super::history::now;
 use super::items::{QueryPairs, includes_encrypted_reasoning, invalid, page, query_value};
 use super::live::{LiveProgress, LiveResponse};
 use crate::budget::Reservation;
-use crate::client_run::{KEEP_ALIVE_INTERVAL, credential_end, stream_permit};
+use crate::client_run::{CredentialEnd, KEEP_ALIVE_INTERVAL, stream_permit};
 use crate::http::{ApiCall, ProblemResponse, QueryParams, ask_response_node, problem_response};
 
 pub(super) async fn show(
@@ -207,17 +207,18 @@ fn not_found(id: &str) -> ProblemResponse {
 
 /// Reads the events of a background response while it is made. Dropping it stops nothing.
 pub(super) struct ResponseFollower {
-    call: ApiCall,
     live: Arc<LiveResponse>,
     /// The number of the next event.
     next: usize,
     is_over: bool,
+    credential_end: CredentialEnd,
     _permit: Reservation,
 }
 
 impl ResponseFollower {
     pub(super) fn new(call: &ApiCall, live: Arc<LiveResponse>, next: usize, permit: Reservation) -> Self {
-        Self { call: call.clone(), live, next, is_over: false, _permit: permit }
+        let credential_end = CredentialEnd::watch(call.engine().clone(), call.credential);
+        Self { live, next, is_over: false, credential_end, _permit: permit }
     }
 
     async fn next_frames(&mut self) -> Option<Bytes> {
@@ -227,7 +228,7 @@ impl ResponseFollower {
         // waits: for the run of the response; a client that leaves drops this.
         let progress = tokio::select! {
             biased;
-            _ = credential_end(self.call.engine(), self.call.credential.as_ref()) => return None,
+            () = self.credential_end.wait() => return None,
             progress = timeout(KEEP_ALIVE_INTERVAL, self.live.wait_event(self.next)) => progress,
         };
         let Ok(progress) = progress else { return Some(Bytes::from_static(KEEP_ALIVE.as_bytes())) };
