@@ -134,9 +134,11 @@ impl StdioBridge {
     /// Sends one message and writes what comes back.
     async fn exchange(self: Arc<Self>, line: Vec<u8>, message: Value) {
         let answered = self.send(line, &message).await;
-        let (Err(problem), Some(id)) = (answered, message.get("id")) else { return };
+        let (Err(problem), true) = (answered, wants_answer(&message)) else { return };
         let error = json!({"code": CONNECTION_FAILED, "message": problem});
-        self.write(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()).await;
+        let mut answer = json!({"jsonrpc": "2.0", "error": error});
+        add_id(&mut answer, &message);
+        self.write(answer.to_string()).await;
     }
 
     async fn send(&self, line: Vec<u8>, message: &Value) -> Result<(), String> {
@@ -158,13 +160,11 @@ impl StdioBridge {
         if is_problem {
             return Err(answer["detail"].as_str().unwrap_or("the daemon refused the request").to_owned());
         }
-        if message.get("id").is_some() {
+        if wants_answer(message) {
             if message["method"] == "initialize" {
                 self.lock_session().version = answer["result"]["protocolVersion"].as_str().map(str::to_owned);
             }
-            if answer.get("id").is_none() {
-                answer["id"] = message["id"].clone();
-            }
+            add_id(&mut answer, message);
             self.write(answer.to_string()).await;
         }
         Ok(())
@@ -238,6 +238,18 @@ impl StdioBridge {
             // The connections have ended before, which has stopped the calls.
             let _ended = timeout(END_TIMEOUT, self.client.end_mcp_session(headers)).await;
         }
+    }
+}
+
+/// False for a notification. A line that is no message wants an answer, too: its program waits for one.
+fn wants_answer(message: &Value) -> bool {
+    message.get("id").is_some() || message.get("method").is_none()
+}
+
+/// Adds the id of the request, if the answer has none and the request has one.
+fn add_id(answer: &mut Value, message: &Value) {
+    if let (None, Some(id)) = (answer.get("id"), message.get("id")) {
+        answer["id"] = id.clone();
     }
 }
 

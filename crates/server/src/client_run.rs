@@ -14,11 +14,11 @@ use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage,
 use serde_json::Value;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::ReusableBoxFuture;
-use uuid::Uuid;
 
 use crate::budget::Reservation;
 use crate::disconnect_stop::DisconnectStop;
 use crate::http::{ApiCall, ProblemResponse, problem_response};
+use crate::sent_message::new_run_id;
 
 /// Pause after which a stream shows that it is alive.
 pub(crate) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -205,11 +205,6 @@ impl AnswerReader {
     fn after_step(&mut self, text: &str) -> String {
         if std::mem::take(&mut self.between_steps) { format!("{STEP_SEPARATOR}{text}") } else { text.to_owned() }
     }
-}
-
-pub(crate) fn new_run_id() -> RunId {
-    let Ok(id) = RunId::parse(Uuid::now_v7().to_string()) else { unreachable!("a UUID is a valid run id") };
-    id
 }
 
 /// The session that a request binds its conversation to.

@@ -30,9 +30,7 @@ impl DisconnectStop {
 
     /// Stops the run now, as the drop does.
     pub(crate) fn stop(&self) {
-        let (level, reason, surface) = (StopLevel::Gentle, StopReason::Disconnect, self.caller.surface);
-        // Nobody is there to read the answer.
-        let _stopped = self.engine.stop(&self.caller, &self.scope, &StopRequest { level, reason, surface });
+        stop_for_client(&self.engine, &self.caller, &self.scope, StopReason::Disconnect);
     }
 }
 
@@ -42,4 +40,10 @@ impl Drop for DisconnectStop {
             self.stop();
         }
     }
+}
+
+/// Stops the run of a client that waits for no answer to the stop. The run may not be accepted yet.
+pub(crate) fn stop_for_client(engine: &Engine, caller: &Caller, scope: &StopScope, reason: StopReason) {
+    let request = StopRequest { level: StopLevel::Gentle, reason, surface: caller.surface };
+    let _stopped = engine.stop(caller, scope, &request);
 }

@@ -16,6 +16,9 @@ pub(crate) const INVALID_REQUEST: i64 = -32600;
 pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
 pub(crate) const INVALID_PARAMS: i64 = -32602;
 
+/// Longest id that is accepted, in bytes. Ids are kept with the calls of a session.
+const MAX_ID_BYTES: usize = 256;
+
 /// The id of a request: a text or an integer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum JsonRpcId {
@@ -26,7 +29,7 @@ pub(crate) enum JsonRpcId {
 impl JsonRpcId {
     pub(crate) fn parse(value: &Value) -> Option<Self> {
         match value {
-            Value::String(text) => Some(Self::Text(text.clone())),
+            Value::String(text) => (text.len() <= MAX_ID_BYTES).then(|| Self::Text(text.clone())),
             Value::Number(number) => number.as_i64().map(Self::Number),
             Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
         }
@@ -166,7 +169,10 @@ pub(crate) fn parse_message(bytes: &[u8]) -> Result<JsonRpcMessage, (Option<Json
     match (message.contains_key("id"), id) {
         (false, _) => Ok(JsonRpcMessage::Notification { method, params }),
         (true, Some(id)) => Ok(JsonRpcMessage::Request(JsonRpcRequest { id, method, params })),
-        (true, None) => Err((None, bad_request(INVALID_REQUEST, "`id` must be a text or an integer".to_owned()))),
+        (true, None) => {
+            let text = format!("`id` must be an integer, or a text of at most {MAX_ID_BYTES} bytes");
+            Err((None, bad_request(INVALID_REQUEST, text)))
+        }
     }
 }
 
@@ -185,6 +191,12 @@ mod tests {
         let notification = parse(r#"{"jsonrpc":"2.0","method":"n","params":{}}"#);
         assert_eq!(notification, JsonRpcMessage::Notification { method: "n".into(), params: Map::new() });
         assert_eq!(parse(r#"{"jsonrpc":"2.0","id":7,"result":{}}"#), JsonRpcMessage::Response);
+    }
+
+    #[test]
+    fn an_id_is_an_integer_or_a_short_text() {
+        let text = |length: usize| JsonRpcId::parse(&json!("x".repeat(length))).is_some();
+        assert!(text(256) && !text(257));
     }
 
     #[rstest]

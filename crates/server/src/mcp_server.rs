@@ -16,6 +16,7 @@ mod versions;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -49,6 +50,8 @@ enum McpAnswer {
     /// A session begins with this answer.
     NewSession(Arc<McpSession>, Value),
     Stream(Box<CallStream>),
+    /// A stream that ends at once: the request was cancelled.
+    NoAnswer,
 }
 
 async fn receive_message(State(server): State<ServerState>, request: Request) -> Response {
@@ -118,6 +121,7 @@ async fn answer_request(
             response
         }
         McpAnswer::Stream(stream) => stream.into_response(),
+        McpAnswer::NoAnswer => call_stream::event_stream(Body::empty()),
     })
 }
 
@@ -139,6 +143,7 @@ fn receive_notification(
     method: &str,
     params: &Map<String, Value>,
 ) -> Result<(), JsonRpcFailure> {
+    versions::check_version_header(headers)?;
     let version = headers.get(VERSION_HEADER).and_then(|version| version.to_str().ok());
     if version == Some(versions::STATELESS_VERSION) {
         // Over HTTP this version knows no notification of a client: the end of the stream is the cancel.
@@ -176,6 +181,7 @@ async fn resume_stream(State(server): State<ServerState>, request: Request) -> R
 
 async fn reopen_stream(call: &ApiCall, headers: &HeaderMap, last_event: &str) -> Result<CallStream, JsonRpcFailure> {
     call.count_request()?;
+    versions::check_version_header(headers)?;
     let session = find_session(call, headers)?;
     let (session_call, after) = session.find_stream(last_event).ok_or_else(|| {
         JsonRpcFailure::new(INVALID_REQUEST, "no stream of this session has that event")
@@ -191,7 +197,8 @@ async fn end_session(State(server): State<ServerState>, request: Request) -> Res
         Ok(call) => call,
         Err(refused) => return refused.into_response(),
     };
-    match find_session(&call, &parts.headers) {
+    let checked = versions::check_version_header(&parts.headers);
+    match checked.and_then(|()| find_session(&call, &parts.headers)) {
         Ok(session) => {
             server.mcp_sessions().end(&session, &call);
             StatusCode::NO_CONTENT.into_response()

@@ -97,6 +97,17 @@ impl Engine {
         rows
     }
 
+    /// The waiting calls of a run and of the runs below it that the caller may see, oldest first.
+    pub fn visible_approvals_of_tree(&self, caller: &Caller, run: &RunId) -> Vec<ApprovalRow> {
+        let mut rows = self.visible_approvals(caller);
+        let is_in_tree = |row: &ApprovalRow| {
+            let live_run = self.inner().runs.live_run(&row.run_id);
+            live_run.is_some_and(|live_run| live_run.lineage().contains(run))
+        };
+        rows.retain(|row| row.run_id == *run || is_in_tree(row));
+        rows
+    }
+
     /// Leaves out of a list of active runs those that the caller may not read.
     pub fn retain_visible_runs(&self, caller: &Caller, runs: &mut Vec<RunId>) {
         if caller.viewer().reads_all() {

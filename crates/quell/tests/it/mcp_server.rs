@@ -4,6 +4,7 @@
 mod calls;
 mod conformance;
 mod official_clients;
+mod stdio;
 
 use futures_util::StreamExt;
 use reqwest::{RequestBuilder, Response};
@@ -37,21 +38,30 @@ pub(crate) fn stateless_call(api: &TestApiClient, tool: &str, arguments: &Value)
 
 /// A request of a client without a session that declares the extension of tasks.
 fn task_request(api: &TestApiClient, method: &str, name: &str, params: &Value) -> RequestBuilder {
-    request_with(api, method, name, params, json!({"extensions": {TASKS: {}}, "elicitation": {}}))
+    request_with(api, method, name, params, task_capabilities())
 }
 
 fn stateless_request(api: &TestApiClient, method: &str, name: &str, params: &Value) -> RequestBuilder {
     request_with(api, method, name, params, json!({}))
 }
 
-fn request_with(api: &TestApiClient, method: &str, name: &str, params: &Value, capabilities: Value) -> RequestBuilder {
+/// A request of a client without a session.
+fn stateless_message(id: i64, method: &str, params: &Value, capabilities: Value) -> Value {
     let mut params = params.clone();
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": STATELESS,
         "io.modelcontextprotocol/clientCapabilities": capabilities,
         "progressToken": "p",
     });
-    let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+fn task_capabilities() -> Value {
+    json!({"extensions": {TASKS: {}}, "elicitation": {}})
+}
+
+fn request_with(api: &TestApiClient, method: &str, name: &str, params: &Value, capabilities: Value) -> RequestBuilder {
+    let message = stateless_message(1, method, params, capabilities);
     let request = api.request(Method::POST, "/mcp").header("mcp-protocol-version", STATELESS);
     request.header("mcp-method", method).header("mcp-name", name).json(&message)
 }
@@ -61,18 +71,25 @@ async fn answer_of(request: RequestBuilder) -> Value {
     request.send().await.unwrap().json().await.unwrap()
 }
 
+fn initialize_message() -> Value {
+    let params =
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+}
+
 /// A session of a client.
-struct TestMcpSession {
+pub(crate) struct TestMcpSession {
     api: TestApiClient,
     id: String,
 }
 
 impl TestMcpSession {
-    async fn begin(api: &TestApiClient) -> Self {
-        let params =
-            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-        let message = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
-        let response = api.request(Method::POST, "/mcp").json(&message).send().await.unwrap();
+    fn initialize(api: &TestApiClient) -> RequestBuilder {
+        api.request(Method::POST, "/mcp").json(&initialize_message())
+    }
+
+    pub(crate) async fn begin(api: &TestApiClient) -> Self {
+        let response = Self::initialize(api).send().await.unwrap();
         let id = response.headers()["mcp-session-id"].to_str().unwrap().to_owned();
         Self { api: api.clone(), id }
     }
@@ -87,12 +104,12 @@ impl TestMcpSession {
         self.with_headers(Method::POST).json(&message)
     }
 
-    fn call(&self, id: i64, tool: &str, arguments: &Value) -> RequestBuilder {
+    pub(crate) fn call(&self, id: i64, tool: &str, arguments: &Value) -> RequestBuilder {
         let meta = json!({"progressToken": id});
         self.request(id, "tools/call", &json!({"name": tool, "arguments": arguments, "_meta": meta}))
     }
 
-    async fn cancel(&self, id: i64) {
+    pub(crate) async fn cancel(&self, id: i64) {
         let params = json!({"requestId": id, "reason": "enough"});
         let message = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
         let response = self.with_headers(Method::POST).json(&message).send().await.unwrap();

@@ -99,6 +99,7 @@ async fn a_stop_works_in_every_state(
         MatrixStopMethod::ResponsesCancel,
         MatrixStopMethod::AcpCancel,
         MatrixStopMethod::McpCancel,
+        MatrixStopMethod::McpSessionCancel,
         MatrixStopMethod::TimeOut,
         MatrixStopMethod::Sigterm,
         MatrixStopMethod::Kill9

@@ -104,9 +104,10 @@ impl ApiCall {
         self.server.engine()
     }
 
-    /// The same call on the surface of a model API.
+    /// The same call on the surface of an API for programs. Behind that is no person, also at the Unix socket.
     pub(crate) fn on_surface(mut self, surface: Surface) -> Self {
         self.caller.surface = surface;
+        self.caller.verified_person = false;
         self
     }
 

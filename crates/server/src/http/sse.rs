@@ -4,7 +4,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::Path;
 use axum::http::HeaderMap;
@@ -21,12 +20,10 @@ use super::extractors::QueryParams;
 use super::runs::{parse_run_id, run_not_found};
 use super::{ApiCall, ProblemResponse, problem_response};
 use crate::budget::Reservation;
+use crate::client_run::KEEP_ALIVE_INTERVAL;
 use crate::disconnect_stop::DisconnectStop;
 use crate::state::ServerState;
 use crate::stream_end::StreamEnd;
-
-/// Pause after which a comment is sent, so that both sides notice a dead connection.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]

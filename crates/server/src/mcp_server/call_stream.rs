@@ -7,7 +7,6 @@
 //! which axum leaves out.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::header;
@@ -18,13 +17,13 @@ use serde_json::{Value, json};
 
 use super::methods;
 use super::run_result::{progress_text, run_result, state_result};
-use super::session_table::{CallPurpose, FollowedCall, SessionCall};
+use super::session_table::{AttachedCall, CallPurpose, FollowedCall};
 use super::tasks::related_task;
 use super::versions::ProtocolEra;
-use crate::client_run::KEEP_ALIVE_INTERVAL;
 use crate::disconnect_stop::DisconnectStop;
 use crate::http::{ApiCall, RunEventReader};
 use crate::json_rpc::{JsonRpcFailure, notification_message, result_message};
+use crate::keep_alive::KeepAliveTimer;
 use crate::stream_end::StreamEnd;
 
 pub(super) struct CallStream {
@@ -32,11 +31,12 @@ pub(super) struct CallStream {
     followed: FollowedCall,
     reader: RunEventReader,
     /// `None` without sessions.
-    session_call: Option<Arc<SessionCall>>,
+    session_call: Option<AttachedCall>,
     /// Present where the end of the stream is a cancel.
     disconnect_stop: Option<DisconnectStop>,
     /// The first event, which has no data.
     priming: Option<String>,
+    keep_alive: KeepAliveTimer,
     is_finished: bool,
 }
 
@@ -44,7 +44,7 @@ impl CallStream {
     /// Continues, or begins, the stream of a call within a session.
     pub(super) async fn open_in_session(
         call: ApiCall,
-        session_call: Arc<SessionCall>,
+        session_call: AttachedCall,
         after: u64,
     ) -> Result<Self, JsonRpcFailure> {
         let mut stream = Self::open_stateless(call, session_call.followed.clone(), after).await?;
@@ -61,7 +61,8 @@ impl CallStream {
     ) -> Result<Self, JsonRpcFailure> {
         let reader = RunEventReader::open(call.clone(), &followed.run, after).await?;
         let (session_call, disconnect_stop, priming) = (None, None, None);
-        Ok(Self { call, followed, reader, session_call, disconnect_stop, priming, is_finished: false })
+        let (keep_alive, is_finished) = (KeepAliveTimer::start(), false);
+        Ok(Self { call, followed, reader, session_call, disconnect_stop, priming, keep_alive, is_finished })
     }
 
     /// Stops the run when the stream ends before its answer.
@@ -72,6 +73,12 @@ impl CallStream {
 
     /// The next event, as it is sent.
     async fn next(&mut self) -> Option<String> {
+        let event = self.next_event().await;
+        self.keep_alive.reset();
+        event
+    }
+
+    async fn next_event(&mut self) -> Option<String> {
         if let Some(event) = self.priming.take() {
             return Some(event);
         }
@@ -79,8 +86,10 @@ impl CallStream {
             tokio::select! {
                 biased;
                 // No answer follows a cancel.
-                () = wait_cancelled(self.session_call.as_deref()) => self.end(),
+                () = wait_cancelled(self.session_call.as_ref()) => self.end(),
                 () = wait_deadline(self.followed.purpose) => return Some(self.answer(None).await),
+                // So that both sides notice a dead connection. Events that are not sent do not put it off.
+                () = self.keep_alive.wait() => return Some(":\n\n".to_owned()),
                 event = self.reader.next() => match event {
                     Some(Ok(event)) if matches!(event.kind, EventKind::Ended { .. }) => {
                         return Some(self.answer(Some(&event)).await);
@@ -91,8 +100,6 @@ impl CallStream {
                     Some(Err(end)) => return Some(self.refuse(&end)),
                     None => return Some(self.answer(None).await),
                 },
-                // So that both sides notice a dead connection.
-                () = tokio::time::sleep(KEEP_ALIVE_INTERVAL) => return Some(":\n\n".to_owned()),
             }
         }
         None
@@ -128,8 +135,10 @@ impl CallStream {
         self.finish(&message, end.map_or(u64::MAX, |end| end.seq))
     }
 
-    /// The answer to a client that may not read the run any more. The run goes on.
+    /// The answer to a client that may not read the run any more. Where the end of the stream is a cancel, it stops the
+    /// run; else the run goes on.
     fn refuse(&mut self, end: &StreamEnd) -> String {
+        drop(self.disconnect_stop.take());
         let failure = JsonRpcFailure::new(401, end.reason()).with_data(json!({"code": end.code()}));
         let message = failure.to_json(Some(&self.followed.request));
         self.finish(&message, u64::MAX)
@@ -160,31 +169,26 @@ impl CallStream {
     }
 }
 
-impl Drop for CallStream {
-    fn drop(&mut self) {
-        // Where the end of the stream is a cancel, nobody can resume it.
-        if let (Some(session_call), Some(_)) = (&self.session_call, &self.disconnect_stop) {
-            session_call.cancelled.cancel();
-        }
-    }
-}
-
 impl IntoResponse for CallStream {
     fn into_response(self) -> Response {
         let events = stream::unfold(self, |mut call_stream| async move {
             let event = call_stream.next().await?;
             Some((Ok::<_, Infallible>(event), call_stream))
         });
-        let headers = [
-            (header::CONTENT_TYPE.as_str(), "text/event-stream"),
-            (header::CACHE_CONTROL.as_str(), "no-cache"),
-            ("x-accel-buffering", "no"),
-        ];
-        (headers, Body::from_stream(events)).into_response()
+        event_stream(Body::from_stream(events))
     }
 }
 
-async fn wait_cancelled(session_call: Option<&SessionCall>) {
+pub(super) fn event_stream(events: Body) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE.as_str(), "text/event-stream"),
+        (header::CACHE_CONTROL.as_str(), "no-cache"),
+        ("x-accel-buffering", "no"),
+    ];
+    (headers, events).into_response()
+}
+
+async fn wait_cancelled(session_call: Option<&AttachedCall>) {
     match session_call {
         Some(session_call) => session_call.cancelled.cancelled().await,
         None => std::future::pending().await,

@@ -9,7 +9,7 @@ use quell_protocol::{ErrorCode, Problem};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::session_table::{McpSession, SessionLifetime};
+use super::session_table::{McpSession, NewSession, SessionLifetime, is_active};
 use super::versions::{ClientCapabilities, ProtocolEra, STATELESS_VERSION, TASKS_EXTENSION, negotiate};
 use super::{McpAnswer, resources, tasks, tools};
 use crate::http::ApiCall;
@@ -112,8 +112,9 @@ fn initialize(request: &McpRequest) -> Result<McpAnswer, JsonRpcFailure> {
     let params: InitializeParams = request.request.parse_params()?;
     let version = negotiate(&params.protocol_version);
     let call = &request.call;
-    let now = call.engine().clock().now();
-    let begun = call.server.mcp_sessions().begin(call.caller.principal.clone(), version, request.lifetime, now);
+    let (principal, now) = (call.caller.principal.clone(), call.engine().clock().now());
+    let new = NewSession { principal, version, lifetime: request.lifetime, now };
+    let begun = call.server.mcp_sessions().begin(new, &|run| is_active(call.engine(), run));
     let session = begun.ok_or_else(|| {
         let detail = "there are too many sessions with open calls; end some of them by DELETE";
         JsonRpcFailure::of_problem(&Problem::new(ErrorCode::TooManyConnections, detail))

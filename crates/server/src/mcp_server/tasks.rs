@@ -5,9 +5,8 @@
 //! extension gets a task, `tasks/get` has the result, and `tasks/update` answers an approval. A verdict never changes,
 //! so neither does the end of a task.
 
-use quell_engine::engine::Engine;
 use quell_protocol::api::{RunView, StopRunRequest};
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
+use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::{ErrorCode, RunId, Surface, Verdict};
 use quell_store::RunListFilter;
 use serde::Deserialize;
@@ -109,16 +108,18 @@ pub(super) fn related_task(mut result: Value, run: &RunId) -> Value {
 
 async fn get(request: &McpRequest) -> Result<McpAnswer, JsonRpcFailure> {
     let run = checked_task(request).await?;
-    let approval = pending_approval(request.call.engine(), &request.call, &run);
-    let mut task = describe(&run, request.era, approval.as_ref());
+    let call = &request.call;
+    let approvals = call.engine().visible_approvals_of_tree(&call.caller, &run.run_id);
+    let mut task = describe(&run, request.era, approvals.first());
     if request.era == ProtocolEra::Stateless {
-        match (McpTaskStatus::of(&run, request.era), approval) {
-            (McpTaskStatus::Completed, _) => task["result"] = run_result(&run),
-            (McpTaskStatus::Working, Some(approval)) if request.capabilities.elicitation => {
+        match McpTaskStatus::of(&run, request.era) {
+            McpTaskStatus::Completed => task["result"] = run_result(&run),
+            McpTaskStatus::Working if request.capabilities.elicitation && !approvals.is_empty() => {
+                let questions = approvals.iter().map(|approval| (approval.id.clone(), approval_question(approval)));
                 task["status"] = json!("input_required");
-                task["inputRequests"] = json!({approval.id.clone(): approval_question(&approval)});
+                task["inputRequests"] = Value::Object(questions.collect());
             }
-            (McpTaskStatus::Working | McpTaskStatus::Failed | McpTaskStatus::Cancelled, _) => {}
+            McpTaskStatus::Working | McpTaskStatus::Failed | McpTaskStatus::Cancelled => {}
         }
     }
     Ok(McpAnswer::Result(task))
@@ -169,24 +170,21 @@ async fn cancel(request: &McpRequest) -> Result<McpAnswer, JsonRpcFailure> {
     }))
 }
 
-/// Answers an approval that the task waits for. Answers to anything else are ignored, as the protocol wants it.
+/// Answers the approvals that the task waits for. Answers to anything else are ignored, as the protocol wants it.
 async fn update(request: &McpRequest) -> Result<McpAnswer, JsonRpcFailure> {
     request.capabilities.require_tasks()?;
     let params: TaskUpdateParams = request.request.parse_params()?;
     let run = find_task(&request.call, &params.task_id).await?;
     let call = &request.call;
-    if let Some(approval) = pending_approval(call.engine(), call, &run)
-        && let Some(response) = params.input_responses.get(&approval.id)
-    {
+    for approval in call.engine().visible_approvals_of_tree(&call.caller, &run.run_id) {
+        let Some(response) = params.input_responses.get(&approval.id) else { continue };
         let decision = match response["action"].as_str() {
-            Some("accept") if response["content"]["decision"] == "allow" => "allow",
-            Some("accept" | "decline") => "deny",
-            _ => return Ok(McpAnswer::Result(json!({}))),
+            Some("accept") if response["content"]["decision"] == "allow" => Decision::Allow,
+            Some("accept" | "decline") => Decision::Deny,
+            _ => continue,
         };
-        let answer: ApprovalAnswer = serde_json::from_value(json!({"decision": decision}))
-            .map_err(|error| JsonRpcFailure::new(INVALID_PARAMS, error.to_string()))?;
         let caller = call.require_approver()?;
-        call.engine().answer_approval(caller, &approval.id, answer).map_err(ProblemResponse::from)?;
+        call.engine().answer_approval(caller, &approval.id, decision.into()).map_err(ProblemResponse::from)?;
     }
     Ok(McpAnswer::Result(json!({})))
 }
@@ -215,10 +213,6 @@ fn task_failure(problem: ProblemResponse, id: &str) -> JsonRpcFailure {
         }
         _ => problem.into(),
     }
-}
-
-fn pending_approval(engine: &Engine, call: &ApiCall, run: &RunView) -> Option<ApprovalRow> {
-    engine.visible_approvals(&call.caller).into_iter().find(|approval| approval.run_id == run.run_id)
 }
 
 fn approval_question(approval: &ApprovalRow) -> Value {

@@ -6,12 +6,9 @@ mod definitions;
 
 use std::time::Duration;
 
-use quell_engine::engine::SubmitOutcome;
-use quell_kernel::stop_text;
-use quell_protocol::api::{
-    OnBusy, SendAnswer, SendRequest, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest,
-};
-use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey};
+use quell_kernel::registry::StopScope;
+use quell_protocol::api::{OnBusy, SendRequest, StopAllRequest, StopRunRequest, StopSessionRequest};
+use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey, StopReason};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -22,15 +19,16 @@ use super::McpAnswer;
 use super::call_stream::CallStream;
 use super::methods::McpRequest;
 use super::run_result::data_result;
-use super::session_table::{CallPurpose, FollowedCall};
+use super::session_table::{AddedCall, AttachedCall, CallPurpose, FollowedCall, McpSession, is_active};
 use super::tasks;
 use super::versions::ProtocolEra;
-use crate::disconnect_stop::DisconnectStop;
+use crate::disconnect_stop::{DisconnectStop, stop_for_client};
 use crate::http::{
-    ApiCall, ProblemResponse, RunListQuery, StopWaitMode, build_submission, change_hold, list_runs,
-    send_message_to_owner, stop_all, stop_one_run, stop_one_session,
+    ApiCall, ProblemResponse, RunListQuery, StopWaitMode, change_hold, list_runs, stop_all, stop_one_run,
+    stop_one_session,
 };
 use crate::json_rpc::{INVALID_PARAMS, JsonRpcFailure, METHOD_NOT_FOUND};
+use crate::sent_message::{new_run_id, send_message};
 
 pub(super) use definitions::list;
 
@@ -38,9 +36,9 @@ pub(super) use definitions::list;
 const DEFAULT_WATCH: Duration = Duration::from_secs(60);
 const MAX_WATCH: Duration = Duration::from_secs(3600);
 
-/// True for the tools that only stop something or concern the hold.
+/// True for the tools that only stop something or keep it from beginning.
 pub(super) fn is_stop_tool(name: &str) -> bool {
-    matches!(name, "stop_run" | "stop_session" | "stop_all" | "hold" | "lift_hold")
+    matches!(name, "stop_run" | "stop_session" | "stop_all" | "hold")
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,7 +110,9 @@ pub(super) async fn call(request: McpRequest) -> Result<McpAnswer, JsonRpcFailur
         "watch_run" => return watch_run(request, params).await,
         "list_agents" => {
             parse_arguments::<NoArguments>(arguments)?;
-            Ok(json!({"items": call.engine().list_agents()}))
+            let mut items = call.engine().list_agents();
+            items.iter_mut().for_each(|agent| call.engine().retain_visible_runs(&call.caller, &mut agent.active_runs));
+            Ok(json!({"items": items}))
         }
         "list_runs" => list_runs(call, parse_arguments::<RunListQuery>(arguments)?).await.map(|page| json!(page)),
         "stop_run" => stop_run(call, parse_arguments(arguments)?).await,
@@ -166,30 +166,6 @@ async fn stop_run(call: &ApiCall, arguments: StopRunArguments) -> Result<Value, 
     stop_one_run(call, &run, &stop, StopWaitMode::Settled).await.map(|view| json!(view))
 }
 
-/// What came of a message.
-pub(super) enum SentMessage {
-    Run(SendAnswer),
-    /// The message was a stop text.
-    Stopped(Box<StopAnswer>),
-}
-
-/// Sends a message whose run gets this id, on whichever node of the cluster its session is.
-pub(crate) async fn send_message(
-    call: &ApiCall,
-    session: SessionKey,
-    message: SendRequest,
-) -> Result<SentMessage, ProblemResponse> {
-    let caller = call.require_write()?;
-    let is_stop = stop_text::is_stop_phrase(&message.text);
-    if !is_stop && let Some(answer) = send_message_to_owner(call, &session, &message).await? {
-        return Ok(SentMessage::Run(answer));
-    }
-    Ok(match call.engine().submit(caller, build_submission(session, message, is_stop)?).await? {
-        SubmitOutcome::Accepted(answer) | SubmitOutcome::Duplicate(answer) => SentMessage::Run(answer),
-        SubmitOutcome::Stopped(answer) => SentMessage::Stopped(Box::new(answer)),
-    })
-}
-
 async fn run_agent(request: McpRequest, params: ToolCallParams) -> Result<McpAnswer, JsonRpcFailure> {
     let RunAgentArguments { message, agent, session, on_busy, timeout_s } = parse_arguments(params.arguments)?;
     if on_busy == Some(OnBusy::Steer) {
@@ -207,66 +183,101 @@ async fn run_agent(request: McpRequest, params: ToolCallParams) -> Result<McpAns
         idempotency_key: Some(run.clone()),
         on_busy,
         timeout_ms: timeout_s.map(|seconds| seconds.saturating_mul(1000)),
-        literal: false,
+        literal: true,
         attachments: Vec::new(),
     };
     let is_task = match request.era {
         ProtocolEra::Session => params.task.is_some(),
         ProtocolEra::Stateless => request.capabilities.tasks,
     };
-    if is_task {
-        return match send_message(&request.call, key, message).await {
-            Ok(SentMessage::Run(answer)) => tasks::created(&request, &answer.run_id).await,
-            Ok(SentMessage::Stopped(answer)) => Ok(McpAnswer::Result(data_result(&json!(answer)))),
-            Err(problem) => refuse(problem),
-        };
-    }
     let followed = FollowedCall {
         request: request.request.id.clone(),
         progress_token: progress_token(&params.meta),
         run,
         purpose: CallPurpose::RunAgent,
     };
-    start_followed_run(request, followed, key, message).await
+    let Some(begun) = begin_call(&request, &followed)? else { return Ok(McpAnswer::NoAnswer) };
+    if is_task {
+        start_task(request, begun, key, message).await
+    } else {
+        start_followed_run(request, begun, key, message).await
+    }
 }
 
-/// Sends the message of a call that waits for the end of the run. From before the message is sent, a cancel stops the
-/// run.
+/// A call of `run_agent` whose message is to be sent. From before that, a cancel stops the run.
+struct BegunCall {
+    followed: FollowedCall,
+    /// `None` without sessions.
+    attached: Option<AttachedCall>,
+    /// Present where the end of the connection is a cancel.
+    disconnect_stop: Option<DisconnectStop>,
+}
+
+/// `None` if the call was cancelled before it has come.
+fn begin_call(request: &McpRequest, followed: &FollowedCall) -> Result<Option<BegunCall>, JsonRpcFailure> {
+    let McpRequest { call, session, .. } = request;
+    let attached = match session.as_deref().map(|session| add_call(call, session, followed)).transpose()? {
+        Some(AddedCall::CancelledBefore) => return Ok(None),
+        Some(AddedCall::New(attached)) => Some(attached),
+        None => None,
+    };
+    let is_bound = session.as_ref().is_none_or(|session| session.is_bound_to_connection());
+    let disconnect_stop =
+        is_bound.then(|| DisconnectStop::arm(call.engine(), &call.caller, followed.run.clone(), None));
+    Ok(Some(BegunCall { followed: followed.clone(), attached, disconnect_stop }))
+}
+
+fn add_call(call: &ApiCall, session: &McpSession, followed: &FollowedCall) -> Result<AddedCall, JsonRpcFailure> {
+    let engine = call.engine();
+    session.add_call(followed.clone(), engine.clock().now(), &|run| is_active(engine, run))
+}
+
+/// Starts the run of a task. Its client knows the id only by the answer, so nothing goes on without that.
+async fn start_task(
+    request: McpRequest,
+    begun: BegunCall,
+    key: SessionKey,
+    message: SendRequest,
+) -> Result<McpAnswer, JsonRpcFailure> {
+    let BegunCall { followed, attached, mut disconnect_stop } = begun;
+    let answered = match send_message(&request.call, key, message).await {
+        Ok(answer) => {
+            let created = tasks::created(&request, &answer.run_id).await;
+            created.inspect_err(|_| stop_unknown_run(&request.call, &followed.run))
+        }
+        Err(problem) => refuse(problem),
+    };
+    disconnect_stop.iter_mut().for_each(DisconnectStop::disarm);
+    drop(attached);
+    if let Some(session) = request.session {
+        session.remove_call(&followed.request);
+    }
+    answered
+}
+
+/// Sends the message of a call that waits for the end of the run.
 async fn start_followed_run(
     request: McpRequest,
-    followed: FollowedCall,
+    begun: BegunCall,
     key: SessionKey,
     message: SendRequest,
 ) -> Result<McpAnswer, JsonRpcFailure> {
     let McpRequest { call, session, .. } = request;
-    let is_bound = session.as_ref().is_none_or(|session| session.is_bound_to_connection());
-    let mut disconnect_stop =
-        is_bound.then(|| DisconnectStop::arm(call.engine(), &call.caller, followed.run.clone(), None));
-    let session_call = session.as_ref().map(|session| session.add_call(followed.clone()));
-    let session_call = match session_call.transpose() {
-        Ok(session_call) => session_call,
-        Err(refused) => {
-            disconnect_stop.iter_mut().for_each(DisconnectStop::disarm);
-            return Err(refused);
-        }
-    };
+    let BegunCall { followed, attached, mut disconnect_stop } = begun;
     let answered = match send_message(&call, key, message).await {
-        Ok(SentMessage::Run(_)) => {
-            // Nobody gets the answer of a run that cannot be followed: it is stopped.
-            let mut stop_on_failure = DisconnectStop::arm(call.engine(), &call.caller, followed.run.clone(), None);
-            let opened = match session_call {
-                Some(session_call) => CallStream::open_in_session(call, session_call, 0).await,
-                None => CallStream::open_stateless(call, followed.clone(), 0).await,
+        Ok(_) => {
+            let opened = match attached {
+                Some(attached) => CallStream::open_in_session(call.clone(), attached, 0).await,
+                None => CallStream::open_stateless(call.clone(), followed.clone(), 0).await,
             };
             match opened {
-                Ok(stream) => {
-                    stop_on_failure.disarm();
-                    return Ok(McpAnswer::Stream(Box::new(stream.stopped_by(disconnect_stop))));
+                Ok(stream) => return Ok(McpAnswer::Stream(Box::new(stream.stopped_by(disconnect_stop)))),
+                Err(failure) => {
+                    stop_unknown_run(&call, &followed.run);
+                    Err(failure)
                 }
-                Err(failure) => Err(failure),
             }
         }
-        Ok(SentMessage::Stopped(answer)) => Ok(McpAnswer::Result(data_result(&json!(answer)))),
         Err(problem) => refuse(problem),
     };
     disconnect_stop.iter_mut().for_each(DisconnectStop::disarm);
@@ -274,6 +285,12 @@ async fn start_followed_run(
         session.remove_call(&followed.request);
     }
     answered
+}
+
+/// Stops a run whose client gets an error, so that nobody knows of it.
+fn stop_unknown_run(call: &ApiCall, run: &RunId) {
+    let scope = StopScope::Run { id: run.clone(), session: None };
+    stop_for_client(call.engine(), &call.caller, &scope, StopReason::Disconnect);
 }
 
 async fn watch_run(request: McpRequest, params: ToolCallParams) -> Result<McpAnswer, JsonRpcFailure> {
@@ -298,8 +315,10 @@ pub(super) async fn follow(
     let followed = FollowedCall { request: request.id, progress_token, run, purpose };
     let stream = match session {
         Some(session) => {
-            let session_call = session.add_call(followed.clone())?;
-            let opened = CallStream::open_in_session(call, session_call, 0).await;
+            let AddedCall::New(attached) = add_call(&call, &session, &followed)? else {
+                return Ok(McpAnswer::NoAnswer);
+            };
+            let opened = CallStream::open_in_session(call, attached, 0).await;
             opened.inspect_err(|_| session.remove_call(&followed.request))?
         }
         None => CallStream::open_stateless(call, followed, 0).await?,
@@ -309,9 +328,4 @@ pub(super) async fn follow(
 
 fn progress_token(meta: &Map<String, Value>) -> Option<Value> {
     meta.get("progressToken").filter(|token| token.is_string() || token.is_i64() || token.is_u64()).cloned()
-}
-
-#[expect(clippy::expect_used, reason = "the id is made of hexadecimal digits")]
-pub(crate) fn new_run_id() -> RunId {
-    RunId::parse(Uuid::now_v7().simple().to_string()).expect("a UUID is a valid id")
 }

@@ -13,7 +13,7 @@ use crate::json_rpc::{INVALID_PARAMS, JsonRpcFailure, JsonRpcRequest};
 /// The version without sessions.
 pub(super) const STATELESS_VERSION: &str = "2026-07-28";
 /// Versions with sessions, the newest first.
-pub(super) const SESSION_VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
+pub(super) const SESSION_VERSIONS: [&str; 2] = ["2025-11-25", "2025-06-18"];
 
 pub(super) const VERSION_HEADER: &str = "mcp-protocol-version";
 const METHOD_HEADER: &str = "mcp-method";
@@ -75,7 +75,8 @@ pub(super) fn check_request(
     let named = named.unwrap_or_default();
     check_header(VERSION_HEADER, version_header.as_deref(), named)?;
     if named != STATELESS_VERSION {
-        return Err(unsupported_version(named));
+        // Those that a request without a session can name, as `server/discover` lists them.
+        return Err(unsupported_version(named, &[STATELESS_VERSION]));
     }
     check_header(METHOD_HEADER, header_text(headers, METHOD_HEADER).as_deref(), &request.method)?;
     if let Some(name) = routed_name(request) {
@@ -85,9 +86,20 @@ pub(super) fn check_request(
     Ok((ProtocolEra::Stateless, capabilities))
 }
 
-pub(super) fn unsupported_version(requested: &str) -> JsonRpcFailure {
+/// Checks the header of a message that is no request. Without it, the session says which version it is.
+pub(super) fn check_version_header(headers: &HeaderMap) -> Result<(), JsonRpcFailure> {
+    match header_text(headers, VERSION_HEADER) {
+        Some(version) if version != STATELESS_VERSION && !SESSION_VERSIONS.contains(&version.as_str()) => {
+            let supported = [[STATELESS_VERSION].as_slice(), &SESSION_VERSIONS].concat();
+            Err(unsupported_version(&version, &supported))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unsupported_version(requested: &str, supported: &[&str]) -> JsonRpcFailure {
     JsonRpcFailure::new(UNSUPPORTED_VERSION, format!("the version {requested:?} of MCP is not supported"))
-        .with_data(json!({"supported": [STATELESS_VERSION], "requested": requested}))
+        .with_data(json!({"supported": supported, "requested": requested}))
         .with_status(StatusCode::BAD_REQUEST)
 }
 
@@ -204,7 +216,23 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_version_is_refused_with_those_that_are_known() {
+        let with = |version| check_version_header(&headers(&[(VERSION_HEADER, version)]));
+        assert!(check_version_header(&HeaderMap::new()).is_ok() && with("2025-06-18").is_ok());
+        assert!(with(STATELESS_VERSION).is_ok());
+        // It asks of every server that it takes several messages in one body.
+        let failure = with("2025-03-26").unwrap_err();
+        assert_eq!((failure.code, failure.status), (UNSUPPORTED_VERSION, StatusCode::BAD_REQUEST));
+        let supported = json!(["2026-07-28", "2025-11-25", "2025-06-18"]);
+        assert_eq!(failure.data, Some(Box::new(json!({"supported": supported, "requested": "2025-03-26"}))));
+    }
+
+    #[test]
     fn a_session_gets_a_version_that_both_sides_know() {
-        assert_eq!((negotiate("2025-06-18"), negotiate("1999-01-01")), ("2025-06-18", "2025-11-25"));
+        for (requested, negotiated) in
+            [("2025-06-18", "2025-06-18"), ("2025-03-26", "2025-11-25"), ("1999-01-01", "2025-11-25")]
+        {
+            assert_eq!(negotiate(requested), negotiated);
+        }
     }
 }

@@ -3,9 +3,7 @@
 use super::*;
 
 async fn verdict_of(server: &TestServer, text: &str) -> Value {
-    let runs = server.http.get("/api/runs").await.expect_status(200);
-    let run = runs["items"].as_array().unwrap().iter().find(|run| run["text"] == text).unwrap().clone();
-    server.http.wait_ended(run["runId"].as_str().unwrap()).await["verdict"].clone()
+    verdict_by_text(&server.http, text).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -19,6 +17,20 @@ async fn a_cancelled_call_is_stopped_and_gets_no_answer() {
     let messages = MessageStream::of(response).read_to_end().await;
     assert!(messages.iter().all(|message| message["method"] == "notifications/progress"), "{messages:#?}");
     assert_fields(&verdict_of(&server, "go").await, &json!({"kind": "aborted", "reason": "enough"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_overtakes_its_call_leaves_no_run() {
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::text("done"));
+    let session = TestMcpSession::begin(&server.http).await;
+    session.cancel(7).await;
+    let response = session.call(7, "run_agent", &json!({"message": "go"})).send().await.unwrap();
+    assert!(MessageStream::of(response).read_to_end().await.is_empty());
+    assert_eq!(server.http.get("/api/runs").await.expect_status(200)["items"], json!([]));
+    let next = session.call(8, "run_agent", &json!({"message": "go"})).send().await.unwrap();
+    let answer = MessageStream::of(next).read_to_end().await.pop().unwrap();
+    assert_eq!(answer["result"]["content"][0]["text"], "done", "{answer:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -187,4 +199,191 @@ async fn a_foreign_web_origin_and_a_bad_body_are_refused() {
         assert_eq!(response.status(), 400);
         assert_eq!(response.json::<Value>().await.unwrap()["error"]["code"], code);
     }
+}
+
+/// A run with this text that has no verdict; polls until there is one or none, as told.
+async fn wait_active_run(api: &TestApiClient, text: &str, is_active: bool) {
+    poll_until(if is_active { "the run is active" } else { "the run is stopped" }, async || {
+        let runs = api.get("/api/runs?state=active").await.expect_status(200);
+        let going = |run: &Value| run["text"] == text && run.get("verdict").is_none_or(Value::is_null);
+        (runs["items"].as_array().unwrap().iter().any(going) == is_active).then_some(())
+    })
+    .await;
+}
+
+async fn verdict_by_text(api: &TestApiClient, text: &str) -> Value {
+    let runs = api.get("/api/runs").await.expect_status(200);
+    let run = runs["items"].as_array().unwrap().iter().find(|run| run["text"] == text).unwrap().clone();
+    api.wait_ended(run["runId"].as_str().unwrap()).await["verdict"].clone()
+}
+
+/// Sends a request and drops it while its run waits for the database.
+async fn drop_while_accepting(daemon: &TestDaemon, request: RequestBuilder, text: &str, stops: bool) {
+    let database = OtherProgram::connect(&daemon.home().data_dir());
+    database.lock_writes();
+    let api = daemon.api();
+    tokio::select! {
+        _ = request.send() => panic!("the answer came before the client could leave"),
+        () = wait_active_run(&api, text, true) => {}
+    }
+    if stops {
+        wait_active_run(&api, text, false).await;
+    }
+    database.unlock_writes();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_client_leaves_before_its_id_is_stopped() {
+    let (model, daemon) = start_daemon("").await;
+    model.script(ScriptedResponse::text("done"));
+    let params = json!({"name": "run_agent", "arguments": {"message": "go"}});
+    drop_while_accepting(&daemon, task_request(&daemon.api(), "tools/call", "run_agent", &params), "go", true).await;
+    assert_fields(&verdict_by_text(&daemon.api(), "go").await, &json!({"kind": "aborted", "reason": "disconnect"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_call_goes_on_when_its_client_leaves_early() {
+    let (model, daemon) = start_daemon("").await;
+    model.script(ScriptedResponse::text("done")).script(ScriptedResponse::text("again"));
+    let session = TestMcpSession::begin(&daemon.api()).await;
+    let call = |text: &str| session.call(1, "run_agent", &json!({"message": text}));
+    drop_while_accepting(&daemon, call("go"), "go", false).await;
+    assert_fields(&verdict_by_text(&daemon.api(), "go").await, &json!({"kind": "completed"}));
+    // Its run has ended and nobody waits, so the id is free again.
+    let answer = poll_until("the id is free", async || {
+        let response = call("again").send().await.unwrap();
+        let is_stream = response.headers()["content-type"] == "text/event-stream";
+        if is_stream { MessageStream::of(response).read_to_end().await.pop() } else { None }
+    })
+    .await;
+    assert_eq!(answer["result"]["content"][0]["text"], "again", "{answer:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_text_of_a_program_is_no_stop_command() {
+    let (server, run) = TestServer::start_streaming().await;
+    let arguments = json!({"message": "stop", "session": "s"});
+    let params = json!({"name": "run_agent", "arguments": arguments, "task": {}});
+    let session = TestMcpSession::begin(&server.http).await;
+    let created = answer_of(session.request(1, "tools/call", &params)).await;
+    assert_fields(&created["result"]["task"], &json!({"status": "working"}));
+    server.assert_running(&run).await;
+    server.http.stop_run(created["result"]["task"]["taskId"].as_str().unwrap()).await;
+    server.model.script(ScriptedResponse::text("I cannot stop"));
+    let called = stateless_call(&server.http, "run_agent", &json!({"message": "/stop"})).send().await.unwrap();
+    let answer = MessageStream::of(called).read_to_end().await.pop().unwrap();
+    assert_fields(&answer["result"]["structuredContent"], &json!({"verdict": {"kind": "completed"}}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_token_stops_the_call_that_ends_with_it() {
+    let server = TestServer::start().await;
+    for (name, goes_on) in [("without", false), ("with", true)] {
+        server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+        let api = server.api_with_new_token(name, "write").await;
+        let arguments = json!({"message": name});
+        let call = if goes_on {
+            TestMcpSession::begin(&api).await.call(1, "run_agent", &arguments)
+        } else {
+            stateless_call(&api, "run_agent", &arguments)
+        };
+        let response = call.send().await.unwrap();
+        wait_active_run(&server.http, name, true).await;
+        server.http.delete(&format!("/api/tokens/{name}")).await.expect_status(204);
+        let last = MessageStream::of(response).read_to_end().await.pop().unwrap();
+        assert_fields(&last["error"], &json!({"code": 401, "data": {"code": "signed_out"}}));
+        if goes_on {
+            wait_active_run(&server.http, name, true).await;
+        } else {
+            assert_fields(&verdict_of(&server, name).await, &json!({"kind": "aborted", "reason": "disconnect"}));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_are_listed_without_the_runs_of_other_tokens() {
+    let (server, run) = TestServer::start_streaming().await;
+    let listed = async |api: &TestApiClient| {
+        let listed = answer_of(stateless_call(api, "list_agents", &json!({}))).await;
+        let agents = listed["result"]["structuredContent"]["items"].as_array().unwrap().clone();
+        agents.into_iter().find(|agent| agent["id"] == "main").unwrap()["activeRuns"].clone()
+    };
+    assert_eq!(listed(&server.http).await, json!([run]));
+    assert_eq!(listed(&server.api_with_new_token("other", "read").await).await, json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_asks_for_all_approvals_of_its_sub_runs() {
+    let server = TestServer::start_with(|plan| {
+        let writer = plan.engine.agents.get_mut(&parse_agent_id("team/writer")).unwrap();
+        writer.tools = vec!["list_files".to_owned()];
+        writer.approvals.insert("list_files".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
+    })
+    .await;
+    let delegation = json!({"agent": "team/writer", "prompt": "look"});
+    server.model.script(ScriptedResponse::tool_call("c0", "spawn_agent", &delegation));
+    let two = ScriptedStream::new().tool_call("c1", "list_files", &json!({"path": "."}));
+    server.model.script(two.tool_call("c2", "list_files", &json!({"path": "./"})));
+    server.model.script(ScriptedResponse::text("denied")).script(ScriptedResponse::text("done"));
+    let http = &server.http;
+    let params = json!({"name": "run_agent", "arguments": {"message": "go"}});
+    let created = answer_of(task_request(http, "tools/call", "run_agent", &params)).await;
+    let id = created["result"]["taskId"].as_str().unwrap();
+    let questions = async |count: usize| {
+        poll_until("the task asks", async || {
+            let task = answer_of(task_request(http, "tasks/get", id, &json!({"taskId": id}))).await["result"].clone();
+            let asked = task["inputRequests"].as_object()?.keys().cloned().collect::<Vec<_>>();
+            (asked.len() == count && task["status"] == "input_required").then_some(asked)
+        })
+        .await
+    };
+    let deny = async |approval: &str| {
+        let response = json!({approval: {"action": "decline"}});
+        let params = json!({"taskId": id, "inputResponses": response});
+        let answer = answer_of(task_request(http, "tasks/update", id, &params)).await;
+        assert_fields(&answer, &json!({"result": {"resultType": "complete"}}));
+    };
+    let asked = questions(2).await;
+    // The second one first.
+    deny(&asked[1]).await;
+    assert_eq!(questions(1).await, [asked[0].clone()]);
+    deny(&asked[0]).await;
+    assert_fields(&http.wait_ended(id).await, &json!({"verdict": {"kind": "completed"}, "output": "done"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_with_too_many_busy_sessions_locks_nobody_out() {
+    let (server, run) = TestServer::start_streaming().await;
+    let reader = server.api_with_new_token("reader", "read:all").await;
+    let mut watches = Vec::new();
+    for _ in 0..256 {
+        let session = TestMcpSession::begin(&reader).await;
+        let watch = session.call(1, "watch_run", &json!({"run": run, "timeout_s": 3600})).send().await.unwrap();
+        assert_eq!(watch.headers()["content-type"], "text/event-stream");
+        watches.push(watch);
+    }
+    let refused = answer_of(TestMcpSession::initialize(&reader)).await;
+    assert_fields(&refused, &json!({"error": {"code": 503, "data": {"code": "too_many_connections"}}}));
+    TestMcpSession::begin(&server.http).await;
+    // A watch that its client has left holds no place.
+    watches.pop();
+    poll_until("there is room for a session", async || {
+        answer_of(TestMcpSession::initialize(&reader)).await.get("result").map(drop)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_version_is_refused_in_every_kind_of_message() {
+    let server = TestServer::start().await;
+    let session = TestMcpSession::begin(&server.http).await;
+    let notification = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    for method in [Method::POST, Method::GET, Method::DELETE] {
+        let request = server.http.request(method, "/mcp").header("mcp-session-id", &session.id);
+        let request = request.header("last-event-id", "x-1").header("mcp-protocol-version", "2025-03-26");
+        let response = request.json(&notification).send().await.unwrap();
+        assert_eq!(response.status(), 400);
+        assert_eq!(response.json::<Value>().await.unwrap()["error"]["code"], -32022);
+    }
+    answer_of(session.request(1, "ping", &json!({}))).await;
 }

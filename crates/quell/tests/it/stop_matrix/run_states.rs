@@ -45,6 +45,8 @@ pub(super) struct StateRun {
     pub(super) prompt: Option<u64>,
     /// The open response of the MCP call that has sent the message.
     pub(super) mcp_call: Option<reqwest::Response>,
+    /// The MCP session of that call, if it has one.
+    pub(super) mcp_session: Option<crate::mcp_server::TestMcpSession>,
 }
 
 /// The state whose message a schedule sends.

@@ -19,6 +19,8 @@ pub(super) enum MatrixStopMethod {
     AcpCancel,
     /// The end of the connection of an MCP call.
     McpCancel,
+    /// The message by which an MCP client with a session cancels its call.
+    McpSessionCancel,
     TimeOut,
     Budget,
     Sigterm,
@@ -28,6 +30,9 @@ pub(super) enum MatrixStopMethod {
 /// Timeout of runs that are stopped by it, in milliseconds: long enough to bring all runs into their states.
 static RUN_TIME_MS: LazyLock<u64> =
     LazyLock::new(|| scaled_limit(Duration::from_secs(10)).as_millis().try_into().unwrap());
+
+/// The id of the call that each MCP session has.
+const MCP_CALL: i64 = 1;
 
 impl MatrixStopMethod {
     pub(super) fn stops_all_at_once(self) -> bool {
@@ -47,6 +52,7 @@ impl MatrixStopMethod {
                 | Self::ResponsesCancel
                 | Self::AcpCancel
                 | Self::McpCancel
+                | Self::McpSessionCancel
                 | Self::TimeOut
                 | Self::Budget
         )
@@ -57,6 +63,7 @@ impl MatrixStopMethod {
         match self {
             Self::StopText => "command",
             Self::OpenAiDisconnect | Self::AnthropicDisconnect | Self::McpCancel => "disconnect",
+            Self::McpSessionCancel => "enough",
             Self::TimeOut => "timeout",
             Self::Budget => "max_steps",
             Self::Sigterm => "shutdown",
@@ -79,6 +86,7 @@ fn new_state_run(method: MatrixStopMethod, state: &StoppableState) -> StateRun {
         api_request: None,
         prompt: None,
         mcp_call: None,
+        mcp_session: None,
     }
 }
 
@@ -100,7 +108,9 @@ pub(super) async fn start_in_state(
             send_by_model_api(fixture, state, &mut state_run, "/v1/messages").await;
         }
         MatrixStopMethod::AcpCancel => send_by_editor(fixture, state, &mut state_run).await,
-        MatrixStopMethod::McpCancel => send_by_mcp(fixture, state, &mut state_run).await,
+        MatrixStopMethod::McpCancel | MatrixStopMethod::McpSessionCancel => {
+            send_by_mcp(fixture, state, method, &mut state_run).await;
+        }
         MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
         _ if state.name == FIRED => fire_message(fixture, state, &mut state_run).await,
         _ => send_message(fixture, state, &state_run, &Value::Null).await,
@@ -167,10 +177,20 @@ async fn send_by_client(fixture: &StopMatrixDaemon, state: &StoppableState, stat
 }
 
 /// Sends the message by an MCP call, whose response stays open.
-async fn send_by_mcp(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun) {
+async fn send_by_mcp(
+    fixture: &StopMatrixDaemon,
+    state: &StoppableState,
+    method: MatrixStopMethod,
+    state_run: &mut StateRun,
+) {
     let text = prompt_text(state_run);
     let arguments = json!({"message": text, "agent": state.agent(), "session": state_run.session});
-    let call = mcp_server::stateless_call(&fixture.daemon.api(), "run_agent", &arguments);
+    let call = if method == MatrixStopMethod::McpSessionCancel {
+        let session = mcp_server::TestMcpSession::begin(&fixture.daemon.api()).await;
+        state_run.mcp_session.insert(session).call(MCP_CALL, "run_agent", &arguments)
+    } else {
+        mcp_server::stateless_call(&fixture.daemon.api(), "run_agent", &arguments)
+    };
     state_run.mcp_call = Some(call.send().await.unwrap());
     let run = fixture.wait_item("/api/runs?state=active", &json!({"text": text})).await;
     state_run.run = run["runId"].as_str().unwrap().to_owned();
@@ -281,6 +301,7 @@ pub(super) async fn stop_one(
         }
         MatrixStopMethod::AcpCancel => cancel_in_editor(fixture, state, state_run).await,
         MatrixStopMethod::McpCancel => drop(state_run.mcp_call.take()),
+        MatrixStopMethod::McpSessionCancel => state_run.mcp_session.as_ref().unwrap().cancel(MCP_CALL).await,
         _ => unreachable!("{method:?} stops all runs"),
     }
 }

@@ -27,11 +27,10 @@ use super::object::new_response;
 use super::run::{ResponseRecord, ResponseRun, RunStep};
 use super::stored::{ResponseFollower, follower_response};
 use crate::budget::Reservation;
-use crate::client_run::{
-    AnswerReader, AnswerRequest, bound_session, new_run_id, run_headers, stream_permit, verdict_problem,
-};
+use crate::client_run::{AnswerReader, AnswerRequest, bound_session, run_headers, stream_permit, verdict_problem};
 use crate::http::{ApiCall, JsonBody, ProblemResponse, problem_response};
 use crate::openai::REQUEST_ID_HEADER;
+use crate::sent_message::new_run_id;
 use crate::state::ServerState;
 
 pub(super) async fn create(

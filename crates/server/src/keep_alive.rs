@@ -1,0 +1,57 @@
+//! The pause after which a stream shows that it is alive.
+
+use tokio::time::{Instant, sleep_until};
+
+use crate::client_run::KEEP_ALIVE_INTERVAL;
+
+/// Runs from the last thing that was written, whatever is read meanwhile.
+#[derive(Debug)]
+pub(crate) struct KeepAliveTimer {
+    due_at: Instant,
+}
+
+impl KeepAliveTimer {
+    pub(crate) fn start() -> Self {
+        Self { due_at: Instant::now() + KEEP_ALIVE_INTERVAL }
+    }
+
+    /// Something was written.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::start();
+    }
+
+    /// # Cancel safety
+    /// Safe: a dropped wait does not move the time.
+    pub(crate) async fn wait(&self) {
+        sleep_until(self.due_at).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::{interval, timeout};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn events_that_are_not_written_do_not_put_it_off() {
+        let mut timer = KeepAliveTimer::start();
+        let mut events = interval(Duration::from_secs(1));
+        let mut read = 0;
+        let read_events = async {
+            loop {
+                tokio::select! {
+                    biased;
+                    _ = events.tick() => read += 1,
+                    () = timer.wait() => break,
+                }
+            }
+        };
+        timeout(Duration::from_secs(16), read_events).await.unwrap();
+        assert!(read >= 15, "{read}");
+        timer.reset();
+        assert!(timeout(Duration::from_secs(14), timer.wait()).await.is_err());
+    }
+}
