@@ -152,6 +152,7 @@ fn parse_item(item: &RequestField<'_>) -> Result<Value, ClientRequestProblem> {
         }
         Some((_, "reasoning")) => {
             parse_summary(&object)?;
+            object.optional("encrypted_content").map(|encrypted| encrypted.string()).transpose()?;
             Ok(item.value.clone())
         }
         Some((_, "item_reference")) => object.required("id")?.string().map(|_| item.value.clone()),
