@@ -139,7 +139,11 @@ impl Engine {
         let ClientRun { id, conversation, answer, session, .. } = request;
         let (key, work) = match session {
             Some(key) => (key, work_in_session(conversation, answer)?),
-            None => (own_session_key(caller), work_of_request(conversation, answer)),
+            None => {
+                // Without a new message the agent has nothing to do, and most providers refuse its request.
+                conversation.new_message()?;
+                (own_session_key(caller), work_of_request(conversation, answer))
+            }
         };
         let submission = Submission {
             session: key,

@@ -168,10 +168,14 @@ pub fn parse_conversation(body: &Value) -> Result<(Vec<Value>, Map<String, Value
     let body = RequestField::body(body).object()?;
     body.check_fields(&[("items", Read), ("metadata", Read)])?;
     let items = match body.optional("items") {
-        Some(items) => {
+        Some(field) => {
             // Text alone is an input of a response, and no item.
-            drop(items.items()?);
-            items::parse_input(&items)?
+            let fields = field.items()?;
+            let items = items::parse_input(&field)?;
+            if let Some((reference, _)) = fields.zip(&items).find(|(_, item)| items::reference_id(item).is_some()) {
+                return Err(reference.unsupported("a conversation begins with items; send this one itself"));
+            }
+            items
         }
         None => Vec::new(),
     };

@@ -298,6 +298,7 @@ async fn one_token_has_only_so_many_requests_at_once() {
 #[case::unknown_provider(question("nowhere/m"), 404, "model_not_found", json!(null))]
 #[case::unknown_agent(question("agent/nobody"), 404, "model_not_found", json!(null))]
 #[case::wrong_type(json!({"model": MODEL, "messages": "hi"}), 400, "invalid_request", json!("messages"))]
+#[case::nothing_for_an_agent(json!({"model": "agent/main", "messages": [{"role": "assistant", "content": "x"}]}), 400, "invalid_request", json!("messages"))]
 #[case::unknown_field(json!({"model": MODEL, "messages": [{"role": "user", "content": "x"}], "nonsense": 1}), 400, "invalid_request", json!("nonsense"))]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_requests_have_openais_form(

@@ -209,6 +209,10 @@ async fn a_background_response_goes_on_and_is_streamed_again() {
     let last = live.last().unwrap()["sequence_number"].as_u64().unwrap();
     let nothing = server.http.request(Method::GET, &format!("{}?stream=true&starting_after={last}", path(&response)));
     assert_eq!(nothing.send().await.unwrap().text().await.unwrap(), "");
+    for (query, field) in [("stream=yes", "stream"), ("starting_after=-1", "starting_after")] {
+        let refused = server.http.get(&format!("{}?{query}", path(&response))).await.expect_status(400);
+        assert_eq!(refused["error"]["param"], field, "{refused:#}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

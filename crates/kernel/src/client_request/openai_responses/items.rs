@@ -212,6 +212,7 @@ fn parse_item(item: &RequestField<'_>) -> Result<Value, ClientRequestProblem> {
         Some((_, "reasoning")) => {
             object.check_fields(REASONING_FIELDS)?;
             parse_summary(&object)?;
+            object.optional("encrypted_content").map(|encrypted| encrypted.string()).transpose()?;
             Ok(item.value.clone())
         }
         Some((_, "item_reference")) => {

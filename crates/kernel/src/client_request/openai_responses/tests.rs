@@ -207,6 +207,8 @@ fn a_conversation_begins_with_items() {
     assert_eq!((items[0]["type"].as_str(), metadata["k"].as_str()), (Some("message"), Some("v")));
     assert_eq!(parse_conversation(&json!({})).unwrap().0, Vec::<Value>::new());
     assert_eq!(parse_conversation(&json!({"items": [7]})).unwrap_err().field, "items[0]");
+    let reference = json!({"items": [user("a"), {"id": "msg_1"}]});
+    assert_eq!(parse_conversation(&reference).unwrap_err().field, "items[1]");
 }
 
 #[test]

@@ -34,8 +34,11 @@ pub(super) async fn show(
     uri: Uri,
     QueryParams(query): QueryParams<QueryPairs>,
 ) -> Result<Response, ProblemResponse> {
-    if query_value(&query, "stream").is_some_and(|value| value == "true") {
-        return stream_again(&call, &id, (&uri, &query)).await;
+    let from = first_event(&query)?;
+    match query_value(&query, "stream") {
+        Some("true") => return stream_again(&call, &id, &uri, from).await,
+        Some("false") | None => {}
+        Some(_) => return Err(invalid("stream", "must be true or false")),
     }
     if let Some(live) = call.server.live_responses().find(&id, &call.caller.principal) {
         return Ok(Json(live.object()).into_response());
@@ -51,16 +54,16 @@ pub(super) async fn show(
     Ok(Json(shown_object(&stored, includes_encrypted_reasoning(&query))).into_response())
 }
 
-async fn stream_again(
-    call: &ApiCall,
-    id: &str,
-    (uri, query): (&Uri, &QueryPairs),
-) -> Result<Response, ProblemResponse> {
-    let from = match query_value(query, "starting_after").map(str::parse::<usize>) {
-        None => 0,
-        Some(Ok(after)) => after.saturating_add(1),
-        Some(Err(_)) => return Err(invalid("starting_after", "must be the number of an event")),
-    };
+/// The number of the first event to stream.
+fn first_event(query: &QueryPairs) -> Result<usize, ProblemResponse> {
+    match query_value(query, "starting_after").map(str::parse::<usize>) {
+        None => Ok(0),
+        Some(Ok(after)) => Ok(after.saturating_add(1)),
+        Some(Err(_)) => Err(invalid("starting_after", "must be the number of an event")),
+    }
+}
+
+async fn stream_again(call: &ApiCall, id: &str, uri: &Uri, from: usize) -> Result<Response, ProblemResponse> {
     if let Some(live) = call.server.live_responses().find(id, &call.caller.principal) {
         let permit = stream_permit(call)?;
         return Ok(follower_response(ResponseFollower::new(call, live, from, permit)));
