@@ -17,6 +17,7 @@ mod model_api_errors;
 mod openai;
 mod request_limits;
 mod router;
+mod sent_message;
 pub mod serve;
 pub mod state;
 mod stream_end;

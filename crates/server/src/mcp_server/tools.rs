@@ -6,11 +6,7 @@ mod definitions;
 
 use std::time::Duration;
 
-use quell_engine::engine::SubmitOutcome;
-use quell_kernel::stop_text;
-use quell_protocol::api::{
-    OnBusy, SendAnswer, SendRequest, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest,
-};
+use quell_protocol::api::{OnBusy, SendRequest, StopAllRequest, StopRunRequest, StopSessionRequest};
 use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -27,10 +23,11 @@ use super::tasks;
 use super::versions::ProtocolEra;
 use crate::disconnect_stop::DisconnectStop;
 use crate::http::{
-    ApiCall, ProblemResponse, RunListQuery, StopWaitMode, build_submission, change_hold, list_runs,
-    send_message_to_owner, stop_all, stop_one_run, stop_one_session,
+    ApiCall, ProblemResponse, RunListQuery, StopWaitMode, change_hold, list_runs, stop_all, stop_one_run,
+    stop_one_session,
 };
 use crate::json_rpc::{INVALID_PARAMS, JsonRpcFailure, METHOD_NOT_FOUND};
+use crate::sent_message::{SentMessage, new_run_id, send_message};
 
 pub(super) use definitions::list;
 
@@ -166,30 +163,6 @@ async fn stop_run(call: &ApiCall, arguments: StopRunArguments) -> Result<Value, 
     stop_one_run(call, &run, &stop, StopWaitMode::Settled).await.map(|view| json!(view))
 }
 
-/// What came of a message.
-pub(super) enum SentMessage {
-    Run(SendAnswer),
-    /// The message was a stop text.
-    Stopped(Box<StopAnswer>),
-}
-
-/// Sends a message whose run gets this id, on whichever node of the cluster its session is.
-pub(crate) async fn send_message(
-    call: &ApiCall,
-    session: SessionKey,
-    message: SendRequest,
-) -> Result<SentMessage, ProblemResponse> {
-    let caller = call.require_write()?;
-    let is_stop = stop_text::is_stop_phrase(&message.text);
-    if !is_stop && let Some(answer) = send_message_to_owner(call, &session, &message).await? {
-        return Ok(SentMessage::Run(answer));
-    }
-    Ok(match call.engine().submit(caller, build_submission(session, message, is_stop)?).await? {
-        SubmitOutcome::Accepted(answer) | SubmitOutcome::Duplicate(answer) => SentMessage::Run(answer),
-        SubmitOutcome::Stopped(answer) => SentMessage::Stopped(Box::new(answer)),
-    })
-}
-
 async fn run_agent(request: McpRequest, params: ToolCallParams) -> Result<McpAnswer, JsonRpcFailure> {
     let RunAgentArguments { message, agent, session, on_busy, timeout_s } = parse_arguments(params.arguments)?;
     if on_busy == Some(OnBusy::Steer) {
@@ -309,9 +282,4 @@ pub(super) async fn follow(
 
 fn progress_token(meta: &Map<String, Value>) -> Option<Value> {
     meta.get("progressToken").filter(|token| token.is_string() || token.is_i64() || token.is_u64()).cloned()
-}
-
-#[expect(clippy::expect_used, reason = "the id is made of hexadecimal digits")]
-pub(crate) fn new_run_id() -> RunId {
-    RunId::parse(Uuid::now_v7().simple().to_string()).expect("a UUID is a valid id")
 }
