@@ -22,6 +22,7 @@ mod compaction;
 mod config;
 mod config_reload;
 mod crash_recovery;
+mod cutting_relay;
 mod demo;
 mod dialects;
 mod doc_examples;
