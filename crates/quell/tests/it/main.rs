@@ -6,6 +6,7 @@
     reason = "tests run outside of any scope, and a failing test panics"
 )]
 
+mod a2a;
 mod acp;
 mod agent_abort_properties;
 mod agents;
