@@ -31,7 +31,8 @@ usage: cargo xtask COMMAND
   tidy                    the house rules alone (part of test)
   ci [STEP...]            fmt, clippy, docs, deny, test, soak, or only the named ones
   structure [--names]     sizes, names of types, circles between files, dependencies of the crates
-  bench [ARG...]          measure the product against a baseline in the same run (release build)
+  bench [ARG...]          measure the product against a baseline in the same run (release build). Installs LiteLLM
+                          for a comparison (from PyPI, below target/); QUELL_SKIP_LITELLM=1 leaves it out
   soak [ARG...]           all attempts to escape from a sandbox, then random runs and stops on the real binary, all
                           checked: --minutes N, --seed S, --sessions 200, --release
 ";
@@ -219,6 +220,7 @@ fn tidy() -> anyhow::Result<()> {
 }
 
 fn bench(args: &[String]) -> anyhow::Result<()> {
+    packages::prepare_bench(args);
     let mut command = command("cargo", ["bench", "--package", "quell", "--bench", "stop", "--"]);
     command.args(args);
     run_checked(&mut command)

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 
 use crate::{command, command_succeeds, run_checked};
 use daemon_autostart::AutostartBlock;
-use python_tools::{A2A_CLIENT, FASTMCP, MCP_CLIENT, MODEL_CLIENTS, PythonTool, SCHEMATHESIS, SYNAPSE};
+use python_tools::{A2A_CLIENT, FASTMCP, LITELLM, MCP_CLIENT, MODEL_CLIENTS, PythonTool, SCHEMATHESIS, SYNAPSE};
 
 /// Tests that need the same packages.
 struct PackageGroup {
@@ -95,10 +95,24 @@ const GROUPS: &[PackageGroup] = &[
     },
     PackageGroup {
         test_subject: "the official clients of model providers",
-        name_filters: &["official_clients", "dialects", "anthropic_api"],
+        name_filters: &[
+            "official_clients",
+            "dialects",
+            "anthropic_api",
+            "openai_chat",
+            "openai_responses",
+            "api_page_examples",
+        ],
         skip_variable: Some("QUELL_SKIP_MODEL_CLIENTS"),
         packages: VENV_PACKAGES,
         python_tool: Some(&MODEL_CLIENTS),
+    },
+    PackageGroup {
+        test_subject: "the examples of the pages about APIs",
+        name_filters: &["api_page_examples"],
+        skip_variable: None,
+        packages: &[file_package("curl", PackageCheck::Program("curl"))],
+        python_tool: None,
     },
     PackageGroup {
         test_subject: "MCP servers in Python",
@@ -198,6 +212,20 @@ struct PackageState<'a> {
 /// Prepares the machine for the selected tests.
 pub(crate) fn prepare(filters: &[String]) -> anyhow::Result<()> {
     GROUPS.iter().try_for_each(|group| prepare_group(group, filters))
+}
+
+/// Installs what the bench measures beside Quell, unless `QUELL_SKIP_LITELLM` is set. Without it the bench leaves its
+/// figures out.
+pub(crate) fn prepare_bench(args: &[String]) {
+    let is_selected = args.iter().all(|arg| arg.starts_with("--")) || args.iter().any(|arg| "model-apis".contains(arg));
+    if !is_selected || env::var_os("QUELL_SKIP_LITELLM").is_some() || LITELLM.is_installed() {
+        return;
+    }
+    if !can_create_venv() {
+        eprintln!("without LiteLLM: the first python3 on the PATH is older than 3.10, or lacks venv or ensurepip");
+    } else if let Err(error) = LITELLM.install() {
+        eprintln!("without LiteLLM: it cannot be installed from PyPI: {error:#}");
+    }
 }
 
 fn prepare_group(group: &'static PackageGroup, filters: &[String]) -> anyhow::Result<()> {

@@ -1,105 +1,170 @@
 //! Calls that wait for a person, as requests for permission to the editor.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use quell_client::{ClientError, DaemonClient};
-use quell_protocol::RunId;
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision, Escalation};
 use quell_protocol::event::EventKind;
+use quell_protocol::question::ServerQuestion;
+use quell_protocol::{AgentId, CallId, RunId};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::tool_calls::{CallStart, wire_call_id};
 use crate::wire::{
     EditorConnection, PermissionOption, PermissionOptionKind, RequestPermissionOutcome, RequestPermissionRequest,
-    SessionId,
+    SessionId, ToolCallUpdate,
 };
 
 const ALLOW_ONCE: &str = "allow_once";
 const ALLOW_SESSION: &str = "allow_session";
 const REJECT: &str = "reject";
 
-/// A question to the editor that is open.
+/// A question to the editor.
 pub(crate) struct PermissionQuestion {
     pub(crate) approval: String,
-    pub(crate) request: RequestPermissionRequest,
+    session: SessionId,
+    workdir: PathBuf,
+    call: AskedCall,
+    /// The event of an approval does not carry the question of an MCP server.
+    is_question_known: bool,
     /// Cancelled when the approval is decided elsewhere, or by a stop.
     pub(crate) withdrawn: CancellationToken,
 }
 
-/// Where a call waits.
-pub(crate) struct QuestionPlace<'a> {
-    pub(crate) session: &'a SessionId,
-    pub(crate) run: &'a RunId,
-    pub(crate) workdir: &'a Path,
+/// The call that waits for a person.
+struct AskedCall {
+    run: RunId,
+    /// Set if a sub-run asks.
+    sub_agent: Option<AgentId>,
+    id: CallId,
+    tool: String,
+    arguments: Value,
+    escalation: Option<Escalation>,
+    quorum: u32,
+    question: Option<Box<ServerQuestion>>,
 }
 
 /// What the editor says.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) enum PermissionReply {
     Answer(ApprovalAnswer),
     /// The editor has given up the whole turn.
     TurnCancelled,
     /// Decided elsewhere: the editor was told.
     Withdrawn,
+    /// The daemon did not say what the question is.
+    NotAsked(ClientError),
 }
 
 impl PermissionQuestion {
-    /// The question that an approval means; `None` for other events. `row` is the approval as the daemon lists it.
-    pub(crate) fn new(place: &QuestionPlace<'_>, event: &EventKind, row: Option<&ApprovalRow>) -> Option<Self> {
+    /// The question that an event of the run means; `None` for other events than a requested approval.
+    pub(crate) fn from_event(session: &SessionId, workdir: &Path, run: &RunId, event: &EventKind) -> Option<Self> {
         let EventKind::ApprovalRequested { id, call_id, tool, arguments, escalation, quorum, .. } = event else {
             return None;
         };
-        let question = row.and_then(|row| row.question.as_deref());
-        let mut notes = Vec::new();
-        if let Some(escalation) = escalation {
-            notes.push(format!("Runs outside of the sandbox: {}. It opens {}.", escalation.reason, escalation.opens));
-        }
-        if *quorum > 1 {
-            notes.push(format!("{quorum} people must allow it."));
-        }
-        if let Some(question) = question {
-            notes.push(format!("{} asks: {}", question.server, question.message));
-        }
-        let wire_id = wire_call_id(place.run, call_id.as_str());
-        let start = CallStart { id: &wire_id, tool, arguments, workdir: place.workdir };
-        let call = start.describe((!notes.is_empty()).then(|| notes.join("\n")));
-        let needs_fields = question
-            .is_some_and(|question| question.fields.iter().any(|field| field.required && field.default.is_none()));
-        let mut options = Vec::new();
-        if question.is_none() {
-            options.push(PermissionOption::new(ALLOW_ONCE, "Allow", PermissionOptionKind::AllowOnce));
-            options.push(PermissionOption::new(
-                ALLOW_SESSION,
-                "Allow this tool in this session",
-                PermissionOptionKind::AllowAlways,
-            ));
-        } else if !needs_fields {
-            options.push(PermissionOption::new(ALLOW_ONCE, "Accept", PermissionOptionKind::AllowOnce));
-        }
-        options.push(PermissionOption::new(REJECT, "Reject", PermissionOptionKind::RejectOnce));
-        let request = RequestPermissionRequest::new(place.session.clone(), call, options);
-        Some(Self { approval: id.clone(), request, withdrawn: CancellationToken::new() })
+        let call = AskedCall {
+            run: run.clone(),
+            sub_agent: None,
+            id: call_id.clone(),
+            tool: tool.clone(),
+            arguments: arguments.clone(),
+            escalation: escalation.as_deref().cloned(),
+            quorum: *quorum,
+            question: None,
+        };
+        let (session, workdir) = (session.clone(), workdir.to_owned());
+        let (approval, withdrawn) = (id.clone(), CancellationToken::new());
+        Some(Self { approval, session, workdir, call, is_question_known: false, withdrawn })
+    }
+
+    /// The question of a sub-run.
+    pub(crate) fn from_sub_run(session: &SessionId, workdir: &Path, row: ApprovalRow) -> Self {
+        let ApprovalRow { id, run_id, agent, call_id, tool, arguments, escalation, quorum, question, .. } = row;
+        let sub_agent = Some(agent);
+        let call = AskedCall { run: run_id, sub_agent, id: call_id, tool, arguments, escalation, quorum, question };
+        let (session, workdir, withdrawn) = (session.clone(), workdir.to_owned(), CancellationToken::new());
+        Self { approval: id, session, workdir, call, is_question_known: true, withdrawn }
+    }
+
+    /// The id of the call in the editor, if a sub-run asks: the editor has not heard of this call before.
+    pub(crate) fn id_of_sub_run_call(&self) -> Option<String> {
+        self.call.sub_agent.as_ref().map(|_| wire_call_id(&self.call.run, self.call.id.as_str()))
     }
 
     /// Asks the editor.
     ///
     /// # Cancel safety
     /// If dropped, the editor is told that the answer is not needed any more.
-    pub(crate) async fn ask(self, editor: EditorConnection) -> (String, PermissionReply) {
-        let sent = editor.send_request(self.request);
-        let reply = tokio::select! {
-            biased;
-            // The dropped request sends `$/cancel_request`.
-            () = self.withdrawn.cancelled() => PermissionReply::Withdrawn,
-            answered = sent.block_task() => match answered {
+    pub(crate) async fn ask(self, client: DaemonClient, editor: EditorConnection) -> (String, PermissionReply) {
+        let Self { approval, session, workdir, mut call, is_question_known, withdrawn } = self;
+        let asking = async {
+            if !is_question_known {
+                match client.list_approvals().await {
+                    Ok(rows) => {
+                        call.question = rows.into_iter().find(|row| row.id == approval).and_then(|row| row.question);
+                    }
+                    Err(error) => return PermissionReply::NotAsked(error),
+                }
+            }
+            let request = RequestPermissionRequest::new(session, call.describe(&workdir), call.options());
+            match editor.send_request(request).block_task().await {
                 Ok(response) => read_outcome(&response.outcome),
                 Err(error) => PermissionReply::Answer(ApprovalAnswer::denial(Some(format!(
                     "the editor could not ask: {}",
                     error.message
                 )))),
-            },
+            }
         };
-        (self.approval, reply)
+        let reply = tokio::select! {
+            biased;
+            // The dropped request sends `$/cancel_request`.
+            () = withdrawn.cancelled() => PermissionReply::Withdrawn,
+            reply = asking => reply,
+        };
+        (approval, reply)
+    }
+}
+
+impl AskedCall {
+    fn describe(&self, workdir: &Path) -> ToolCallUpdate {
+        let mut notes = Vec::new();
+        if let Some(agent) = &self.sub_agent {
+            notes.push(format!("Asked by the sub-agent {agent}."));
+        }
+        if let Some(escalation) = &self.escalation {
+            notes.push(format!("Runs outside of the sandbox: {}. It opens {}.", escalation.reason, escalation.opens));
+        }
+        if self.quorum > 1 {
+            notes.push(format!("{} people must allow it.", self.quorum));
+        }
+        if let Some(question) = &self.question {
+            notes.push(format!("{} asks: {}", question.server, question.message));
+        }
+        let wire_id = wire_call_id(&self.run, self.id.as_str());
+        let start = CallStart { id: &wire_id, tool: &self.tool, arguments: &self.arguments, workdir };
+        start.describe((!notes.is_empty()).then(|| notes.join("\n")))
+    }
+
+    fn options(&self) -> Vec<PermissionOption> {
+        let accept = |name: &str| PermissionOption::new(ALLOW_ONCE, name, PermissionOptionKind::AllowOnce);
+        let mut options = match &self.question {
+            None => vec![
+                accept("Allow"),
+                PermissionOption::new(
+                    ALLOW_SESSION,
+                    "Allow this tool in this session",
+                    PermissionOptionKind::AllowAlways,
+                ),
+            ],
+            // The editor cannot fill in fields.
+            Some(question) if question.fields.iter().any(|field| field.required && field.default.is_none()) => {
+                Vec::new()
+            }
+            Some(_) => vec![accept("Accept")],
+        };
+        options.push(PermissionOption::new(REJECT, "Reject", PermissionOptionKind::RejectOnce));
+        options
     }
 }
 
@@ -115,11 +180,6 @@ fn read_outcome(outcome: &RequestPermissionOutcome) -> PermissionReply {
     }
 }
 
-/// The approval with its question, which the event does not carry.
-pub(crate) async fn find_approval(client: &DaemonClient, id: &str) -> Result<Option<ApprovalRow>, ClientError> {
-    Ok(client.list_approvals().await?.into_iter().find(|row| row.id == id))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -132,12 +192,14 @@ mod tests {
 
     #[test]
     fn only_the_offered_options_allow() {
-        let selected = |id: &str| outcome(json!({"outcome": "selected", "optionId": id}));
-        assert_eq!(selected(ALLOW_ONCE), PermissionReply::Answer(Decision::Allow.into()));
-        assert_eq!(selected(ALLOW_SESSION), PermissionReply::Answer(ApprovalAnswer::for_session()));
-        let PermissionReply::Answer(odd) = selected("yes") else { panic!("no answer") };
-        assert_eq!(odd.decision, Decision::Deny);
-        assert_eq!(outcome(json!({"outcome": "cancelled"})), PermissionReply::TurnCancelled);
+        let selected = |id: &str| match outcome(json!({"outcome": "selected", "optionId": id})) {
+            PermissionReply::Answer(answer) => answer,
+            other => panic!("no answer: {other:?}"),
+        };
+        assert_eq!(selected(ALLOW_ONCE), Decision::Allow.into());
+        assert_eq!(selected(ALLOW_SESSION), ApprovalAnswer::for_session());
+        assert_eq!(selected("yes").decision, Decision::Deny);
+        assert!(matches!(outcome(json!({"outcome": "cancelled"})), PermissionReply::TurnCancelled));
     }
 
     #[test]
@@ -148,12 +210,12 @@ mod tests {
         }))
         .unwrap();
         let (session, run) = (SessionId::new("s"), RunId::parse("r1").unwrap());
-        let place = QuestionPlace { session: &session, run: &run, workdir: Path::new("/w") };
-        let asked = PermissionQuestion::new(&place, &event, None).unwrap();
-        let request = serde_json::to_value(&asked.request).unwrap();
-        assert_eq!(request["toolCall"]["title"], "`rm -r x`");
-        assert!(request["toolCall"]["content"][0]["content"]["text"].as_str().unwrap().contains("2 people"));
-        let kinds: Vec<_> = request["options"].as_array().unwrap().iter().map(|option| &option["kind"]).collect();
+        let asked = PermissionQuestion::from_event(&session, Path::new("/w"), &run, &event).unwrap();
+        let shown = serde_json::to_value(asked.call.describe(&asked.workdir)).unwrap();
+        assert_eq!(shown["title"], "`rm -r x`");
+        assert!(shown["content"][0]["content"]["text"].as_str().unwrap().contains("2 people"));
+        let kinds = serde_json::to_value(asked.call.options()).unwrap();
+        let kinds: Vec<_> = kinds.as_array().unwrap().iter().map(|option| &option["kind"]).collect();
         assert_eq!(kinds, ["allow_once", "allow_always", "reject_once"]);
     }
 }

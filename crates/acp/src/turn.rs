@@ -8,6 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use quell_client::daemon_client::{RunEventStreamItem, StopWait};
 use quell_client::{AttachedSend, ClientError, DaemonClient, receipt_line};
 use quell_protocol::api::{SendRequest, StopAnswer, StopRunRequest};
+use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::event::EventKind;
 use quell_protocol::{Receipt, RunEvent, RunId, SessionKey, StopReason, Verdict};
 use serde_json::json;
@@ -16,10 +17,12 @@ use tokio_util::sync::CancellationToken;
 use crate::content::PromptContent;
 use crate::errors::{failed, from_client};
 use crate::open_sessions::PromptGuard;
-use crate::permissions::{PermissionQuestion, PermissionReply, QuestionPlace, find_approval};
+use crate::permissions::{PermissionQuestion, PermissionReply};
+use crate::sub_run_approvals::watch_sub_run_approvals;
 use crate::updates::{RunUpdates, message_chunk};
 use crate::wire::{
     EditorConnection, Meta, PromptResponse, PromptStopReason, RpcError, SessionId, SessionNotification, SessionUpdate,
+    ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields,
 };
 
 /// Codes of failed runs that have a stop reason of their own.
@@ -35,8 +38,14 @@ pub(crate) struct EditorPrompt {
     updates: RunUpdates,
     questions: FuturesUnordered<BoxFuture<'static, (String, PermissionReply)>>,
     /// The open questions, by their approvals.
-    withdrawals: HashMap<String, CancellationToken>,
+    open_questions: HashMap<String, OpenQuestion>,
     is_stop_requested: bool,
+}
+
+struct OpenQuestion {
+    withdrawn: CancellationToken,
+    /// The id of the call in the editor, if a sub-run asks.
+    sub_run_call: Option<String>,
 }
 
 impl EditorPrompt {
@@ -48,19 +57,38 @@ impl EditorPrompt {
         prompt: PromptGuard,
     ) -> Self {
         let updates = RunUpdates::new(prompt.run().clone(), prompt.workdir.clone());
-        let (questions, withdrawals) = (FuturesUnordered::new(), HashMap::new());
-        Self { client, editor, session, key, prompt, updates, questions, withdrawals, is_stop_requested: false }
+        let (questions, open_questions) = (FuturesUnordered::new(), HashMap::new());
+        Self { client, editor, session, key, prompt, updates, questions, open_questions, is_stop_requested: false }
     }
 
     /// Sends the message and follows its run to the end. `cancelled` asks for a stop; the answer still comes with the
     /// end of the run.
     ///
     /// # Errors
-    /// Why there is no run, or why it failed. A stop is no error.
+    /// Why there is no run, or why it failed. A stop is no error, whatever the run came to meanwhile.
     ///
     /// # Cancel safety
     /// If dropped, the daemon stops the run.
     pub(crate) async fn run(
+        &mut self,
+        content: PromptContent,
+        cancelled: impl Future<Output = ()>,
+    ) -> Result<PromptResponse, RpcError> {
+        match self.send_and_follow(content, cancelled).await {
+            Err(error) if self.is_stop_requested => {
+                let run = self.prompt.run();
+                let note = format!(
+                    "\n(The end of the run is not known: {}. `quell runs show {run}` shows it.)\n",
+                    error.message
+                );
+                self.send(message_chunk(&note))?;
+                Ok(PromptResponse::new(PromptStopReason::Cancelled))
+            }
+            answer => answer,
+        }
+    }
+
+    async fn send_and_follow(
         &mut self,
         content: PromptContent,
         cancelled: impl Future<Output = ()>,
@@ -85,13 +113,15 @@ impl EditorPrompt {
                 return Ok(PromptResponse::new(PromptStopReason::EndTurn));
             }
         };
+        let mut lists_below = watch_sub_run_approvals(self.client.clone(), self.prompt.run().clone());
         loop {
             tokio::select! {
                 biased;
                 () = &mut cancelled, if !self.is_stop_requested => self.request_stop().await?,
                 Some((approval, reply)) = self.questions.next() => self.handle_reply(approval, reply).await?,
+                Some(rows) = lists_below.next(), if !self.is_stop_requested => self.ask_for_sub_runs(rows)?,
                 item = events.next() => if let Some(event) = read_item(item)?
-                    && let Some(answer) = self.handle_event(&event).await?
+                    && let Some(answer) = self.handle_event(&event)?
                 {
                     return answer;
                 },
@@ -99,18 +129,20 @@ impl EditorPrompt {
         }
     }
 
-    async fn handle_event(&mut self, event: &RunEvent) -> Result<Option<Result<PromptResponse, RpcError>>, RpcError> {
+    fn handle_event(&mut self, event: &RunEvent) -> Result<Option<Result<PromptResponse, RpcError>>, RpcError> {
         for update in self.updates.translate(&event.kind) {
             self.send(update)?;
         }
         match &event.kind {
-            EventKind::ApprovalRequested { id, .. } if !self.is_stop_requested => {
-                let row = find_approval(&self.client, id).await.map_err(|error| from_client(&error))?;
-                self.ask(&event.kind, row.as_ref());
+            requested @ EventKind::ApprovalRequested { .. } if !self.is_stop_requested => {
+                let (workdir, run) = (&self.prompt.workdir, self.prompt.run());
+                if let Some(question) = PermissionQuestion::from_event(&self.session, workdir, run, requested) {
+                    self.ask(question);
+                }
             }
             EventKind::ApprovalResolved { id, .. } => {
-                if let Some(withdrawn) = self.withdrawals.remove(id) {
-                    withdrawn.cancel();
+                if let Some(question) = self.open_questions.remove(id) {
+                    question.withdrawn.cancel();
                 }
             }
             EventKind::Ending { .. } => self.withdraw_questions(),
@@ -123,17 +155,50 @@ impl EditorPrompt {
         Ok(None)
     }
 
-    fn ask(&mut self, event: &EventKind, row: Option<&quell_protocol::approval::ApprovalRow>) {
-        let place = QuestionPlace { session: &self.session, run: self.prompt.run(), workdir: &self.prompt.workdir };
-        let Some(question) = PermissionQuestion::new(&place, event, row) else { return };
-        self.withdrawals.insert(question.approval.clone(), question.withdrawn.clone());
-        self.questions.push(Box::pin(question.ask(self.editor.clone())));
+    /// Asks what sub-runs ask now, and withdraws what was decided elsewhere.
+    fn ask_for_sub_runs(&mut self, rows: Vec<ApprovalRow>) -> Result<(), RpcError> {
+        let is_decided = |(approval, question): &(&String, &OpenQuestion)| {
+            question.sub_run_call.is_some() && !rows.iter().any(|row| row.id == **approval)
+        };
+        let decided: Vec<String> =
+            self.open_questions.iter().filter(is_decided).map(|(approval, _)| approval.clone()).collect();
+        for approval in decided {
+            self.close_question(&approval, ToolCallStatus::Failed)?;
+        }
+        for row in rows {
+            if !self.open_questions.contains_key(&row.id) {
+                self.ask(PermissionQuestion::from_sub_run(&self.session, &self.prompt.workdir, row));
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, question: PermissionQuestion) {
+        let open = OpenQuestion { withdrawn: question.withdrawn.clone(), sub_run_call: question.id_of_sub_run_call() };
+        self.open_questions.insert(question.approval.clone(), open);
+        self.questions.push(Box::pin(question.ask(self.client.clone(), self.editor.clone())));
+    }
+
+    /// Withdraws a question that is still open. Nothing else tells the editor how a call of a sub-run goes on.
+    fn close_question(&mut self, approval: &str, status: ToolCallStatus) -> Result<(), RpcError> {
+        let Some(question) = self.open_questions.remove(approval) else { return Ok(()) };
+        question.withdrawn.cancel();
+        let Some(call) = question.sub_run_call else { return Ok(()) };
+        let fields = ToolCallUpdateFields::new().status(status);
+        self.send(SessionUpdate::ToolCallUpdate(ToolCallUpdate::new(call, fields)))
     }
 
     async fn handle_reply(&mut self, approval: String, reply: PermissionReply) -> Result<(), RpcError> {
-        self.withdrawals.remove(&approval);
+        let status = match &reply {
+            PermissionReply::Answer(answer) if answer.decision == Decision::Allow => ToolCallStatus::Completed,
+            _ => ToolCallStatus::Failed,
+        };
+        self.close_question(&approval, status)?;
         match reply {
             PermissionReply::Withdrawn => Ok(()),
+            PermissionReply::NotAsked(error) => self.send(message_chunk(&format!(
+                "\n(A call waits for a person, and the editor cannot ask: {error}. `quell approvals` shows it.)\n"
+            ))),
             PermissionReply::TurnCancelled if self.is_stop_requested => Ok(()),
             PermissionReply::TurnCancelled => self.request_stop().await,
             PermissionReply::Answer(answer) => match self.client.answer_approval(&approval, &answer).await {
@@ -161,7 +226,7 @@ impl EditorPrompt {
     }
 
     fn withdraw_questions(&mut self) {
-        self.withdrawals.drain().for_each(|(_, withdrawn)| withdrawn.cancel());
+        self.open_questions.drain().for_each(|(_, question)| question.withdrawn.cancel());
     }
 
     fn send(&self, update: SessionUpdate) -> Result<(), RpcError> {
@@ -171,6 +236,9 @@ impl EditorPrompt {
     fn answer(&self, verdict: &Verdict, receipt: &Receipt) -> Result<PromptResponse, RpcError> {
         match stop_reason(verdict) {
             Ok(reason) => Ok(PromptResponse::new(reason).meta(receipt_meta(receipt))),
+            Err(_) if self.is_stop_requested => {
+                Ok(PromptResponse::new(PromptStopReason::Cancelled).meta(receipt_meta(receipt)))
+            }
             Err(message) => Err(failed(message).data(json!({"runId": self.prompt.run(), "receipt": receipt}))),
         }
     }

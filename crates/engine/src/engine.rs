@@ -24,6 +24,7 @@ mod peer_agents;
 mod peers;
 mod placement;
 mod processes;
+mod push_targets;
 mod recovery;
 mod reload;
 mod remote_run;
@@ -72,6 +73,7 @@ pub use crate::live_run::{
     ClientAnswer, EngineNotice, Follower, Hub, LiveRun, RunWork, SubscriberOverrun, Subscription,
 };
 use crate::memory::NoteMemory;
+use crate::push::{PushDeps, PushNotifier};
 use crate::runs::DaySums;
 pub use crate::runs::{RunTable, StopResult, Ticket};
 use crate::schedules::{ScheduleStopOrigin, Schedules};
@@ -128,6 +130,7 @@ struct EngineInner {
     access: AccessControl,
     models: Models,
     services: Arc<Services>,
+    push: PushNotifier,
     runs: RunTable,
     sessions: Sessions,
     /// Part of the names of what MCP servers do for people. Nobody outside can guess it.
@@ -165,6 +168,12 @@ impl Engine {
             move |key| hub.publish(&EngineNotice::session_changed(key.clone(), "process"))
         });
         let services = Arc::new(build_services(&config, &models, clock, background, &store)?);
+        let push = PushNotifier::new(PushDeps {
+            secret: config.hooks.secret.clone(),
+            address_policy: services.toolbox.address_policy(),
+            store: store.clone(),
+            clock,
+        });
         agents::restore_agents(&store, &services.agents).await?;
         let registry = RunRegistry::new(config.stop_timeouts, config.limits.run_limits());
         let runs = RunTable::new(registry, Arc::clone(&services), store.clone(), clock, hub.clone());
@@ -213,6 +222,7 @@ impl Engine {
             access,
             models,
             services,
+            push,
             runs,
             sessions,
             people_key: uuid::Uuid::now_v7(),

@@ -40,7 +40,9 @@ use crate::state::ServerState;
 pub(crate) use auth::{ApiCall, check_origin, is_over_tls, is_unix_peer, login_cookie, peer_ip, request_origin};
 pub(crate) use body_limits::BodyReservation;
 pub(crate) use extractors::{JsonBody, QueryParams, read_request_body};
-pub(crate) use forward::{ANSWER_TIMEOUT, ForwardedHead, ForwardedService, REPEATS, send_message_to_owner};
+pub(crate) use forward::{
+    ANSWER_TIMEOUT, ForwardedHead, ForwardedService, REPEATS, ask_response_node, send_message_to_owner,
+};
 pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 pub(crate) use problem::{ProblemFacts, ProblemResponse, problem_response};
 pub(crate) use runs::{RunListQuery, build_submission, list_runs, parse_run_id};

@@ -136,6 +136,9 @@ pub trait ClusterStore: Send + Sync {
     /// The membership that the session of a run belongs to, if the run has not ended.
     fn open_run_node(&self, run: RunId) -> StoreFuture<'_, Option<Membership>>;
 
+    /// The membership that makes a response, if the response has not ended. The membership may have ended.
+    fn response_node(&self, id: String) -> StoreFuture<'_, Option<Membership>>;
+
     /// Stores a stop for each of these memberships, and wakes them. Returns those that are still members, with the number
     /// of the stop.
     fn request_stop(&self, epochs: Vec<Epoch>, stop: String) -> StoreFuture<'_, Vec<RequestedStop>>;

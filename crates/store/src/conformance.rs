@@ -12,6 +12,7 @@ pub(crate) mod journal;
 pub(crate) mod lists;
 pub(crate) mod notes;
 pub(crate) mod ownership;
+pub(crate) mod push_targets;
 pub(crate) mod responses;
 pub(crate) mod retention;
 pub(crate) mod runs;
@@ -131,11 +132,16 @@ macro_rules! conformance_tests {
                 old_runs_of_an_agent_go_and_their_session_stays,
                 the_oldest_use_comes_first_and_what_has_open_runs_not_at_all,
                 a_session_goes_whole_with_its_entry_unless_it_was_used_meanwhile;
+            push_targets:
+                a_push_target_stands_once_and_its_owner_has_few,
+                push_targets_are_deleted_by_key_by_owner_and_with_their_run,
+                targets_of_ended_runs_of_a_dead_daemon_are_taken_over_once;
             responses:
                 a_response_is_found_until_it_expires_or_is_deleted,
                 the_end_of_a_response_never_changes,
                 a_conversation_is_a_chain_of_items,
                 a_deleted_conversation_takes_no_more_items,
+                an_old_conversation_goes_with_its_last_response,
                 an_open_response_of_a_daemon_that_is_gone_is_abandoned;
             runs:
                 two_hundred_callers_at_once_each_get_their_own_answer,

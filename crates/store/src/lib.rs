@@ -28,6 +28,7 @@ pub mod memory;
 mod note_words;
 mod notes;
 pub mod postgres;
+mod push_targets;
 mod reader_threads;
 mod responses;
 mod runs;
@@ -66,8 +67,10 @@ pub use location::{DatabaseInspection, DatabaseServer, DatabaseState, StoreLocat
 pub use lock::{LockHolder, find_running_daemon};
 pub use maintenance::MaintenanceStore;
 pub use notes::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome};
+pub use push_targets::{PushTargetKey, PushTargetStore, PutPushTargetOutcome, StoredPushTarget};
 pub use responses::{
-    ConversationItem, EndedResponse, ResponseStore, StoredConversation, StoredResponse, StoredResponseState,
+    ConversationItem, DeletedResponses, EndedResponse, RESPONSE_RETENTION_SECONDS, ResponseStore, StoredConversation,
+    StoredResponse, StoredResponseState,
 };
 pub use runs::{AcceptRunOutcome, RunListFilter, RunRow, RunStore, SealedRun, StoredRunState};
 pub use schedules::{CreateScheduleOutcome, ScheduleQuota, ScheduleStore, StoredSchedule};
@@ -105,6 +108,7 @@ pub trait StoreBackend:
     + SpendStore
     + ScheduleStore
     + ResponseStore
+    + PushTargetStore
     + FileChangeStore
     + MaintenanceStore
 {
@@ -214,6 +218,11 @@ impl Store {
 
     #[must_use]
     pub fn schedules(&self) -> &dyn ScheduleStore {
+        &*self.0
+    }
+
+    #[must_use]
+    pub fn push_targets(&self) -> &dyn PushTargetStore {
         &*self.0
     }
 

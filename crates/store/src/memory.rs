@@ -4,6 +4,7 @@ mod archive;
 mod channels;
 mod file_changes;
 mod notes;
+mod push_targets;
 mod responses;
 mod runs;
 mod schedules;
@@ -74,6 +75,7 @@ struct Data {
     schedules: BTreeMap<String, StoredSchedule>,
     responses: BTreeMap<String, responses::ResponseEntry>,
     conversations: BTreeMap<String, responses::ConversationEntry>,
+    push_targets: Vec<push_targets::PushTargetEntry>,
     tokens: BTreeMap<String, StoredToken>,
     cookies: Vec<StoredCookie>,
     audit: Vec<AuditRow>,

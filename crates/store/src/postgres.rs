@@ -24,6 +24,7 @@ mod listener;
 mod maintenance;
 mod membership;
 mod notes;
+mod push_targets;
 mod responses;
 mod runs;
 mod schedules;

@@ -4,6 +4,10 @@ use quell_protocol::{Principal, RunId};
 
 use crate::StoreFuture;
 
+/// How long a response is kept, in seconds: as long as OpenAI keeps it. A conversation of this age is deleted with its
+/// last response.
+pub const RESPONSE_RETENTION_SECONDS: i64 = 30 * 24 * 60 * 60;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredResponse {
     pub id: String,
@@ -75,6 +79,13 @@ pub struct ConversationItem {
     pub item: String,
 }
 
+/// What has expired and was deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeletedResponses {
+    pub responses: u64,
+    pub conversations: u64,
+}
+
 pub trait ResponseStore: Send + Sync {
     /// Stores a new response. Appends the items to its conversation, unless that was deleted. Fails if its id is in use.
     fn create(&self, response: StoredResponse, conversation_items: Vec<ConversationItem>) -> StoreFuture<'_, ()>;
@@ -91,8 +102,9 @@ pub trait ResponseStore: Send + Sync {
     /// False if there is none of this id.
     fn delete(&self, id: String) -> StoreFuture<'_, bool>;
 
-    /// Deletes what has expired at `now`. Returns the number of responses.
-    fn delete_expired(&self, now: i64) -> StoreFuture<'_, u64>;
+    /// Deletes what has expired at `now`: responses, and conversations that are older than
+    /// [`RESPONSE_RETENTION_SECONDS`] and have no response any more.
+    fn delete_expired(&self, now: i64) -> StoreFuture<'_, DeletedResponses>;
 
     /// Stores a new conversation. Fails if its id is in use.
     fn create_conversation(

@@ -20,6 +20,7 @@ mod inspect;
 mod journal;
 mod maintenance;
 mod notes;
+mod push_targets;
 mod responses;
 mod runs;
 mod schedules;

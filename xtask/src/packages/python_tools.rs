@@ -1,6 +1,6 @@
 //! Install Python tools into virtual environments below `target/`: the homeserver Synapse, the tools that check the
-//! HTTP API against its OpenAPI document, a library for MCP servers, and the clients of model
-//! providers, of MCP and of A2A.
+//! HTTP API against its OpenAPI document, a library for MCP servers, the clients of model providers, of MCP and of A2A,
+//! and the proxy that the bench compares with.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,12 +63,20 @@ pub(super) const A2A_CLIENT: PythonTool = PythonTool {
     size_text: "about 15 MB, which takes some seconds",
 };
 
+pub(super) const LITELLM: PythonTool = PythonTool {
+    name: "LiteLLM's proxy",
+    folder: "target/tools/litellm",
+    packages: &[("litellm[proxy]", "1.108.7")],
+    size_text: "about 200 MB, which takes a minute",
+};
+
 impl PythonTool {
     /// Asks the environment's own Python for the versions, so that an environment with a replaced Python is created
     /// again.
     pub(super) fn is_installed(&self) -> bool {
         let python = python_path(&workspace_root().join(self.folder));
         self.packages.iter().all(|(name, version)| {
+            let (name, _extras) = name.split_once('[').unwrap_or((name, ""));
             let script = format!("import importlib.metadata; print(importlib.metadata.version('{name}'))");
             let answer = command(&python, ["-c", &script]).output();
             answer.is_ok_and(|answer| {

@@ -95,6 +95,7 @@ impl Engine {
             }
         }
         *self.lock_unsealed_runs() = None;
+        inner.push.note_sealed_runs();
         tracing::info!("the database can be written again: runs are taken from now on");
     }
 }

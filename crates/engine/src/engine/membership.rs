@@ -302,7 +302,10 @@ impl Engine {
         self.inner().runs.spawn(async move {
             let Some(node) = &engine.inner().node else { return };
             match settle_membership(node, &dead).await {
-                Ok(true) => tracing::info!(node = %dead.node, epoch = dead.epoch, "the runs of a dead node are sealed, its sessions are free"),
+                Ok(true) => {
+                    tracing::info!(node = %dead.node, epoch = dead.epoch, "the runs of a dead node are sealed, its sessions are free");
+                    engine.inner().push.note_sealed_runs();
+                }
                 Ok(false) => {}
                 Err(error) => tracing::warn!(node = %dead.node, %error, "a dead node could not be settled; it is tried again"),
             }

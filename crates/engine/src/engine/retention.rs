@@ -194,8 +194,9 @@ impl Engine {
             tracing::info!(entries = forgotten, "old entries of the audit list are forgotten");
         }
         let expired = store.responses().delete_expired(now.as_second()).await?;
-        if expired > 0 {
-            tracing::info!(responses = expired, "expired responses of the Responses API are deleted");
+        if expired.responses + expired.conversations > 0 {
+            let (responses, conversations) = (expired.responses, expired.conversations);
+            tracing::info!(responses, conversations, "expired responses and conversations are deleted");
         }
         let mut free_pages = store.maintenance().count_free_pages().await?;
         while free_pages > SPARE_FREE_PAGES && permit.permits_work() && !self.inner().closing.is_cancelled() {

@@ -123,7 +123,7 @@ fn parse_run_view(row: &RunRow) -> Result<RunView, StoreError> {
 }
 
 /// The events after number `after` of a run whose events are gone: a snapshot in place of the missed ones, and the end.
-fn remaining_events(view: RunView, after: u64) -> Option<Vec<RunEvent>> {
+pub(super) fn remaining_events(view: RunView, after: u64) -> Option<Vec<RunEvent>> {
     let receipt = view.receipt?;
     let at = view.ended_at.unwrap_or_default();
     let event = |seq, kind| {

@@ -111,13 +111,16 @@ impl Engine {
         }
     }
 
-    /// Ends the hooks. Hooks of runs that have just ended get a moment, too, if there is time.
+    /// Ends the hooks and the push notifications. Those of runs that have just ended get a moment, too, if there is time.
     async fn close_hooks(&self, started_at: Instant) -> Vec<(RunId, Leftover)> {
         let (now, give_up) = (Instant::now(), started_at + HOOKS_DEADLINE);
         let gentle = (started_at + HOOKS_STOP_AT).max(now + HOOKS_MIN_TIME).min(give_up - 2 * HOOKS_MIN_TIME);
         let force = (started_at + FORCE_AFTER).max(gentle + HOOKS_MIN_TIME).min(give_up - HOOKS_MIN_TIME);
         self.hooks().close();
-        self.hooks().wait_closed(gentle, force, give_up).await
+        let push = &self.inner().push;
+        let (left, ()) =
+            tokio::join!(self.hooks().wait_closed(gentle, force, give_up), push.wait_closed(gentle, force));
+        left
     }
 
     /// Forces everything that a shutdown still waits for: the second signal.
@@ -127,6 +130,7 @@ impl Engine {
         self.inner().services.background.stop(StopLevel::Forced, |_| true);
         self.inner().services.mcp.kill();
         self.hooks().kill_all();
+        self.inner().push.kill_all();
     }
 }
 

@@ -89,6 +89,7 @@ impl Engine {
                 // The name of a token is its principal.
                 if let Ok(principal) = Principal::parse(name.as_str()) {
                     engine.inner().services.approvals.forget_rules_by(&principal);
+                    engine.delete_push_targets_of(principal).await;
                 }
                 engine.audit(&requester, AuditAction::on_target(Action::RevokeToken, "token", &name));
             }

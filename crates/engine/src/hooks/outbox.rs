@@ -9,21 +9,21 @@ use std::time::Duration;
 use quell_kernel::retry::RetryPolicy;
 use quell_scope::clock::Clock;
 use quell_store::{QueuedWebhook, StoreError, StoredWebhook};
-use reqwest::StatusCode;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::config::redacted_url;
-use super::webhook::{WebhookReceiver, WebhookRequest, WebhookResponse, send_webhook};
+use super::webhook::{WebhookReceiver, WebhookRequest, send_webhook};
 use super::{HookJob, Hooks, HooksInner};
+use crate::webhook_delivery::{WebhookOutcome, WebhookPatience, decide_outcome};
 
 /// The maximum number of stored webhooks, for all URLs together.
 const MAX_STORED_WEBHOOKS: u32 = 10_000;
-/// The age at which a webhook is given up, in seconds.
-const MAX_WEBHOOK_AGE_S: i64 = 3 * 24 * 3600;
-/// The delays between the attempts for one webhook.
-const RETRY_POLICY: RetryPolicy =
-    RetryPolicy { max_retries: u32::MAX, base: Duration::from_secs(1), cap: Duration::from_secs(600) };
+/// A webhook is given up after three days.
+const PATIENCE: WebhookPatience = WebhookPatience {
+    retry_policy: RetryPolicy { max_retries: u32::MAX, base: Duration::from_secs(1), cap: Duration::from_secs(600) },
+    max_age_s: 3 * 24 * 3600,
+};
 /// The delay before the next attempt to read a failing database.
 const DATABASE_RETRY_DELAY: Duration = Duration::from_secs(10);
 
@@ -46,13 +46,6 @@ enum WebhookQueuePhase {
     Idle,
     /// The receiver did not accept the first webhook; the task waits before the next attempt.
     BackingOff,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum WebhookOutcome {
-    Delivered,
-    GivenUp(String),
-    RetryAfter(Duration, String),
 }
 
 impl WebhookQueue {
@@ -211,7 +204,7 @@ async fn deliver_next_webhook(hooks: &HooksInner, webhook_queue: &WebhookQueue) 
     let answer = send_webhook(hooks, &webhook_queue.receiver, request, hooks.timeout).await;
     let age_s = Clock::wall_seconds().saturating_sub(delivery.queued_at);
     let (event, id) = (&delivery.event, &delivery.id);
-    match decide_outcome(answer, attempts, age_s) {
+    match decide_outcome(answer, attempts, age_s, &PATIENCE) {
         WebhookOutcome::Delivered => {}
         WebhookOutcome::GivenUp(why) => {
             tracing::warn!(event, id, to = shown, attempts = attempts + 1, why, "a webhook is given up");
@@ -237,76 +230,5 @@ async fn deliver_next_webhook(hooks: &HooksInner, webhook_queue: &WebhookQueue) 
         // waits: in a task of the hooks.
         sleep(DATABASE_RETRY_DELAY).await;
         webhook_queue.set_phase(WebhookQueuePhase::Delivering);
-    }
-}
-
-/// The outcome for a webhook that failed `attempts` times before and is `age_s` seconds old.
-fn decide_outcome(answer: WebhookResponse, attempts: u32, age_s: i64) -> WebhookOutcome {
-    let (why, retry_after) = match answer {
-        WebhookResponse::Accepted(_) => return WebhookOutcome::Delivered,
-        WebhookResponse::Rejected { status: StatusCode::GONE, .. } => {
-            return WebhookOutcome::GivenUp("its receiver is gone".to_owned());
-        }
-        WebhookResponse::Rejected { status, retry_after, .. } => {
-            (format!("its receiver answered {status}"), retry_after)
-        }
-        WebhookResponse::NoResponse(why) => (why, None),
-    };
-    if age_s >= MAX_WEBHOOK_AGE_S {
-        return WebhookOutcome::GivenUp(format!("{why}, for {} days", MAX_WEBHOOK_AGE_S / (24 * 3600)));
-    }
-    match RETRY_POLICY.delay(attempts.saturating_add(1), retry_after) {
-        Some(wait) => WebhookOutcome::RetryAfter(wait, why),
-        None => WebhookOutcome::GivenUp(why),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rejection(status: StatusCode) -> WebhookResponse {
-        WebhookResponse::Rejected { status, reason: None, retry_after: None }
-    }
-
-    fn retry_delay(outcome: WebhookOutcome) -> Duration {
-        match outcome {
-            WebhookOutcome::RetryAfter(wait, _) => wait,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_webhook_is_tried_after_longer_and_longer_waits_until_it_is_too_old() {
-        assert_eq!(
-            decide_outcome(WebhookResponse::Accepted(Vec::new()), 3, MAX_WEBHOOK_AGE_S + 1),
-            WebhookOutcome::Delivered
-        );
-        let waits = [0, 1, 5, 30]
-            .map(|attempts| retry_delay(decide_outcome(rejection(StatusCode::NOT_FOUND), attempts, 10)).as_secs());
-        assert_eq!(waits, [1, 2, 32, 600]);
-        assert_eq!(
-            retry_delay(decide_outcome(WebhookResponse::NoResponse("dead".to_owned()), 0, MAX_WEBHOOK_AGE_S - 1))
-                .as_secs(),
-            1
-        );
-        assert!(matches!(
-            decide_outcome(rejection(StatusCode::BAD_GATEWAY), 400, MAX_WEBHOOK_AGE_S),
-            WebhookOutcome::GivenUp(_)
-        ));
-        let with_retry_after = WebhookResponse::Rejected {
-            status: StatusCode::TOO_MANY_REQUESTS,
-            reason: None,
-            retry_after: Some(Duration::from_secs(7)),
-        };
-        assert_eq!(retry_delay(decide_outcome(with_retry_after, 0, 0)).as_secs(), 7);
-    }
-
-    #[test]
-    fn a_receiver_that_says_that_it_is_gone_gets_nothing_again() {
-        assert_eq!(
-            decide_outcome(rejection(StatusCode::GONE), 0, 0),
-            WebhookOutcome::GivenUp("its receiver is gone".to_owned())
-        );
     }
 }

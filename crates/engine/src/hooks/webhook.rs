@@ -8,9 +8,7 @@ use quell_kernel::retry::RetryPolicy;
 use quell_net::AddressPolicy;
 use quell_protocol::ResourceKind;
 use quell_scope::{Release, Scope};
-use reqwest::header::RETRY_AFTER;
-use reqwest::{Client, Response, StatusCode};
-use serde::Deserialize;
+use reqwest::Client;
 use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
@@ -18,11 +16,10 @@ use super::command::first_line;
 use super::config::redacted_url;
 use super::signature::WebhookSigner;
 use super::{HookFailure, HookJob, HooksInner};
+use crate::webhook_delivery::{WebhookResponse, send_once};
 
 /// The maximum time for a connection; a reachable machine answers sooner.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How much of an error body is read for its reason.
-const MAX_ERROR_BODY_BYTES: usize = 16 * 1024;
 /// The delays between attempts while a caller waits.
 const RETRY_POLICY: RetryPolicy =
     RetryPolicy { max_retries: u32::MAX, base: Duration::from_millis(100), cap: Duration::from_secs(1) };
@@ -40,21 +37,6 @@ pub(super) struct WebhookRequest<'a> {
     pub(super) body: &'a str,
     /// How much of a 2xx body is read; 0 if its content does not matter.
     pub(super) max_answer_bytes: usize,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum WebhookResponse {
-    /// 2xx, with the beginning of its body: at most one byte more than requested.
-    Accepted(Vec<u8>),
-    Rejected {
-        status: StatusCode,
-        /// The reason, if the body is `{"reason": ...}`.
-        reason: Option<String>,
-        /// The delay that the receiver asks for.
-        retry_after: Option<Duration>,
-    },
-    /// No response, or an unreadable one.
-    NoResponse(String),
 }
 
 impl WebhookReceiver {
@@ -76,52 +58,11 @@ pub(super) async fn send_webhook(
 ) -> WebhookResponse {
     let request = receiver.client.post(receiver.url.clone());
     let request = receiver.signer.sign_request(request, webhook.event, webhook.id, webhook.body.to_owned());
-    let exchange = async {
-        // waits: within the limit below; a caller for a run races it against the run's scope.
-        match request.send().await {
-            Ok(response) => read_response(response, webhook.max_answer_bytes).await,
-            Err(error) => WebhookResponse::NoResponse(connect_error_text(error)),
-        }
-    };
-    // waits: within the same limit.
-    let answer = timeout(limit, exchange).await;
+    // waits: within the limit; a caller for a run races it against the run's scope.
+    let answer = timeout(limit, send_once(request, webhook.max_answer_bytes)).await;
     answer.unwrap_or_else(|_| {
         WebhookResponse::NoResponse(format!("its receiver did not answer within {} ms", hooks.timeout.as_millis()))
     })
-}
-
-async fn read_response(mut response: Response, max_answer_bytes: usize) -> WebhookResponse {
-    let status = response.status();
-    if status.is_success() {
-        // waits: within the limit of `send_webhook`.
-        return match read_body_prefix(&mut response, max_answer_bytes).await {
-            Ok(body) => WebhookResponse::Accepted(body),
-            Err(error) => WebhookResponse::NoResponse(connect_error_text(error)),
-        };
-    }
-    let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    // waits: within the limit of `send_webhook`. A body that breaks off gives no reason.
-    let body = read_body_prefix(&mut response, MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
-    let error_body: Option<WebhookErrorBody> = serde_json::from_slice(&body).ok();
-    let reason = error_body.and_then(|refusal| first_line(&refusal.reason));
-    WebhookResponse::Rejected { status, reason, retry_after: seconds.map(Duration::from_secs) }
-}
-
-/// The beginning of a body: one byte more than `max_bytes` shows that it is longer.
-async fn read_body_prefix(response: &mut Response, max_bytes: usize) -> reqwest::Result<Vec<u8>> {
-    let mut body = Vec::new();
-    while max_bytes > 0 && body.len() <= max_bytes {
-        // waits: within the limit of `send_webhook`.
-        let Some(chunk) = response.chunk().await? else { break };
-        let room = (max_bytes + 1 - body.len()).min(chunk.len());
-        body.extend_from_slice(chunk.get(..room).unwrap_or_default());
-    }
-    Ok(body)
-}
-
-#[derive(Deserialize)]
-struct WebhookErrorBody {
-    reason: String,
 }
 
 /// Sends a webhook and returns the beginning of a 2xx body. It is retried within the timeout when there is no response
@@ -151,7 +92,7 @@ pub(super) async fn send_until_answered(
             WebhookResponse::Rejected { status, reason, .. } if status.is_client_error() => {
                 held.release(Release::Finished);
                 return Err(HookFailure {
-                    stated_reason: reason,
+                    stated_reason: reason.and_then(|reason| first_line(&reason)),
                     description: format!("its receiver answered {status}"),
                 });
             }
@@ -165,7 +106,7 @@ pub(super) async fn send_until_answered(
                     description: format!("its receiver answered {status}, which is no answer"),
                 });
             }
-            WebhookResponse::NoResponse(how) => (how, None),
+            WebhookResponse::NoResponse(how) | WebhookResponse::RefusedAddress(how) => (how, None),
         };
         let wait = RETRY_POLICY.delay(attempt, retry_after).unwrap_or_default();
         if Instant::now() + wait >= until {
@@ -176,14 +117,4 @@ pub(super) async fn send_until_answered(
         sleep(wait).await;
     }
     unreachable!("the numbers do not end")
-}
-
-/// The cause of a failed exchange, without the URL, which may contain a token.
-fn connect_error_text(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut cause: &dyn std::error::Error = &error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    format!("its receiver cannot be reached: {cause}")
 }

@@ -9,7 +9,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use quell_bus::ClusterSecret;
-use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::aead::{CHACHA20_POLY1305, LessSafeKey, UnboundKey};
+
+use crate::sealing::{open_for, seal_for};
 
 const KEY_FILE_NAME: &str = "session.key";
 /// Length of the key file in bytes: the key of ChaCha20-Poly1305 (RFC 8439).
@@ -59,12 +61,7 @@ impl SessionKeyStore {
                 None => self.create_key()?,
             },
         };
-        let mut nonce = [0; NONCE_LEN];
-        getrandom::fill(&mut nonce).map_err(|error| format!("the system gives no random numbers: {error}"))?;
-        let mut sealed = plain.to_vec();
-        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(owner), &mut sealed)
-            .map_err(|_| "it is too long to be sealed".to_owned())?;
-        Ok([nonce.as_slice(), &sealed].concat())
+        seal_for(owner, &key, plain)
     }
 
     /// Decrypts what was encrypted for this owner.
@@ -74,14 +71,7 @@ impl SessionKeyStore {
     pub(super) fn open(&self, owner: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
         let file = self.file.display();
         let undecryptable = || format!("its keys do not open with {file}; give them again with POST /api/sessions");
-        let (nonce, sealed) = sealed.split_at_checked(NONCE_LEN).ok_or_else(undecryptable)?;
-        let open = |key: LessSafeKey| {
-            let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-            let mut plain = sealed.to_vec();
-            let length = key.open_in_place(nonce, Aad::from(owner), &mut plain).ok()?.len();
-            plain.truncate(length);
-            Some(plain)
-        };
+        let open = |key: LessSafeKey| open_for(owner, &key, sealed);
         if let Some(plain) = self.cluster_keys().find_map(open) {
             return Ok(plain);
         }

@@ -56,13 +56,27 @@ impl ChatServer {
 }
 
 fn read_until(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
-    let (mut seen, mut chunk) = (Vec::new(), [0; 16 * 1024]);
-    while !seen.windows(end.len()).any(|bytes| bytes == end) {
-        let read = stream.read(&mut chunk).unwrap();
-        assert!(read > 0, "the server closed the stream: {}", String::from_utf8_lossy(&seen));
-        seen.extend_from_slice(&chunk[..read]);
-    }
+    let mut seen = Vec::new();
+    let is_found = try_read_until(stream, end, &mut seen).unwrap();
+    assert!(is_found, "the server closed the stream: {}", String::from_utf8_lossy(&seen));
     seen
+}
+
+/// Reads until this text has come; false if the stream ended before it.
+fn try_read_until(stream: &mut TcpStream, end: &[u8], seen: &mut Vec<u8>) -> std::io::Result<bool> {
+    let mut chunk = [0; 16 * 1024];
+    loop {
+        let read = stream.read(&mut chunk)?;
+        // The text may have begun in what was read before.
+        let begin = seen.len().saturating_sub(end.len());
+        seen.extend_from_slice(&chunk[..read]);
+        if seen[begin..].windows(end.len()).any(|bytes| bytes == end) {
+            return Ok(true);
+        }
+        if read == 0 {
+            return Ok(false);
+        }
+    }
 }
 
 pub(crate) async fn measure(report: &BenchReport, samples: usize) {
@@ -163,15 +177,10 @@ fn run_crowd(server: &ChatServer, name: &str) -> usize {
         streams.push(stream);
     }
     let is_complete = |stream: &mut TcpStream| {
-        let (mut seen, mut chunk) = (Vec::new(), [0; 64 * 1024]);
-        while !seen.windows(6).any(|bytes| bytes == b"[DONE]") {
-            match stream.read(&mut chunk) {
-                Ok(read) if read > 0 => seen.extend_from_slice(&chunk[..read]),
-                Ok(_) | Err(_) => return false,
-            }
-        }
+        let mut seen = Vec::new();
+        let is_done = try_read_until(stream, b"[DONE]", &mut seen).unwrap_or(false);
         let text = String::from_utf8_lossy(&seen);
-        (1..PIECES).all(|piece| text.contains(&format!(" piece{piece}.")))
+        is_done && (1..PIECES).all(|piece| text.contains(&format!(" piece{piece}.")))
     };
     streams.iter_mut().filter_map(|stream| is_complete(stream).then_some(())).count()
 }

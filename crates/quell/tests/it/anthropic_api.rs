@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
 use tokio::time::timeout;
 
+use crate::dialects::official_clients::model_client_python;
 use crate::doc_examples::code_blocks;
 use crate::npm_packages::{self, NpmPackages};
 use crate::prelude::*;
@@ -22,8 +23,6 @@ const PACKAGES: NpmPackages = NpmPackages {
     ],
 };
 
-const MISSING_CLIENTS_HELP: &str = "this test needs the clients of model providers below target/tools: \
-    `cargo xtask test anthropic_api` installs them, or leave it out with QUELL_SKIP_MODEL_CLIENTS=1";
 /// How long a program may take for one line on a busy machine; most of it is the import.
 const LINE_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -75,7 +74,7 @@ impl ApiFixture {
     async fn run_program(&self, client: AnthropicSdk, task: &str, model: &str) -> ClientProgram {
         let mut command = match client {
             Python => {
-                let mut command = npm_packages::program_command(python_with_clients().to_str().unwrap());
+                let mut command = npm_packages::program_command(model_client_python().to_str().unwrap());
                 command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/anthropic_api/client.py"));
                 command
             }
@@ -90,7 +89,7 @@ impl ApiFixture {
             }
         };
         command.args([task, self.daemon.url(), self.daemon.token(), model]);
-        let mut process = command.stdout(Stdio::piped()).spawn().expect(MISSING_CLIENTS_HELP);
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         ClientProgram { _process: process, lines }
     }
@@ -101,13 +100,6 @@ impl ApiFixture {
         assert_fields(&view["verdict"], &json!({"kind": "aborted", "reason": reason}));
         assert!(view["receipt"].is_object(), "{view:#}");
     }
-}
-
-/// The Python of the environment with the clients.
-fn python_with_clients() -> PathBuf {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/model-clients/bin/python");
-    assert!(python.exists(), "{MISSING_CLIENTS_HELP}");
-    python
 }
 
 impl ClientProgram {
@@ -316,7 +308,7 @@ async fn the_program_of_the_page_runs_as_printed() {
     let fixture = ApiFixture::start().await;
     fixture.model.script(ScriptedStream::new().text("Two ").text("files."));
     let [program] = code_blocks(include_str!("../../../../docs/anthropic.md"), "python")[..] else { panic!() };
-    let mut python = npm_packages::program_command(python_with_clients().to_str().unwrap());
+    let mut python = npm_packages::program_command(model_client_python().to_str().unwrap());
     python.args(["-c", program]);
     python.env("QUELL_URL", fixture.daemon.url()).env("QUELL_TOKEN", fixture.daemon.token());
     let output = timeout(LINE_TIMEOUT, python.output()).await.expect("the program did not end in time").unwrap();

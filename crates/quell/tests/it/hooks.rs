@@ -5,6 +5,7 @@ mod commands;
 mod daemon;
 mod examples;
 mod messages;
+mod push;
 mod receiver;
 mod runs;
 mod webhooks;

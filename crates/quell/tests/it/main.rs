@@ -12,6 +12,7 @@ mod agent_abort_properties;
 mod agents;
 mod anthropic;
 mod anthropic_api;
+mod api_page_examples;
 mod approvals;
 mod background_commands;
 mod channels;

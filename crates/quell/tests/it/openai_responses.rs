@@ -1,6 +1,6 @@
 //! OpenAI's Responses API: in the foreground and in the background, stopped by its client and by others.
 
-mod official_clients;
+pub(crate) mod official_clients;
 mod restart;
 
 use quell_testkit::history_check::corpus::ModelDialect;
@@ -332,6 +332,24 @@ async fn a_conversation_grows_with_its_responses() {
     server.http.get(&path).await.expect_status(404);
     let gone = server.http.post("/v1/responses", &next).await.expect_status(404);
     assert_eq!(gone["error"]["param"], "conversation");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_metadata_of_a_request_bind_it_to_a_session() {
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::text("Four.")).script(ScriptedResponse::text("Five."));
+    let bound = |text: &str| json!({"model": "agent/main", "input": text, "metadata": {"session": "sums", "a": "b"}});
+    let first = create(&server, &bound("What is two and two?")).await;
+    assert_eq!(first["metadata"], json!({"session": "sums", "a": "b"}));
+    create(&server, &bound("And one more?")).await;
+    let seen = messages_as_text(server.model.recorded_requests()[1].messages());
+    assert!(seen.contains("What is two and two?") && seen.contains("Four."), "{seen}");
+    let history = server.http.get("/api/sessions/sums/history").await.expect_status(200);
+    assert!(history.to_string().contains("Five."), "{history:#}");
+    // A plain model call has none.
+    let plain = with(question(), &json!({"metadata": {"session": "sums"}}));
+    let refused = server.http.post("/v1/responses", &plain).await.expect_status(400);
+    assert_eq!(refused["error"]["code"], "invalid_request");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
@@ -261,6 +261,24 @@ pub(crate) async fn send_message_to_owner(
         }
     }
     Err(problem_response(ErrorCode::NodeUnreachable, problem).retry_after(1))
+}
+
+/// Asks the node that makes a response, which has its events. `None` if that is this one, or the node is gone.
+pub(crate) async fn ask_response_node(
+    call: &ApiCall,
+    id: &str,
+    method: Method,
+    target: &Uri,
+) -> Result<Option<Response>, ProblemResponse> {
+    let engine = call.engine();
+    let Some(node) = engine.find_response_node(id).await? else { return Ok(None) };
+    let mut parts = Request::new(()).into_parts().0;
+    parts.method = method;
+    parts.uri = target.clone();
+    forward(engine, &node, &parts, call, &[]).await.map(Some).map_err(|problem| {
+        let detail = format!("the node {} makes this response, and does not answer: {problem}", node.node);
+        problem_response(ErrorCode::NodeUnreachable, detail).retry_after(1)
+    })
 }
 
 async fn parse_send_answer(response: Response) -> Result<SendAnswer, ProblemResponse> {

@@ -21,9 +21,6 @@ pub(crate) use live::LiveResponses;
 
 use crate::state::ServerState;
 
-/// How long a response is kept, in seconds: as long as OpenAI keeps it.
-const RETENTION_SECONDS: i64 = 30 * 24 * 60 * 60;
-
 pub(super) fn routes() -> Router<ServerState> {
     Router::new()
         .route("/v1/responses", post(create::create))

@@ -1,7 +1,10 @@
 //! Responses and conversations: their ends, their expiry, and what a daemon leaves behind.
 
 use super::*;
-use crate::{ConversationItem, EndedResponse, StoredConversation, StoredResponse, StoredResponseState};
+use crate::{
+    ConversationItem, DeletedResponses, EndedResponse, RESPONSE_RETENTION_SECONDS, StoredConversation, StoredResponse,
+    StoredResponseState,
+};
 
 pub(crate) fn response(id: &str) -> StoredResponse {
     StoredResponse {
@@ -58,7 +61,8 @@ pub(crate) async fn a_response_is_found_until_it_expires_or_is_deleted<D: TestDa
     store.close().await;
     let store = home.open();
     assert_eq!(store.responses().find("full".into(), 0).await, Ok(Some(full)));
-    assert_eq!(store.responses().delete_expired(200).await, Ok(1));
+    let deleted = DeletedResponses { responses: 1, conversations: 0 };
+    assert_eq!(store.responses().delete_expired(200).await, Ok(deleted));
     assert_eq!(store.responses().find("full".into(), 0).await, Ok(None));
     assert!(store.responses().find("late".into(), 299).await.unwrap().is_some());
 }
@@ -114,6 +118,26 @@ pub(crate) async fn a_deleted_conversation_takes_no_more_items<D: TestDatabase>(
     assert_eq!(store.responses().end(ended("a", "completed")).await, Ok(true));
     assert_eq!(store.responses().conversation_items("c".into()).await, Ok(Vec::new()));
     assert_eq!(store.responses().find_conversation("c".into()).await, Ok(None));
+}
+
+pub(crate) async fn an_old_conversation_goes_with_its_last_response<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let responses = store.responses();
+    for id in ["used", "left"] {
+        responses.create_conversation(conversation(id), items(&["1"])).await.unwrap();
+    }
+    let old = conversation("left").created_at + RESPONSE_RETENTION_SECONDS;
+    let last = StoredResponse { conversation: Some("used".into()), expires_at: old + 10, ..response("a") };
+    responses.create(last, Vec::new()).await.unwrap();
+    responses.create(StoredResponse { expires_at: old + 20, ..response("alone") }, Vec::new()).await.unwrap();
+    let deleted = |responses, conversations| Ok(DeletedResponses { responses, conversations });
+    assert_eq!(responses.delete_expired(old - 1).await, deleted(0, 0));
+    assert_eq!(responses.delete_expired(old).await, deleted(0, 1));
+    assert_eq!(responses.find_conversation("left".into()).await, Ok(None));
+    assert_eq!(responses.conversation_items("left".into()).await, Ok(Vec::new()));
+    assert_eq!(responses.conversation_items("used".into()).await, Ok(items(&["1"])));
+    assert_eq!(responses.delete_expired(old + 10).await, deleted(1, 1));
+    assert_eq!(responses.find_conversation("used".into()).await, Ok(None));
 }
 
 pub(crate) async fn an_open_response_of_a_daemon_that_is_gone_is_abandoned<D: TestDatabase>() {

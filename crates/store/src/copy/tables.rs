@@ -239,6 +239,18 @@ pub(crate) const TABLES: &[CopiedTable] = &[
     ),
     plain("conversations", &[id("id"), id("owner"), number("created_at"), text("metadata")]),
     numbered("conversation_items", &[number("seq"), id("conversation"), text("id"), text("item")]),
+    numbered(
+        "push_targets",
+        &[
+            number("seq"),
+            id("run"),
+            id("owner"),
+            text("id"),
+            CopiedColumn { name: "sealed", kind: ColumnKind::Bytes },
+            number("boot"),
+            flag("settled"),
+        ],
+    ),
     plain("spend", &[id("agent"), id("day"), number("input"), number("output")]),
     plain("key_spend", &[id("principal"), id("day"), id("node"), number("input"), number("output"), number("cost")]),
     plain("page_cookies", &[id("sha256"), id("token"), number("expires"), flag("verified_person")]),

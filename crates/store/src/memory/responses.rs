@@ -1,9 +1,11 @@
 //! Responses of the Responses API, and conversations.
 
+use std::collections::BTreeSet;
+
 use super::{Data, MemoryStore};
 use crate::{
-    ConversationItem, EndedResponse, ResponseStore, StoreError, StoreFuture, StoredConversation, StoredResponse,
-    StoredResponseState,
+    ConversationItem, DeletedResponses, EndedResponse, RESPONSE_RETENTION_SECONDS, ResponseStore, StoreError,
+    StoreFuture, StoredConversation, StoredResponse, StoredResponseState,
 };
 
 #[derive(Debug)]
@@ -75,11 +77,18 @@ impl ResponseStore for MemoryStore {
         self.write(move |data| Ok(data.responses.remove(&id).is_some()))
     }
 
-    fn delete_expired(&self, now: i64) -> StoreFuture<'_, u64> {
+    fn delete_expired(&self, now: i64) -> StoreFuture<'_, DeletedResponses> {
         self.write(move |data| {
-            let before = data.responses.len();
+            let before = (data.responses.len(), data.conversations.len());
             data.responses.retain(|_, entry| entry.response.expires_at > now);
-            Ok((before - data.responses.len()) as u64)
+            let used: BTreeSet<String> =
+                data.responses.values().filter_map(|entry| entry.response.conversation.clone()).collect();
+            let oldest = now.saturating_sub(RESPONSE_RETENTION_SECONDS);
+            data.conversations.retain(|id, entry| entry.conversation.created_at > oldest || used.contains(id));
+            Ok(DeletedResponses {
+                responses: (before.0 - data.responses.len()) as u64,
+                conversations: (before.1 - data.conversations.len()) as u64,
+            })
         })
     }
 

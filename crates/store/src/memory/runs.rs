@@ -254,6 +254,7 @@ impl RunStore for MemoryStore {
             let (old, kept) = std::mem::take(&mut data.runs).into_iter().partition(|entry| is_old(&entry.row));
             let old: Vec<_> = old;
             data.runs = kept;
+            data.delete_push_targets(&old.iter().map(|entry| entry.row.id.to_string()).collect::<Vec<_>>());
             let was_of_old = |item: &EntryItem| {
                 matches!(item, EntryItem::Turn { run, .. } if old.iter().any(|entry| entry.row.id == *run))
             };

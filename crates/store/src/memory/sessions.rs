@@ -58,6 +58,7 @@ impl Data {
             self.runs.extract_if(.., |run| run.row.session == *key).map(|run| run.row.id.to_string()).collect();
         self.journal.retain(|(run, _), _| !runs.contains(run));
         self.delete_file_changes(&runs);
+        self.delete_push_targets(&runs);
         self.history.retain(|entry| entry.session != *key);
         self.notes.retain(|entry| entry.scope != NoteScope::Session(key.clone()));
         match self.sessions.extract_if(.., |entry| entry.session.key == *key).count() {

@@ -165,6 +165,14 @@ impl ClusterStore for ClusterMember {
         })
     }
 
+    fn response_node(&self, id: String) -> StoreFuture<'_, Option<Membership>> {
+        self.store.read(move |db| {
+            let sql = "SELECT nodes.epoch, nodes.name FROM responses JOIN nodes ON nodes.epoch = responses.boot
+                       WHERE responses.id = $1 AND NOT responses.ended";
+            db.query_optional(sql, &[&id])?.as_ref().map(membership_from_row).transpose()
+        })
+    }
+
     fn own_sessions(&self) -> StoreFuture<'_, Vec<SessionKey>> {
         let epoch = to_number(self.node.membership.epoch);
         self.store.read(move |db| {

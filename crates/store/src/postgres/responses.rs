@@ -8,8 +8,8 @@ use super::channels::is_stale;
 use super::columns::{Text, get, optional_text, parse_id, text};
 use super::connection::PgConnection;
 use crate::{
-    ConversationItem, EndedResponse, ResponseStore, StoreError, StoreFuture, StoredConversation, StoredResponse,
-    StoredResponseState,
+    ConversationItem, DeletedResponses, EndedResponse, RESPONSE_RETENTION_SECONDS, ResponseStore, StoreError,
+    StoreFuture, StoredConversation, StoredResponse, StoredResponseState,
 };
 
 impl ResponseStore for PostgresStore {
@@ -77,8 +77,14 @@ impl ResponseStore for PostgresStore {
         self.write(move |db| Ok(db.execute("DELETE FROM responses WHERE id = $1", &[&id])? > 0))
     }
 
-    fn delete_expired(&self, now: i64) -> StoreFuture<'_, u64> {
-        self.write(move |db| db.execute("DELETE FROM responses WHERE expires_at <= $1", &[&now]))
+    fn delete_expired(&self, now: i64) -> StoreFuture<'_, DeletedResponses> {
+        self.write(move |db| {
+            let responses = db.execute("DELETE FROM responses WHERE expires_at <= $1", &[&now])?;
+            let sql = "DELETE FROM conversations WHERE created_at <= $1
+                       AND id NOT IN (SELECT conversation FROM responses WHERE conversation IS NOT NULL)";
+            let conversations = db.execute(sql, &[&now.saturating_sub(RESPONSE_RETENTION_SECONDS)])?;
+            Ok(DeletedResponses { responses, conversations })
+        })
     }
 
     fn create_conversation(

@@ -5,7 +5,7 @@ use super::connection::PgConnection;
 use crate::StoreError;
 
 /// Statements from each schema to the next one, beginning with an empty database.
-const MIGRATIONS: [&str; 8] = [
+const MIGRATIONS: [&str; 9] = [
     include_str!("schema.sql"),
     include_str!("cluster.sql"),
     include_str!("node_spend.sql"),
@@ -14,6 +14,7 @@ const MIGRATIONS: [&str; 8] = [
     include_str!("file_change_nodes.sql"),
     include_str!("api_keys.sql"),
     include_str!("responses.sql"),
+    include_str!("push_targets.sql"),
 ];
 
 /// The advisory lock of migrations: the bytes of `quell`, and 2.

@@ -6,8 +6,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::SqliteStore;
 use super::columns::parse_id_column;
 use crate::{
-    ConversationItem, EndedResponse, ResponseStore, StoreFuture, StoredConversation, StoredResponse,
-    StoredResponseState,
+    ConversationItem, DeletedResponses, EndedResponse, RESPONSE_RETENTION_SECONDS, ResponseStore, StoreFuture,
+    StoredConversation, StoredResponse, StoredResponseState,
 };
 
 impl ResponseStore for SqliteStore {
@@ -67,10 +67,14 @@ impl ResponseStore for SqliteStore {
         self.write(move |db| Ok(db.prepare_cached("DELETE FROM responses WHERE id = ?1")?.execute([&id])? > 0))
     }
 
-    fn delete_expired(&self, now: i64) -> StoreFuture<'_, u64> {
+    fn delete_expired(&self, now: i64) -> StoreFuture<'_, DeletedResponses> {
         self.write(move |db| {
-            let deleted = db.prepare_cached("DELETE FROM responses WHERE expires_at <= ?1")?.execute([now])?;
-            Ok(deleted as u64)
+            let responses = db.prepare_cached("DELETE FROM responses WHERE expires_at <= ?1")?.execute([now])?;
+            let sql = "DELETE FROM conversations WHERE created_at <= ?1
+                       AND id NOT IN (SELECT conversation FROM responses WHERE conversation IS NOT NULL)";
+            let oldest = now.saturating_sub(RESPONSE_RETENTION_SECONDS);
+            let conversations = db.prepare_cached(sql)?.execute([oldest])?;
+            Ok(DeletedResponses { responses: responses as u64, conversations: conversations as u64 })
         })
     }
 

@@ -30,6 +30,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0019_file_change_nodes.sql"),
     include_str!("migrations/0020_api_keys.sql"),
     include_str!("migrations/0021_responses.sql"),
+    include_str!("migrations/0022_push_targets.sql"),
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.

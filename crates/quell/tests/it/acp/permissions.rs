@@ -89,3 +89,53 @@ async fn an_answer_elsewhere_withdraws_the_question() {
     client.wait_for("withdrawal", |line| line.get("withdrawn").is_some()).await;
     assert_eq!(client.answer(asked.request).await.unwrap()["stopReason"], "end_turn");
 }
+
+/// A run of `main` whose sub-agent waits for a person, asked in the editor.
+async fn ask_for_sub_agent(fixture: &AcpFixture, client: &mut AcpTestClient) -> AskedPrompt {
+    let session = fixture.new_session(client).await;
+    let spawn = json!({"agent": "asker", "prompt": "run it"});
+    fixture.model.script(ScriptedStream::new().tool_call("c1", "spawn_agent", &spawn));
+    fixture.model.script(shell_call("echo it ran"));
+    let request = client.begin("session/prompt", text_prompt(&session, "let it run")).await;
+    let permission = client.wait_for("permission", |line| line.get("permission").is_some()).await;
+    assert_eq!(permission["params"]["toolCall"]["title"], "`echo it ran`", "{permission:#}");
+    let note = &permission["params"]["toolCall"]["content"][0]["content"]["text"];
+    assert_eq!(note, "Asked by the sub-agent asker.", "{permission:#}");
+    AskedPrompt { session, request, permission }
+}
+
+const ASKING_SUB_AGENT: &str = "delegates = [\"asker\"]\n[agents.asker]\nmodel = \"scripted/asker\"\n\
+    approvals = { shell = \"ask\" }\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_of_a_sub_agent_is_asked_in_the_editor() {
+    let Some(fixture) = AcpFixture::start(ASKING_SUB_AGENT).await else { return };
+    let mut client = fixture.connect().await;
+    let asked = ask_for_sub_agent(&fixture, &mut client).await;
+    fixture.model.script(ScriptedResponse::text("it ran")).script(ScriptedResponse::text("all done"));
+    client.permit(&asked.permission, selected("allow_once")).await;
+    assert_eq!(client.answer(asked.request).await.unwrap()["stopReason"], "end_turn");
+    let (updates, call) = (client.take_updates(), &asked.permission["params"]["toolCall"]["toolCallId"]);
+    let end = updates.iter().find(|update| update["toolCallId"] == *call).unwrap();
+    assert_eq!(end["status"], "completed", "{updates:#?}");
+    assert_eq!(joined_text(&updates, "agent_message_chunk"), "all done");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_of_a_sub_agent_ends_elsewhere_too() {
+    let Some(fixture) = AcpFixture::start(ASKING_SUB_AGENT).await else { return };
+    let mut client = fixture.connect().await;
+    let asked = ask_for_sub_agent(&fixture, &mut client).await;
+    fixture.model.script(ScriptedResponse::text("as you like")).script(ScriptedResponse::text("it did not run"));
+    let open = fixture.daemon.api().get("/api/approvals").await.expect_status(200);
+    let path = format!("/api/approvals/{}", open["items"][0]["id"].as_str().unwrap());
+    fixture.daemon.api().post(&path, &json!({"decision": "deny"})).await.expect_status(200);
+    assert_eq!(client.answer(asked.request).await.unwrap()["stopReason"], "end_turn");
+    client.wait_for("withdrawal", |line| line.get("withdrawn").is_some()).await;
+
+    let asked = ask_for_sub_agent(&fixture, &mut client).await;
+    client.notify("session/cancel", json!({"sessionId": asked.session})).await;
+    assert_eq!(client.answer(asked.request).await.unwrap()["stopReason"], "cancelled");
+    let run = fixture.ended_run(&asked.session).await;
+    assert_fields(&run, &json!({"verdict": {"kind": "aborted", "reason": "user"}, "receipt": {"leftovers": []}}));
+}

@@ -137,3 +137,17 @@ async fn a_closed_session_has_no_run_left() {
     let refused = client.call("session/prompt", text_prompt(&running.session, "more")).await.unwrap_err();
     assert_eq!(refused["code"], -32002, "{refused:#}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancel_after_the_daemon_died_is_no_error() {
+    let Some(fixture) = AcpFixture::start("").await else { return };
+    let mut client = fixture.connect().await;
+    let running = start_command(&fixture, &mut client).await;
+    fixture.daemon.kill9().await;
+    client.notify("session/cancel", json!({"sessionId": running.session})).await;
+    let answer = client.answer(running.request).await.unwrap();
+    assert_eq!(answer["stopReason"], "cancelled", "{answer:#}");
+    let shown = joined_text(&client.take_updates(), "agent_message_chunk");
+    assert!(shown.contains("The end of the run is not known"), "{shown}");
+    running.mark.wait_gone(WAIT_TIMEOUT).await;
+}

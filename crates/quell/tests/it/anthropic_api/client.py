@@ -14,7 +14,7 @@ PNG = "iVBORw0KGgo="
 TOOLS = [{"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}]
 QUESTION = [{"role": "user", "content": "what is there?"}]
 
-client = anthropic.Anthropic(base_url=ADDRESS, auth_token=KEY, max_retries=0)
+client = anthropic.Anthropic(base_url=ADDRESS, api_key=KEY, max_retries=0)
 
 
 def say(**seen):
@@ -103,7 +103,7 @@ def refused():
     ]
     for more in bad:
         say(**refusal(lambda: client.messages.create(**{**good, **more})))
-    other = anthropic.Anthropic(base_url=ADDRESS, auth_token="wrong", max_retries=0)
+    other = anthropic.Anthropic(base_url=ADDRESS, api_key="wrong", max_retries=0)
     say(**refusal(lambda: other.messages.create(**good)))
     say(**refusal(lambda: client.models.retrieve("nobody/x")))
 

@@ -91,6 +91,47 @@ async fn a_model_api_answers_in_the_session_of_another_node() {
     assert_fields(&view["verdict"], &json!({"kind": "aborted", "reason": "disconnect"}));
 }
 
+/// Made by one node; read, streamed again and cancelled at another one.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_background_response_is_streamed_and_cancelled_at_any_node(
+    #[values("scripted/m", "agent/main")] model: &str,
+    #[values(Bus::Nats, Bus::Database)] bus: Bus,
+) {
+    let Some(cluster) = TestCluster::start(2, bus).await else { return };
+    cluster.model.script(ScriptedStream::new().text("one ").wait_for_gate("more").text("two"));
+    cluster.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let create = async || {
+        let body = json!({"model": model, "input": "Count.", "background": true});
+        let response = cluster.api(0).post("/v1/responses", &body).await.expect_status(200);
+        format!("/v1/responses/{}", response["id"].as_str().unwrap())
+    };
+    let path = create().await;
+    poll_until("what has come of it, at the other node", async || {
+        let shown = cluster.api(1).get(&path).await.expect_status(200);
+        assert_eq!(shown["status"], "in_progress");
+        (shown["output"][0]["content"][0]["text"] == "one ").then_some(())
+    })
+    .await;
+    let again = cluster.api(1).request(Method::GET, &format!("{path}?stream=true&starting_after=1"));
+    let again = again.send().await.unwrap();
+    assert_eq!(again.headers()["content-type"], "text/event-stream; charset=utf-8");
+    cluster.model.open_gate("more");
+    let events = again.text().await.unwrap();
+    assert!(!events.contains("response.created") && events.contains("event: response.completed"), "{events}");
+    assert!(events.contains(r#""delta":"one ""#) && events.contains(r#""delta":"two""#), "{events}");
+    let path = create().await;
+    cluster.model.request_at(1).wait_paused().await;
+    let cancel = format!("{path}/cancel");
+    let cancelled = cluster.api(1).post(&cancel, &json!({})).await.expect_status(200);
+    assert_eq!(cancelled["status"], "cancelled", "{cancelled:#}");
+    cluster.model.request_at(1).wait_client_left().await;
+    for node in [0, 1] {
+        assert_eq!(cluster.api(node).post(&cancel, &json!({})).await.expect_status(200), cancelled);
+        assert_eq!(cluster.api(node).get(&path).await.expect_status(200), cancelled);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_of_a_run_are_followed_at_any_node_with_the_same_numbers() {
     let Some(cluster) = TestCluster::start(2, Bus::Nats).await else { return };

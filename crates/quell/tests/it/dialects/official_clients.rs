@@ -24,12 +24,17 @@ pub(crate) fn are_skipped() -> bool {
     is_switched_off("QUELL_SKIP_MODEL_CLIENTS")
 }
 
+/// The Python of the environment with the clients of model providers.
+pub(crate) fn model_client_python() -> PathBuf {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/model-clients/bin/python");
+    assert!(python.exists(), "{MISSING_CLIENTS_HELP}");
+    python
+}
+
 /// Runs a Python program of these tests that uses a client of a model provider; returns what it printed as JSON.
 pub(crate) async fn run_model_client(script: &str, arguments: &[&str]) -> Value {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = folder.join("../../target/tools/model-clients/bin/python");
-    assert!(python.exists(), "{MISSING_CLIENTS_HELP}");
-    let mut program = npm_packages::program_command(python.to_str().unwrap());
+    let mut program = npm_packages::program_command(model_client_python().to_str().unwrap());
     program.arg(folder.join("tests/it").join(script)).args(arguments);
     let ended = timeout(CLIENT_TIMEOUT, program.output()).await;
     let output = ended.expect("the program did not end in time").expect(MISSING_CLIENTS_HELP);

@@ -11,45 +11,45 @@ const NODE_PACKAGES: NpmPackages = NpmPackages {
     files: &[
         ("package.json", include_str!("package.json")),
         ("package-lock.json", include_str!("package-lock.json")),
-        ("official_client.mjs", include_str!("official_client.mjs")),
+        ("openai_responses.mjs", include_str!("official_client.mjs")),
+        ("openai_chat.mjs", include_str!("../openai_chat/official_client.mjs")),
     ],
 };
 /// How long a program may take on a busy machine.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Copy)]
-enum OfficialClient {
+pub(crate) enum OfficialClient {
     Python,
     Node,
 }
 
 impl OfficialClient {
-    fn is_skipped(self) -> bool {
+    pub(crate) fn is_skipped(self) -> bool {
         match self {
             Self::Python => are_skipped(),
             Self::Node => npm_packages::is_skipped(),
         }
     }
 
-    /// Runs a task of its program, and returns what it printed as JSON.
-    async fn run(self, task: &str, server: &TestServer) -> Value {
+    /// Runs a task of its program in this folder of tests, and returns what it printed as JSON.
+    pub(crate) async fn run(self, folder: &str, task: &str, server: &TestServer) -> Value {
         let address = format!("http://{}", server.address);
+        let arguments = [task, &address, &server.token];
         match self {
-            Self::Python => {
-                run_model_client("openai_responses/official_client.py", &[task, &address, &server.token]).await
-            }
-            Self::Node => run_node(&[task, &address, &server.token]).await,
+            Self::Python => run_model_client(&format!("{folder}/official_client.py"), &arguments).await,
+            Self::Node => run_node(&format!("{folder}.mjs"), &arguments).await,
         }
     }
 }
 
-async fn run_node(arguments: &[&str]) -> Value {
+async fn run_node(program: &str, arguments: &[&str]) -> Value {
     let folder = npm_packages::install_packages(&NODE_PACKAGES).await;
     // The client needs Node 22; that of the machine may be older.
     let node = format!("node-linux-{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" });
     let node = folder.join("node_modules").join(node).join("bin/node");
     let mut node = npm_packages::program_command(node.to_str().unwrap());
-    node.arg("official_client.mjs").args(arguments).current_dir(folder);
+    node.arg(program).args(arguments).current_dir(folder);
     let output = tokio::time::timeout(CLIENT_TIMEOUT, node.output()).await;
     let output = output.expect("the program did not end in time").unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -70,7 +70,7 @@ async fn the_client_creates_continues_and_reads_again(#[values(Python, Node)] cl
     server.model.script(ScriptedResponse::tool_call("call_1", "look", &json!({"at": "Bern"})));
     server.model.script(ScriptedStream::new().thinking("hm").text("A ").text("cat."));
     server.model.script(ScriptedResponse::text("in a conversation"));
-    let seen = client.run("create", &server).await;
+    let seen = client.run("openai_responses", "create", &server).await;
     let expected = json!({
         "call": ["look", {"at": "Bern"}], "streamed": "A cat.", "final": "A cat.", "thinking": "hm",
         "retrieved": "A cat.", "inputs": ["function_call_output"], "conversation": "in a conversation",
@@ -88,7 +88,7 @@ async fn the_client_stops_by_closing_its_stream(#[values(Python, Node)] client: 
     }
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::silent_mid_stream("begun")).script(ScriptedResponse::text("next"));
-    assert_eq!(client.run("leave", &server).await, json!({"next": "next", "stopped": "cancelled"}));
+    assert_eq!(client.run("openai_responses", "leave", &server).await, json!({"next": "next", "stopped": "cancelled"}));
     server.model.request_at(0).wait_client_left().await;
     let runs = server.http.get("/api/runs").await.expect_status(200);
     let first = runs["items"].as_array().unwrap().last().unwrap()["runId"].as_str().unwrap().to_owned();
@@ -104,7 +104,7 @@ async fn the_client_sees_the_end_that_somebody_else_made(#[values(Python, Node)]
     }
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::silent_mid_stream("begun"));
-    let seen = client.run("stopped", &server).await;
+    let seen = client.run("openai_responses", "stopped", &server).await;
     assert_eq!(seen, json!({"text": "begun", "last": "response.incomplete", "status": "cancelled"}));
     assert_eq!(server.model.request_count(), 1, "it was repeated");
 }
@@ -117,7 +117,7 @@ async fn the_client_polls_and_cancels_in_the_background(#[values(Python, Node)] 
     }
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::text("done")).script(ScriptedResponse::silent_mid_stream("begun"));
-    let seen = client.run("background", &server).await;
+    let seen = client.run("openai_responses", "background", &server).await;
     assert_eq!(seen, json!({"polled": "done", "cancelled": ["cancelled", "cancelled"], "foreground": 400}));
     server.model.request_at(1).wait_client_left().await;
 }
@@ -132,7 +132,7 @@ async fn the_client_resumes_after_a_lost_connection(#[values(Python, Node)] clie
     server.model.script(ScriptedStream::new().text("one ").wait_for_gate("more").text("two"));
     // The client asks again once it has resumed.
     server.model.script(ScriptedResponse::text("resumed"));
-    let (seen, ()) = tokio::join!(client.run("resume", &server), async {
+    let (seen, ()) = tokio::join!(client.run("openai_responses", "resume", &server), async {
         server.model.request_at(1).wait_arrived().await;
         server.model.open_gate("more");
     });
@@ -146,7 +146,7 @@ async fn the_client_knows_every_error(#[values(Python, Node)] client: OfficialCl
         return;
     }
     let server = TestServer::start().await;
-    let seen = client.run("errors", &server).await;
+    let seen = client.run("openai_responses", "errors", &server).await;
     let expected = json!({
         "model": ["NotFoundError", "model_not_found", null],
         "field": ["BadRequestError", "invalid_request", "tools[0].type"],

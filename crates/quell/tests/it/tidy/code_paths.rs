@@ -66,8 +66,8 @@ pub(super) fn check_unsafe(source: &SourceFile) -> Vec<TidyFinding> {
 
 /// The modules of the engine by rank. Each may use those of lower ranks only.
 const ENGINE_RANKS: &[&[&str]] = &[
-    &["journal", "channel_origin", "cluster"],
-    &["live_run", "approvals", "access", "hooks", "memory", "schedules"],
+    &["journal", "channel_origin", "cluster", "sealing", "webhook_delivery"],
+    &["live_run", "approvals", "access", "hooks", "memory", "push", "schedules"],
     &["agent"],
     &["runs"],
     &["session"],

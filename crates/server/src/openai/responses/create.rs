@@ -37,8 +37,7 @@ pub(super) async fn create(
 ) -> Result<Response, ProblemResponse> {
     let call = call.on_surface(Surface::Openai);
     call.require_write()?;
-    // The metadata of a response are the client's own, so only the header names a session.
-    let session = bound_session(&headers, &Value::Null)?;
+    let session = bound_session(&headers, &body)?;
     let mut request = ResponsesRequest::parse(&body)?;
     let history = load_history(&call, &mut request).await?;
     let ClientRequest { model, conversation, answer, .. } = request.client_request(&history)?;

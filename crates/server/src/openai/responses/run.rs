@@ -2,10 +2,11 @@
 
 use quell_engine::Engine;
 use quell_protocol::{Principal, Verdict};
-use quell_store::{ConversationItem, EndedResponse, StoreError, StoredResponse, StoredResponseState};
+use quell_store::{
+    ConversationItem, EndedResponse, RESPONSE_RETENTION_SECONDS, StoreError, StoredResponse, StoredResponseState,
+};
 use serde_json::{Value, json};
 
-use super::RETENTION_SECONDS;
 use super::encoder::{ResponseEncoder, ResponseEvent, ResponseFinish, ResponseVerdict};
 use super::history::{continued_items, now};
 use crate::client_run::{AnswerOutcome, AnswerPart, AnswerReader};
@@ -160,7 +161,7 @@ impl ResponseRun {
             background: record.background,
             state,
             created_at: record.created_at,
-            expires_at: record.created_at.saturating_add(RETENTION_SECONDS),
+            expires_at: record.created_at.saturating_add(RESPONSE_RETENTION_SECONDS),
             response: object.to_string(),
             input: json!(record.input).to_string(),
         }

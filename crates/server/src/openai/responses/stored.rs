@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::Path;
+use axum::http::{Method, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
@@ -23,24 +24,36 @@ use super::items::{QueryPairs, includes_encrypted_reasoning, invalid, page, quer
 use super::live::{LiveProgress, LiveResponse};
 use crate::budget::Reservation;
 use crate::client_run::{KEEP_ALIVE_INTERVAL, credential_end, stream_permit};
-use crate::http::{ApiCall, ProblemResponse, QueryParams, problem_response};
+use crate::http::{ApiCall, ProblemResponse, QueryParams, ask_response_node, problem_response};
 
 pub(super) async fn show(
     call: ApiCall,
     Path(id): Path<String>,
+    uri: Uri,
     QueryParams(query): QueryParams<QueryPairs>,
 ) -> Result<Response, ProblemResponse> {
     if query_value(&query, "stream").is_some_and(|value| value == "true") {
-        return stream_again(&call, &id, &query).await;
+        return stream_again(&call, &id, (&uri, &query)).await;
     }
     if let Some(live) = call.server.live_responses().find(&id, &call.caller.principal) {
         return Ok(Json(live.object()).into_response());
     }
-    let stored = find_own_response(&call, &id).await?.ok_or_else(|| not_found(&id))?;
+    let mut stored = find_own_response(&call, &id).await?.ok_or_else(|| not_found(&id))?;
+    if stored.state != StoredResponseState::Ended {
+        // The node that makes it has what has come of it. The database has how it began.
+        if let Ok(Some(answer)) = ask_response_node(&call, &id, Method::GET, &uri).await {
+            return Ok(answer);
+        }
+        stored = find_own_response(&call, &id).await?.ok_or_else(|| not_found(&id))?;
+    }
     Ok(Json(shown_object(&stored, includes_encrypted_reasoning(&query))).into_response())
 }
 
-async fn stream_again(call: &ApiCall, id: &str, query: &QueryPairs) -> Result<Response, ProblemResponse> {
+async fn stream_again(
+    call: &ApiCall,
+    id: &str,
+    (uri, query): (&Uri, &QueryPairs),
+) -> Result<Response, ProblemResponse> {
     let from = match query_value(query, "starting_after").map(str::parse::<usize>) {
         None => 0,
         Some(Ok(after)) => after.saturating_add(1),
@@ -50,13 +63,20 @@ async fn stream_again(call: &ApiCall, id: &str, query: &QueryPairs) -> Result<Re
         let permit = stream_permit(call)?;
         return Ok(follower_response(ResponseFollower::new(call, live, from, permit)));
     }
-    let stored = find_own_response(call, id).await?.ok_or_else(|| not_found(id))?;
+    let mut stored = find_own_response(call, id).await?.ok_or_else(|| not_found(id))?;
     if !stored.background {
         let detail = "only a response with `background` can be streamed again";
         return Err(problem_response(ErrorCode::InvalidRequest, detail).field("stream"));
     }
     if stored.state != StoredResponseState::Ended {
-        let detail = "another node of the cluster makes this response; stream it there, or read it without `stream`";
+        if let Some(answer) = ask_response_node(call, id, Method::GET, uri).await? {
+            return Ok(answer);
+        }
+        // It has ended meanwhile, or its node has gone.
+        stored = find_own_response(call, id).await?.ok_or_else(|| not_found(id))?;
+    }
+    if stored.state != StoredResponseState::Ended {
+        let detail = "the node of the cluster that makes this response does not answer; send this again";
         return Err(problem_response(ErrorCode::NodeUnreachable, detail).retry_after(1));
     }
     let frames = match call.engine().responses().events(stored.id.clone()).await? {
@@ -74,7 +94,7 @@ async fn stream_again(call: &ApiCall, id: &str, query: &QueryPairs) -> Result<Re
     Ok((sse_headers(), frames).into_response())
 }
 
-pub(super) async fn cancel(call: ApiCall, Path(id): Path<String>) -> Result<Json<Value>, ProblemResponse> {
+pub(super) async fn cancel(call: ApiCall, Path(id): Path<String>, uri: Uri) -> Result<Response, ProblemResponse> {
     let call = call.on_surface(Surface::Openai);
     call.require_stop()?;
     // The stop of a response of this daemon does not wait for the database.
@@ -82,7 +102,7 @@ pub(super) async fn cancel(call: ApiCall, Path(id): Path<String>) -> Result<Json
         stop_run(&call, &live.run).await;
         // waits: for the end of a run that was stopped.
         live.wait_end().await;
-        return Ok(Json(live.object()));
+        return Ok(Json(live.object()).into_response());
     }
     let mut stored = find_own_response(&call, &id).await?.ok_or_else(|| not_found(&id))?;
     if !stored.background {
@@ -91,9 +111,13 @@ pub(super) async fn cancel(call: ApiCall, Path(id): Path<String>) -> Result<Json
     }
     if stored.state != StoredResponseState::Ended {
         stop_run(&call, &stored.run).await;
+        // The node that makes it answers once its end is stored.
+        if let Some(answer) = ask_response_node(&call, &id, Method::POST, &uri).await? {
+            return Ok(answer);
+        }
         stored = find_own_response(&call, &id).await?.ok_or_else(|| not_found(&id))?;
     }
-    Ok(Json(shown_object(&stored, false)))
+    Ok(Json(shown_object(&stored, false)).into_response())
 }
 
 /// Stops the run and waits until nothing of it is left, on whichever node it is.

@@ -6,6 +6,7 @@ use quell_protocol::{AgentId, Principal, Usage};
 use crate::conformance::channels::pending_reply;
 use crate::conformance::file_changes::file_change;
 use crate::conformance::ownership::end_run_with;
+use crate::conformance::push_targets::push_target_key;
 use crate::conformance::responses::{conversation, items, response};
 use crate::conformance::{
     accept_run, accepted_row, append_turn, delete_session, deletion_entry, no_spend, run_id, run_to_end,
@@ -59,6 +60,7 @@ pub(super) async fn fill_store(store: &Store) {
     fill_access(store).await;
     fill_channels(store).await;
     fill_responses(store).await;
+    fill_push_targets(store).await;
 }
 
 /// Runs in all states, a reset, journal lines, large counts of tokens.
@@ -223,4 +225,11 @@ async fn fill_responses(store: &Store) {
     let (id, events, conversation_items) = ("ended".into(), Some(ODD.into()), items(&["last"]));
     let end = EndedResponse { id, response: ODD.into(), events, conversation_items };
     assert_eq!(store.responses().end(end).await, Ok(true));
+}
+
+async fn fill_push_targets(store: &Store) {
+    for (run, id) in [("r1", "id"), ("started", ODD)] {
+        let key = push_target_key(run, "ann", id);
+        store.push_targets().put(key, b"\0\xff\\N\n".to_vec(), 10).await.unwrap();
+    }
 }

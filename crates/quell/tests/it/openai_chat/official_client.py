@@ -4,6 +4,7 @@ Arguments: the task, the address of the daemon, the token.
 """
 
 import json
+import os
 import sys
 import urllib.request
 
@@ -35,6 +36,19 @@ def stop_run(address, token, run):
     return json.load(urllib.request.urlopen(request))
 
 
+def exchange(client, *_):
+    whole = client.chat.completions.create(model=MODEL, messages=QUESTION)
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    streamed, finish, usage = "", None, None
+    for chunk in client.chat.completions.create(model=MODEL, messages=QUESTION, **options):
+        for choice in chunk.choices:
+            streamed += choice.delta.content or ""
+            finish = choice.finish_reason or finish
+        usage = chunk.usage or usage
+    tokens = usage.total_tokens
+    return {"whole": whole.choices[0].message.content, "streamed": streamed, "finish": finish, "tokens": tokens}
+
+
 def tools(client, *_):
     first = client.chat.completions.create(model=MODEL, messages=QUESTION, tools=TOOLS)
     message = first.choices[0].message
@@ -47,11 +61,19 @@ def tools(client, *_):
 
 def leave(client, *_):
     with client.chat.completions.create(model=MODEL, messages=QUESTION, stream=True) as stream:
-        for chunk in stream:
-            if chunk.choices[0].delta.content:
-                break
+        seen = first_text(stream)
     answer = client.chat.completions.create(model=MODEL, messages=QUESTION)
-    return {"next": answer.choices[0].message.content}
+    return {"seen": seen, "next": answer.choices[0].message.content}
+
+
+def first_text(stream):
+    return next(text for chunk in stream if (text := chunk.choices[0].delta.content))
+
+
+def lost(client, *_):
+    stream = client.chat.completions.create(model=MODEL, messages=QUESTION, stream=True)
+    print(json.dumps({"seen": first_text(stream)}), flush=True)
+    os._exit(0)
 
 
 def stopped(client, address, token):

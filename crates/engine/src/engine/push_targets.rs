@@ -1,0 +1,282 @@
+//! Push targets of runs: store, read and delete them, and follow runs for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use quell_protocol::api::RunView;
+use quell_protocol::{EventKind, Principal, RunId};
+use quell_scope::clock::Clock;
+use quell_store::{PushTargetKey, PutPushTargetOutcome, StoreError, StoredPushTarget};
+use tokio::time::{sleep, timeout};
+
+use super::runs::remaining_events;
+use super::{Caller, Engine};
+use crate::live_run::{LiveRun, RunProgress};
+use crate::push::{MAX_PUSH_TARGETS, PushDelivery, PushError, PushNotice, PushTarget, PushTranslator};
+
+/// Targets of other daemons that are taken over at once.
+const TAKE_OVER_BATCH: usize = 256;
+/// The pause after a batch, and after the database failed.
+const TAKE_OVER_PAUSE: Duration = Duration::from_secs(10);
+/// How often targets are looked for that nodes have left when they shut down.
+const TAKE_OVER_INTERVAL: Duration = Duration::from_secs(300);
+
+impl Engine {
+    /// Accepts push targets from now on, and sends what an earlier daemon has left. Call it once, before clients are
+    /// served, on a runtime.
+    pub fn serve_push(&self, translator: Arc<dyn PushTranslator>) {
+        let notifier = &self.inner().push;
+        if notifier.set_translator(translator) {
+            notifier.spawn(notify_left_targets(self.clone()));
+        }
+    }
+
+    /// The Ed25519 key that receivers verify notifications with; `None` without a secret in `[hooks]` that is long enough.
+    #[must_use]
+    pub fn push_public_key(&self) -> Option<[u8; 32]> {
+        self.inner().push.public_key()
+    }
+
+    /// Stores a target, in place of the caller's one with the same id. It hears first of the state that the run is in,
+    /// then of each change, and of the end in any case.
+    ///
+    /// # Errors
+    /// [`PushError`]; nothing was stored then.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine.
+    pub async fn put_push_target(
+        &self,
+        caller: &Caller,
+        run: &RunId,
+        target: PushTarget,
+    ) -> Result<PushTarget, PushError> {
+        let notifier = self.inner().push.clone();
+        let translator = notifier.translator().cloned().ok_or(PushError::NotAvailable)?;
+        let source = self.find_push_source(caller, run).await?;
+        let key = PushTargetKey { run: run.clone(), owner: caller.principal.clone(), id: target.id.clone() };
+        let sealed = notifier.seal_target(&key, &target)?;
+        if notifier.room() == 0 {
+            return Err(PushError::Overloaded);
+        }
+        let engine = self.clone();
+        let stored = self.run_detached(async move {
+            let run = key.run.clone();
+            match engine.inner().store.push_targets().put(key, sealed, MAX_PUSH_TARGETS).await? {
+                PutPushTargetOutcome::NoSuchRun => Err(PushError::RunNotFound(run)),
+                PutPushTargetOutcome::TooMany => Err(PushError::TooManyTargets),
+                PutPushTargetOutcome::Stored(number) => {
+                    let delivery = PushDelivery::new(notifier.clone(), number, run, target.clone());
+                    match source {
+                        PushSource::Live(live_run, seq) => {
+                            notifier.spawn(notify_of_live_run(delivery, translator, live_run, seq));
+                        }
+                        PushSource::Ended(view) => notifier.spawn(notify_of_end(delivery, translator, *view)),
+                    }
+                    Ok(target)
+                }
+            }
+        });
+        stored.await.ok_or(StoreError::Closed)?
+    }
+
+    /// A target that the caller has stored.
+    ///
+    /// # Errors
+    /// [`PushError`].
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn push_target(&self, caller: &Caller, run: &RunId, id: &str) -> Result<PushTarget, PushError> {
+        let targets = self.push_targets(caller, run).await?;
+        let found = targets.into_iter().find(|target| target.id == id);
+        found.ok_or_else(|| PushError::TargetNotFound(id.to_owned()))
+    }
+
+    /// The targets that the caller has stored, the oldest first. Those of others are not listed.
+    ///
+    /// # Errors
+    /// [`PushError`].
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn push_targets(&self, caller: &Caller, run: &RunId) -> Result<Vec<PushTarget>, PushError> {
+        let notifier = &self.inner().push;
+        notifier.translator().ok_or(PushError::NotAvailable)?;
+        self.check_push_run(caller, run).await?;
+        let stored = self.inner().store.push_targets().list(run.clone(), caller.principal.clone()).await?;
+        Ok(stored.iter().filter_map(|target| notifier.open_target(target)).collect())
+    }
+
+    /// Deletes a target that the caller has stored. It gets nothing more, except what is being sent.
+    ///
+    /// # Errors
+    /// [`PushError`].
+    ///
+    /// # Cancel safety
+    /// Safe: it is deleted or not.
+    pub async fn delete_push_target(&self, caller: &Caller, run: &RunId, id: &str) -> Result<(), PushError> {
+        self.inner().push.translator().ok_or(PushError::NotAvailable)?;
+        self.check_push_run(caller, run).await?;
+        let key = PushTargetKey { run: run.clone(), owner: caller.principal.clone(), id: id.to_owned() };
+        match self.inner().store.push_targets().delete(key).await? {
+            true => Ok(()),
+            false => Err(PushError::TargetNotFound(id.to_owned())),
+        }
+    }
+
+    /// Deletes all targets of a principal whose token was revoked.
+    pub(super) async fn delete_push_targets_of(&self, principal: Principal) {
+        match self.inner().store.push_targets().delete_of_owner(principal.clone()).await {
+            Ok(0) => {}
+            Ok(targets) => tracing::info!(%principal, targets, "the push targets of a revoked token are deleted"),
+            Err(error) => tracing::warn!(%principal, %error, "the push targets of a revoked token are still there"),
+        }
+    }
+
+    /// A run of somebody else is not found.
+    async fn check_push_run(&self, caller: &Caller, run: &RunId) -> Result<RunView, PushError> {
+        let view = match self.live_run(run) {
+            Some(live_run) => Some(live_run.view()),
+            None => self.find_run(run).await?,
+        };
+        let readable = view.filter(|view| self.may_read_run_view(caller, view));
+        readable.ok_or_else(|| PushError::RunNotFound(run.clone()))
+    }
+
+    async fn find_push_source(&self, caller: &Caller, run: &RunId) -> Result<PushSource, PushError> {
+        // Before the view is read: a run that ends meanwhile is followed to its end all the same.
+        let live_run = self.live_run(run);
+        let view = self.check_push_run(caller, run).await?;
+        match live_run.or_else(|| self.live_run(run)) {
+            Some(live_run) => {
+                let seq = live_run.last_seq();
+                Ok(PushSource::Live(live_run, seq))
+            }
+            None if view.receipt.is_some() => Ok(PushSource::Ended(Box::new(view))),
+            None => Err(PushError::OtherNode(run.clone())),
+        }
+    }
+
+    /// Takes over targets that daemons have left. False if there may be more.
+    async fn take_over_push_targets(&self) -> Result<bool, StoreError> {
+        let notifier = &self.inner().push;
+        let limit = notifier.room().min(TAKE_OVER_BATCH);
+        let left = self.inner().store.push_targets().take_over_ended(limit).await?;
+        let is_all = left.len() < limit;
+        for stored in left {
+            match notifier.open_target(&stored) {
+                Some(target) => {
+                    let run = stored.key.run.clone();
+                    let delivery = PushDelivery::new(notifier.clone(), stored.number, run, target);
+                    notifier.spawn(notify_left_target(self.clone(), delivery, stored));
+                }
+                None => notifier.drop_target(&stored, "the secret in [hooks] is another one now").await,
+            }
+        }
+        Ok(is_all)
+    }
+}
+
+/// Where the events of a run come from.
+enum PushSource {
+    /// With the number of its last event.
+    Live(Arc<LiveRun>, u64),
+    Ended(Box<RunView>),
+}
+
+/// True for events after which a run may be in another state for its clients.
+fn changes_state(kind: &EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::Started { .. }
+            | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalResolved { .. }
+            | EventKind::Ended { .. }
+    )
+}
+
+/// Sends the newest event up to `known_seq` that changed the state of the run, and each later one.
+async fn notify_of_live_run(
+    delivery: PushDelivery,
+    translator: Arc<dyn PushTranslator>,
+    live_run: Arc<LiveRun>,
+    known_seq: u64,
+) {
+    let mut follower = live_run.follow(0);
+    let mut newest_known = None;
+    while follower.last_seen_seq() < known_seq
+        && let Some(event) = follower.try_next()
+    {
+        if changes_state(&event.kind) {
+            newest_known = Some(event);
+        }
+    }
+    loop {
+        let event = match newest_known.take() {
+            Some(event) => event,
+            // It ends without an event if another run took its message.
+            None => match follower.next().await {
+                Some(event) => event,
+                None => return,
+            },
+        };
+        if let EventKind::Ended { .. } = event.kind {
+            // The end may be sent for a long time, in which the run leaves the memory.
+            let view = live_run.view();
+            drop((follower, live_run));
+            return notify_of_end(delivery, translator, view).await;
+        }
+        if changes_state(&event.kind) {
+            let body = || translator.notification(&live_run.view(), &event);
+            let has_ended = live_run.wait_for_progress(RunProgress::Ended);
+            delivery.send_update(&PushNotice { seq: Some(event.seq), body: &body }, has_ended).await;
+        }
+    }
+}
+
+/// Sends the end of a run, until its receiver has it or is given up.
+async fn notify_of_end(delivery: PushDelivery, translator: Arc<dyn PushTranslator>, view: RunView) {
+    let ended_at: Option<Timestamp> = view.ended_at.as_ref().and_then(|at| at.parse().ok());
+    let ended_at_s = ended_at.map_or_else(Clock::wall_seconds, Timestamp::as_second);
+    let seq = view.seq;
+    let Some(event) = remaining_events(view.clone(), seq).and_then(|mut events| events.pop()) else { return };
+    let body = || translator.notification(&view, &event);
+    delivery.send_end(&PushNotice { seq: None, body: &body }, ended_at_s).await;
+}
+
+/// Sends the end of a run that a daemon has left, which is in the database.
+async fn notify_left_target(engine: Engine, delivery: PushDelivery, stored: StoredPushTarget) {
+    let notifier = &engine.inner().push;
+    let Some(translator) = notifier.translator().cloned() else { return };
+    loop {
+        match engine.find_stored_run(&stored.key.run).await {
+            Ok(Some(view)) => return notify_of_end(delivery, translator, view).await,
+            // Deleted meanwhile.
+            Ok(None) => return,
+            Err(StoreError::Corrupt(why)) => return notifier.drop_target(&stored, &why).await,
+            Err(error) => {
+                tracing::warn!(run = %stored.key.run, %error, "a run that ended cannot be read for its push target");
+                sleep(TAKE_OVER_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Sends what other daemons have left, until the daemon ends.
+async fn notify_left_targets(engine: Engine) {
+    let mut sealed_runs = engine.inner().push.subscribe_sealed_runs();
+    loop {
+        sealed_runs.borrow_and_update();
+        match engine.take_over_push_targets().await {
+            // The sender lives as long as the engine.
+            Ok(true) => drop(timeout(TAKE_OVER_INTERVAL, sealed_runs.changed()).await),
+            Ok(false) => sleep(TAKE_OVER_PAUSE).await,
+            Err(error) => {
+                tracing::debug!(%error, "push targets of earlier daemons cannot be read; it is tried again");
+                sleep(TAKE_OVER_PAUSE).await;
+            }
+        }
+    }
+}
