@@ -7,6 +7,7 @@ mod cards;
 mod errors;
 mod messages;
 mod operations;
+mod push_configs;
 mod sending;
 mod task_list;
 mod task_stream;
@@ -27,6 +28,7 @@ use crate::json_rpc::{JsonRpcId, JsonRpcMessage, parse_message, result_message};
 use crate::state::{MAX_JSON_VALUES, ServerState};
 use errors::{A2aError, A2aErrorKind};
 use operations::{A2aOperation, A2aRequest};
+pub(crate) use push_configs::A2aPushTranslator;
 use task_stream::TaskStream;
 
 const VERSION_HEADER: &str = "a2a-version";
@@ -38,6 +40,7 @@ const REST_CONTENT_TYPE: &str = "application/a2a+json";
 pub(crate) fn a2a_routes() -> Router<ServerState> {
     Router::new()
         .route("/.well-known/agent-card.json", get(cards::show_default))
+        .route("/.well-known/jwks.json", get(push_configs::show_keys))
         .route("/a2a/{agent}", post(receive_json_rpc))
         .route("/a2a/{agent}/.well-known/agent-card.json", get(cards::show))
         .route("/a2a/{agent}/{*operation}", get(receive_rest).post(receive_rest).delete(receive_rest))

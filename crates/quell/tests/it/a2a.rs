@@ -4,6 +4,7 @@ mod bad_input;
 mod cards;
 mod lists;
 mod official_clients;
+mod push;
 mod stops;
 mod tasks;
 
@@ -43,6 +44,8 @@ impl A2aTestClient {
     pub(crate) fn request(&self, method: &str, params: &Value) -> RequestBuilder {
         let base = format!("/a2a/{}", percent_encode(&self.agent));
         let id = percent_encode(params["id"].as_str().unwrap_or_default());
+        let task = percent_encode(params["taskId"].as_str().unwrap_or_default());
+        let configs = format!("{base}/tasks/{task}/pushNotificationConfigs");
         let request = match self.binding {
             A2aTestBinding::JsonRpc => {
                 let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
@@ -56,6 +59,10 @@ impl A2aTestClient {
                 "GetTask" => self.api.request(Method::GET, &format!("{base}/tasks/{id}?{}", query_of(params))),
                 "ListTasks" => self.api.request(Method::GET, &format!("{base}/tasks?{}", query_of(params))),
                 "CancelTask" => self.api.request(Method::POST, &format!("{base}/tasks/{id}:cancel")),
+                "CreateTaskPushNotificationConfig" => self.api.request(Method::POST, &configs).json(params),
+                "ListTaskPushNotificationConfigs" => self.api.request(Method::GET, &configs),
+                "GetTaskPushNotificationConfig" => self.api.request(Method::GET, &format!("{configs}/{id}")),
+                "DeleteTaskPushNotificationConfig" => self.api.request(Method::DELETE, &format!("{configs}/{id}")),
                 "SubscribeToTask" => self.api.request(Method::POST, &format!("{base}/tasks/{id}:subscribe")),
                 other => self.api.request(Method::POST, &format!("{base}/{other}")).json(params),
             },

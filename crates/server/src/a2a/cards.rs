@@ -71,13 +71,14 @@ fn describe_agent(agent: &AgentRow, headers: &HeaderMap, server: &ServerState) -
         ALLOWING_TEXTS.join(", "),
         DENYING_TEXTS.join(", ")
     );
+    let has_push = server.engine().push_public_key().is_some();
     let interface = |binding: &str| json!({"url": url, "protocolBinding": binding, "protocolVersion": VERSION});
     json!({
         "name": agent.id,
         "description": purpose,
         "version": env!("CARGO_PKG_VERSION"),
         "supportedInterfaces": [interface("JSONRPC"), interface("HTTP+JSON")],
-        "capabilities": {"streaming": true, "pushNotifications": false, "extendedAgentCard": false},
+        "capabilities": {"streaming": true, "pushNotifications": has_push, "extendedAgentCard": false},
         "defaultInputModes": ["text/plain", "application/json", "image/png", "image/jpeg", "image/gif", "image/webp", "application/octet-stream"],
         "defaultOutputModes": ["text/plain"],
         "skills": [{"id": agent.id, "name": agent.id, "description": skill, "tags": ["agent"]}],

@@ -12,7 +12,7 @@ use super::cards::agent_not_found;
 use super::errors::{A2aError, A2aErrorKind};
 use super::task_stream::{TaskStream, TaskUpdates};
 use super::tasks::{A2aTaskState, TaskParts, describe_task, pending_approval};
-use super::{A2aAnswer, A2aBinding, sending, task_list};
+use super::{A2aAnswer, A2aBinding, push_configs, sending, task_list};
 use crate::client_run::stream_permit;
 use crate::http::{ApiCall, RunEventReader, StopWaitMode, parse_run_id, problem_response, stop_one_run};
 use crate::mcp_server::verdict_text;
@@ -25,7 +25,10 @@ pub(super) enum A2aOperation {
     ListTasks,
     CancelTask,
     SubscribeToTask,
-    PushConfig,
+    CreatePushConfig,
+    GetPushConfig,
+    ListPushConfigs,
+    DeletePushConfig,
     ExtendedCard,
 }
 
@@ -38,10 +41,10 @@ impl A2aOperation {
             "ListTasks" => Self::ListTasks,
             "CancelTask" => Self::CancelTask,
             "SubscribeToTask" => Self::SubscribeToTask,
-            "CreateTaskPushNotificationConfig"
-            | "GetTaskPushNotificationConfig"
-            | "ListTaskPushNotificationConfigs"
-            | "DeleteTaskPushNotificationConfig" => Self::PushConfig,
+            "CreateTaskPushNotificationConfig" => Self::CreatePushConfig,
+            "GetTaskPushNotificationConfig" => Self::GetPushConfig,
+            "ListTaskPushNotificationConfigs" => Self::ListPushConfigs,
+            "DeleteTaskPushNotificationConfig" => Self::DeletePushConfig,
             "GetExtendedAgentCard" => Self::ExtendedCard,
             other => {
                 let text = format!("there is no method {other:?} in A2A 1.0");
@@ -53,17 +56,24 @@ impl A2aOperation {
     /// The operation of an encoded path below the agent, and the parameters that the path names.
     pub(super) fn of_path(method: &Method, path: &str) -> Option<(Self, Map<String, Value>)> {
         let parts: Vec<&str> = path.split('/').collect();
-        let with_id = |operation: Self, id: &str| {
-            let id = percent_decode_str(id).decode_utf8().ok()?;
-            Some((operation, Map::from_iter([("id".to_owned(), json!(id))])))
+        let named = |name: &str, text: &str| {
+            let text = percent_decode_str(text).decode_utf8().ok()?;
+            Some((name.to_owned(), json!(text)))
         };
+        let with_id = |operation: Self, id: &str| Some((operation, Map::from_iter([named("id", id)?])));
+        let with_config = |operation: Self, task: &str, id: &str| {
+            Some((operation, Map::from_iter([named("taskId", task)?, named("id", id)?])))
+        };
+        let with_task = |operation: Self, task: &str| Some((operation, Map::from_iter([named("taskId", task)?])));
         match (method.as_str(), parts.as_slice()) {
             ("POST", ["message:send"]) => Some((Self::SendMessage, Map::new())),
             ("POST", ["message:stream"]) => Some((Self::SendStreamingMessage, Map::new())),
             ("GET", ["tasks"]) => Some((Self::ListTasks, Map::new())),
             ("GET", ["extendedAgentCard"]) => Some((Self::ExtendedCard, Map::new())),
-            ("POST" | "GET", ["tasks", _, "pushNotificationConfigs"])
-            | ("GET" | "DELETE", ["tasks", _, "pushNotificationConfigs", _]) => Some((Self::PushConfig, Map::new())),
+            ("POST", ["tasks", task, "pushNotificationConfigs"]) => with_task(Self::CreatePushConfig, task),
+            ("GET", ["tasks", task, "pushNotificationConfigs"]) => with_task(Self::ListPushConfigs, task),
+            ("GET", ["tasks", task, "pushNotificationConfigs", id]) => with_config(Self::GetPushConfig, task, id),
+            ("DELETE", ["tasks", task, "pushNotificationConfigs", id]) => with_config(Self::DeletePushConfig, task, id),
             (method, ["tasks", id]) => match (method, id.rsplit_once(':')) {
                 ("POST", Some((id, "cancel"))) => with_id(Self::CancelTask, id),
                 // The tables of the specification say POST, its protocol file GET.
@@ -109,10 +119,10 @@ pub(super) async fn carry_out(request: A2aRequest, binding: &A2aBinding) -> Resu
         A2aOperation::ListTasks => task_list::list(&request).await.map(A2aAnswer::Result),
         A2aOperation::CancelTask => unreachable!("carried out above"),
         A2aOperation::SubscribeToTask => subscribe(request, binding).await,
-        A2aOperation::PushConfig => {
-            let text = "push notifications are not supported; subscribe to the task, or read it";
-            Err(A2aError::new(A2aErrorKind::PushNotSupported, text))
-        }
+        A2aOperation::CreatePushConfig => push_configs::create(&request).await.map(A2aAnswer::Result),
+        A2aOperation::GetPushConfig => push_configs::get(&request).await.map(A2aAnswer::Result),
+        A2aOperation::ListPushConfigs => push_configs::list(&request).await.map(A2aAnswer::Result),
+        A2aOperation::DeletePushConfig => push_configs::delete(&request).await.map(A2aAnswer::Result),
         A2aOperation::ExtendedCard => {
             let text = "there is no extended agent card; the card of the agent says all";
             Err(A2aError::new(A2aErrorKind::UnsupportedOperation, text))
@@ -212,7 +222,10 @@ mod tests {
     #[case(Method::POST, "tasks/a:cancel:cancel", A2aOperation::CancelTask, Some("a:cancel"))]
     #[case(Method::GET, "tasks/x:subscribe", A2aOperation::SubscribeToTask, Some("x"))]
     #[case(Method::POST, "tasks/x:subscribe", A2aOperation::SubscribeToTask, Some("x"))]
-    #[case(Method::POST, "tasks/x/pushNotificationConfigs", A2aOperation::PushConfig, None)]
+    #[case(Method::POST, "tasks/x/pushNotificationConfigs", A2aOperation::CreatePushConfig, None)]
+    #[case(Method::GET, "tasks/x/pushNotificationConfigs", A2aOperation::ListPushConfigs, None)]
+    #[case(Method::GET, "tasks/x/pushNotificationConfigs/a%2Fb", A2aOperation::GetPushConfig, Some("a/b"))]
+    #[case(Method::DELETE, "tasks/x/pushNotificationConfigs/a", A2aOperation::DeletePushConfig, Some("a"))]
     fn a_path_names_an_operation(
         #[case] method: Method,
         #[case] path: &str,

@@ -3,7 +3,7 @@
 //! What begins by a message goes on when the client is lost: only `CancelTask` and a stop text stop it.
 
 use quell_kernel::stop_text;
-use quell_protocol::api::{OnBusy, RunView, SendRequest, StopAnswer};
+use quell_protocol::api::{OnBusy, RunView, SendRequest, StopAnswer, StopRunRequest};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,13 +12,17 @@ use uuid::Uuid;
 use super::errors::{A2aError, A2aErrorKind};
 use super::messages::{A2aMessage, MessageContent};
 use super::operations::A2aRequest;
+use super::push_configs::PushConfigParams;
 use super::task_stream::{TaskStream, TaskUpdates};
 use super::tasks::{A2aTaskState, TaskParts, describe_task, pending_approval};
-use super::{A2aAnswer, A2aBinding};
+use super::{A2aAnswer, A2aBinding, push_configs};
 use crate::budget::Reservation;
 use crate::client_run::stream_permit;
-use crate::http::{ApiCall, ProblemResponse, RunEventReader, problem_response};
+use crate::http::{ApiCall, ProblemResponse, RunEventReader, StopWaitMode, problem_response, stop_one_run};
 use crate::sent_message::{SentMessage, new_run_id, send_message};
+
+/// Why a task is stopped that cannot tell its client anything.
+const REFUSED_RECEIVER: &str = "the push receiver was refused";
 
 #[derive(Debug, Deserialize)]
 struct SendMessageParams {
@@ -31,7 +35,7 @@ struct SendMessageParams {
 struct SendMessageConfiguration {
     return_immediately: Option<bool>,
     history_length: Option<u32>,
-    task_push_notification_config: Option<Value>,
+    task_push_notification_config: Option<PushConfigParams>,
 }
 
 /// A checked message of a client.
@@ -132,13 +136,32 @@ fn as_accepted(view: RunView) -> RunView {
     RunView { state, started_at: None, ended_at: None, verdict: None, receipt: None, output: None, ..view }
 }
 
-/// Starts a task, or gives the message to the one that it names.
+/// Starts a task, or gives the message to the one that it names, and notes the receiver of its notifications.
 async fn deliver(request: &A2aRequest, received: &ReceivedMessage) -> Result<MessageOutcome, A2aError> {
+    let outcome = deliver_message(request, received).await?;
+    let Some(config) = received.configuration.task_push_notification_config.clone() else { return Ok(outcome) };
+    match &outcome {
+        MessageOutcome::NewTask(run) => {
+            if let Err(refused) = push_configs::store_config(request, run, config).await {
+                // Its client waits for notifications that would never come.
+                let stop = StopRunRequest { reason: Some(REFUSED_RECEIVER.to_owned()), ..StopRunRequest::default() };
+                stop_one_run(&request.call, run, &stop, StopWaitMode::CarriedOut).await?;
+                return Err(refused);
+            }
+        }
+        MessageOutcome::ToTask(view) => {
+            push_configs::store_config(request, &view.run_id, config).await?;
+        }
+        MessageOutcome::Stopped { .. } => {}
+    }
+    Ok(outcome)
+}
+
+async fn deliver_message(request: &A2aRequest, received: &ReceivedMessage) -> Result<MessageOutcome, A2aError> {
     if !received.is_stop {
         request.call.count_request()?;
         if received.configuration.task_push_notification_config.is_some() {
-            let text = "push notifications are not supported; subscribe to the task, or read it";
-            return Err(A2aError::new(A2aErrorKind::PushNotSupported, text));
+            push_configs::require_push(request)?;
         }
         request.call.require_write()?;
     }

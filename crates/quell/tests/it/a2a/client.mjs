@@ -145,6 +145,19 @@ const question = asked.status.message.parts[1].content.value;
 const answered = await collect(approver.sendMessageStream(message('allow', { taskId: asked.task })));
 show('approval', { asked: asked.states, tool: question.tool, states: answered.states, answer: answered.answer });
 
+const receiver = { tenant: '', id: '', taskId: '', url: env.QUELL_TEST_RECEIVER, token: 'mark', authentication: { scheme: 'Bearer', credentials: 'hush' } };
+const withPush = message('push');
+withPush.configuration = { acceptedOutputModes: [], taskPushNotificationConfig: receiver, historyLength: undefined, returnImmediately: false };
+const pushed = (await send(quell, withPush)).task;
+const two = { tenant: '', taskId: pushed, id: 'two' };
+await quell.createTaskPushNotificationConfig({ ...receiver, ...two });
+const ofTask = { tenant: '', taskId: pushed, pageSize: 0, pageToken: '' };
+const listed = await quell.listTaskPushNotificationConfig(ofTask);
+const { url } = await quell.getTaskPushNotificationConfig(two);
+await quell.deleteTaskPushNotificationConfig(two);
+const left = await quell.listTaskPushNotificationConfig(ofTask);
+show('push', { task: pushed, configs: listed.configs.length, url, left: left.configs.length });
+
 const old = (await quell.listTasks(list({ pageSize: 1 }))).tasks[0].id;
 const stranger = await connect('QUELL_TEST_STRANGER');
 const file = message('x');

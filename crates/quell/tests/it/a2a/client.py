@@ -2,7 +2,7 @@
 
 Environment: QUELL_TEST_A2A, whose connections the test cuts when the step `streaming` is printed; QUELL_TEST_API, the
 daemon itself; QUELL_TEST_BINDING (`JSONRPC` or `HTTP+JSON`), and the tokens QUELL_TEST_WRITER, QUELL_TEST_READER,
-QUELL_TEST_STRANGER, QUELL_TEST_APPROVER and QUELL_TEST_ADMIN.
+QUELL_TEST_STRANGER, QUELL_TEST_APPROVER and QUELL_TEST_ADMIN. QUELL_TEST_RECEIVER gets push notifications.
 """
 
 import asyncio
@@ -14,14 +14,19 @@ import uuid
 import httpx
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.types.a2a_pb2 import (
+    AuthenticationInfo,
     CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
     Message,
     Part,
     Role,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
     TaskState,
 )
 from google.protobuf.json_format import MessageToDict
@@ -164,6 +169,23 @@ async def approval():
     show("approval", asked=asked.states, tool=question["tool"], states=answered.states, answer=answered.answer)
 
 
+async def push(quell, blocking):
+    receiver = {
+        "url": os.environ["QUELL_TEST_RECEIVER"],
+        "token": "mark",
+        "authentication": AuthenticationInfo(scheme="Bearer", credentials="hush"),
+    }
+    request = message("push")
+    request.configuration.task_push_notification_config.CopyFrom(TaskPushNotificationConfig(**receiver))
+    task = (await collect(blocking.send_message(request))).task
+    await quell.create_task_push_notification_config(TaskPushNotificationConfig(task_id=task, id="two", **receiver))
+    listed = await quell.list_task_push_notification_configs(ListTaskPushNotificationConfigsRequest(task_id=task))
+    two = await quell.get_task_push_notification_config(GetTaskPushNotificationConfigRequest(task_id=task, id="two"))
+    await quell.delete_task_push_notification_config(DeleteTaskPushNotificationConfigRequest(task_id=task, id="two"))
+    left = await quell.list_task_push_notification_configs(ListTaskPushNotificationConfigsRequest(task_id=task))
+    show("push", task=task, configs=len(listed.configs), url=two.url, left=len(left.configs))
+
+
 async def refusals(quell, old):
     file = SendMessageRequest(message=Message(message_id="m", role=Role.ROLE_USER, parts=[Part(url="https://x.example")]))
     _, stranger = await connect("QUELL_TEST_STRANGER")
@@ -189,6 +211,7 @@ async def main():
     await stops(quell, blocking)
     await lost_connection(quell)
     await approval()
+    await push(quell, blocking)
     old = (await quell.list_tasks(ListTasksRequest(page_size=1))).tasks[0].id
     await refusals(quell, old)
 

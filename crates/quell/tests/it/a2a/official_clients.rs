@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::cutting_relay::CuttingRelay;
 use crate::doc_examples::code_blocks;
+use crate::hooks::HookReceiver;
 use crate::npm_packages::{self, NpmPackages};
 
 const MISSING_CLIENT_HELP: &str = "this test needs the client of A2A below target/tools: `cargo xtask test a2a` installs it, or leave it out with \
@@ -99,14 +100,19 @@ async fn an_official_client_runs_and_stops_tasks(
     #[values("JSONRPC", "HTTP+JSON")] binding: &str,
 ) {
     let Some(mut command) = client_command(language).await else { return };
-    let (model, daemon) = start_daemon(AGENT_THAT_ASKS).await;
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), push::PUSH_SECRET).unwrap();
+    let push = format!("[hooks]\nsecret_file = {:?}\n[tools]\nfetch_private = true\n", secret.path());
+    let (model, daemon) = start_daemon(&format!("{AGENT_THAT_ASKS}{push}")).await;
+    let receiver = HookReceiver::start().await;
     model.script(ScriptedResponse::text("Hello from Quell.")).script(ScriptedResponse::text("and again"));
     model.script(ScriptedResponse::silent_mid_stream("begun")).script(ScriptedResponse::text("after the stop"));
     model.script(ScriptedResponse::silent_mid_stream("begun")).script(gated_response("lost"));
     model.script(list_files_call()).script(ScriptedResponse::text("listed"));
+    model.script(ScriptedResponse::text("pushed"));
     let relay = CuttingRelay::start(daemon.address().to_owned()).await;
     command.env("QUELL_TEST_A2A", &relay.url).env("QUELL_TEST_BINDING", binding).env("QUELL_TEST_API", daemon.url());
-    command.env("QUELL_TEST_ADMIN", daemon.token());
+    command.env("QUELL_TEST_ADMIN", daemon.token()).env("QUELL_TEST_RECEIVER", receiver.url("a2a"));
     command.env("QUELL_TEST_WRITER", token_of(&daemon, "writer", &["write"]).await);
     command.env("QUELL_TEST_READER", token_of(&daemon, "reader", &["read"]).await);
     command.env("QUELL_TEST_STRANGER", token_of(&daemon, "stranger", &["write"]).await);
@@ -124,6 +130,10 @@ async fn an_official_client_runs_and_stops_tasks(
     check_stops(&steps);
     check_lost_connection_and_approval(&steps);
     check_refusals(&steps);
+    let pushed = find_step(&steps, "push");
+    assert_fields(pushed, &json!({"configs": 2, "url": receiver.url("a2a"), "left": 1}));
+    let told = push::wait_told_states(&daemon.api(), &receiver, pushed["task"].as_str().unwrap()).await;
+    assert_eq!(told.last().unwrap(), "TASK_STATE_COMPLETED", "{told:?}");
     model.wait_for_connections(0).await;
     model.assert_histories_valid();
 }
