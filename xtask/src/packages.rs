@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 
 use crate::{command, command_succeeds, run_checked};
 use daemon_autostart::AutostartBlock;
-use python_tools::{FASTMCP, LITELLM, MCP_CLIENT, MODEL_CLIENTS, PythonTool, SCHEMATHESIS, SYNAPSE};
+use python_tools::{A2A_CLIENT, FASTMCP, LITELLM, MCP_CLIENT, MODEL_CLIENTS, PythonTool, SCHEMATHESIS, SYNAPSE};
 
 /// Tests that need the same packages.
 struct PackageGroup {
@@ -127,6 +127,13 @@ const GROUPS: &[PackageGroup] = &[
         skip_variable: Some("QUELL_SKIP_MCP_CLIENT"),
         packages: VENV_PACKAGES,
         python_tool: Some(&MCP_CLIENT),
+    },
+    PackageGroup {
+        test_subject: "the official client of A2A",
+        name_filters: &["a2a"],
+        skip_variable: Some("QUELL_SKIP_A2A_CLIENT"),
+        packages: VENV_PACKAGES,
+        python_tool: Some(&A2A_CLIENT),
     },
     PackageGroup {
         test_subject: "PostgreSQL 15 or newer",

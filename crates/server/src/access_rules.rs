@@ -111,7 +111,7 @@ mod tests {
     #[case("GET", "/v1/models/agent/main", &[StandardApi::OpenAi, StandardApi::Anthropic])]
     #[case("POST", "/v1/messages/count_tokens", &[StandardApi::Anthropic])]
     #[case("POST", "/mcp", &[StandardApi::Mcp])]
-    #[case("POST", "/a2a/main/v1/message:send", &[StandardApi::A2a])]
+    #[case("POST", "/a2a/main/message:send", &[StandardApi::A2a])]
     #[case("GET", "/.well-known/agent-card.json", &[StandardApi::A2a])]
     #[case("POST", "/api/sessions/s/runs", &[StandardApi::Acp])]
     #[case("GET", "/api/runs/x/events", &[StandardApi::Acp])]

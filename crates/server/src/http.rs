@@ -37,7 +37,7 @@ use axum::{Json, Router};
 
 use crate::model_api_errors::translate_problems;
 use crate::state::ServerState;
-pub(crate) use auth::{ApiCall, check_origin, is_unix_peer, login_cookie, peer_ip, request_origin};
+pub(crate) use auth::{ApiCall, check_origin, is_over_tls, is_unix_peer, login_cookie, peer_ip, request_origin};
 pub(crate) use body_limits::BodyReservation;
 pub(crate) use extractors::{JsonBody, QueryParams, read_request_body};
 pub(crate) use forward::{

@@ -1,5 +1,6 @@
 //! HTTP and WebSocket server of the daemon. Translates between protocols and the engine, and decides nothing itself.
 
+mod a2a;
 mod access_rules;
 mod answer_stream;
 mod anthropic;

@@ -34,6 +34,7 @@ use methods::McpRequest;
 use session_table::{McpSession, SessionLifetime};
 use versions::{ProtocolEra, VERSION_HEADER};
 
+pub(crate) use run_result::verdict_text;
 pub(crate) use session_table::McpSessionTable;
 
 /// Sent by `quell mcp`: its connections end with the program that has started it.

@@ -1,4 +1,4 @@
-//! Problems below `/v1/` in the form of the API that the client speaks, whatever has refused the request.
+//! Problems below `/v1/` and `/a2a/` in the form of the API that the client speaks, whatever has refused the request.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -6,7 +6,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use quell_protocol::ErrorCode;
 
-use crate::{anthropic, openai};
+use crate::{a2a, anthropic, openai};
 
 /// The libraries of both APIs repeat a request by its status, unless this header says otherwise.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -23,6 +23,10 @@ const FINAL: [ErrorCode; 6] = [
 
 pub(crate) async fn translate_problems(request: Request, next: Next) -> Response {
     let path = request.uri().path();
+    if path.starts_with("/a2a/") {
+        let path = path.to_owned();
+        return a2a::translate_response(&path, next.run(request).await);
+    }
     if !path.starts_with("/v1/") {
         return next.run(request).await;
     }

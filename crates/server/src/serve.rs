@@ -33,6 +33,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::a2a::A2aPushTranslator;
 use crate::http::{ForwardedService, is_stop_route, problem_response};
 use crate::router::router;
 use crate::state::ServerState;
@@ -74,6 +75,7 @@ pub struct Listeners {
 pub async fn serve(listeners: Listeners, server: ServerState, closing: impl Future<Output = ()>) {
     let (settings, descriptors) = (server.settings(), descriptors::soft_limit());
     let routes = router(server.clone());
+    server.engine().serve_push(Arc::new(A2aPushTranslator));
     server.engine().set_peer_service(ForwardedService::new(server.clone(), routes.clone()));
     let state = AcceptState {
         routes,

@@ -1,6 +1,6 @@
 //! Install Python tools into virtual environments below `target/`: the homeserver Synapse, the tools that check the
-//! HTTP API against its OpenAPI document, a library for MCP servers, the clients of model providers and of MCP, and
-//! the proxy that the bench compares with.
+//! HTTP API against its OpenAPI document, a library for MCP servers, the clients of model providers, of MCP and of A2A,
+//! and the proxy that the bench compares with.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,13 @@ pub(super) const MCP_CLIENT: PythonTool = PythonTool {
     folder: "target/tools/mcp-client",
     packages: &[("mcp", "2.3.0")],
     size_text: "about 20 MB, which takes some seconds",
+};
+
+pub(super) const A2A_CLIENT: PythonTool = PythonTool {
+    name: "the official client of A2A",
+    folder: "target/tools/a2a-client",
+    packages: &[("a2a-sdk", "1.3.0")],
+    size_text: "about 15 MB, which takes some seconds",
 };
 
 pub(super) const LITELLM: PythonTool = PythonTool {

@@ -20,7 +20,8 @@ use quell_scope::{Cancelled, Interrupted, PointProbe, Scope};
 
 use crate::prelude::*;
 use crate::test_server::assert_fields;
-use receiver::{HookReceiver, HookReceiverReply, SECRET};
+pub(crate) use receiver::{HookReceiver, ReceivedHookRequest};
+use receiver::{HookReceiverReply, SECRET};
 
 async fn start_engine(change: impl FnOnce(&mut HookSettings)) -> TestEngine {
     TestEngine::start_with(ProcessLock::shared().await, |config| change(&mut config.hooks)).await

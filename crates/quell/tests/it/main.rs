@@ -6,6 +6,7 @@
     reason = "tests run outside of any scope, and a failing test panics"
 )]
 
+mod a2a;
 mod acp;
 mod agent_abort_properties;
 mod agents;
@@ -23,6 +24,7 @@ mod compaction;
 mod config;
 mod config_reload;
 mod crash_recovery;
+mod cutting_relay;
 mod demo;
 mod dialects;
 mod doc_examples;

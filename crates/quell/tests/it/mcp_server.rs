@@ -123,19 +123,19 @@ impl TestMcpSession {
 
 /// A message of a stream, with the id of its event.
 #[derive(Debug)]
-struct StreamedMessage {
+pub(crate) struct StreamedMessage {
     event_id: String,
-    message: Value,
+    pub(crate) message: Value,
 }
 
 /// The messages of a response stream, one after the other.
-struct MessageStream {
+pub(crate) struct MessageStream {
     pieces: std::pin::Pin<Box<dyn futures_util::Stream<Item = String> + Send>>,
     unread: String,
 }
 
 impl MessageStream {
-    fn of(response: Response) -> Self {
+    pub(crate) fn of(response: Response) -> Self {
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         let pieces =
             response.bytes_stream().map(|piece| String::from_utf8_lossy(&piece.unwrap_or_default()).into_owned());
@@ -143,7 +143,7 @@ impl MessageStream {
     }
 
     /// `None` at the end of the stream. Comments and events without data are left out.
-    async fn next(&mut self) -> Option<StreamedMessage> {
+    pub(crate) async fn next(&mut self) -> Option<StreamedMessage> {
         loop {
             while let Some((event, rest)) = self.unread.split_once("\n\n") {
                 let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();

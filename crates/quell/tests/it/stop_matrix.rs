@@ -12,6 +12,7 @@ use quell_testkit::mcp;
 use quell_testkit::model::BlackHole;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::a2a::{self, A2aTestBinding, A2aTestClient};
 use crate::acp::AcpTestClient;
 use crate::mcp_server;
 use crate::prelude::*;
@@ -100,6 +101,7 @@ async fn a_stop_works_in_every_state(
         MatrixStopMethod::AcpCancel,
         MatrixStopMethod::McpCancel,
         MatrixStopMethod::McpSessionCancel,
+        MatrixStopMethod::A2aCancel,
         MatrixStopMethod::TimeOut,
         MatrixStopMethod::Sigterm,
         MatrixStopMethod::Kill9

@@ -339,7 +339,7 @@ fn find_cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
 }
 
 /// True behind a proxy with TLS. Some proxies name the scheme of the WebSocket.
-pub(super) fn is_over_tls(headers: &HeaderMap) -> bool {
+pub(crate) fn is_over_tls(headers: &HeaderMap) -> bool {
     headers.get("x-forwarded-proto").is_some_and(|scheme| matches!(scheme.as_bytes(), b"https" | b"wss"))
 }
 

@@ -120,6 +120,16 @@ impl RunEventReader {
     /// Counts as an open stream until it is dropped. Begins behind the event number `after`.
     pub(crate) async fn open(call: ApiCall, id: &RunId, after: u64) -> Result<Self, ProblemResponse> {
         let permit = reserve_stream(&call)?;
+        Self::open_with(call, id, after, permit).await
+    }
+
+    /// As [`RunEventReader::open`], in a place that was taken before.
+    pub(crate) async fn open_with(
+        call: ApiCall,
+        id: &RunId,
+        after: u64,
+        permit: Reservation,
+    ) -> Result<Self, ProblemResponse> {
         Self::follow(call, id, StreamTerms { after, permit, disconnect_stop: None }).await
     }
 

@@ -44,7 +44,7 @@ pub(super) fn is_outside_limits(method: &Method, path: &str) -> bool {
             | ("POST", ["v1", "responses", _, "cancel"])
             | ("POST", ["api", "agent", "", "abort"] | ["api", "sessions", _, "runs"])
             // Their own code counts what is no stop.
-            | (_, ["mcp"])
+            | (_, ["mcp"] | ["a2a", _, ..])
     );
     is_contract || is_stop_route(method, path)
 }
@@ -288,6 +288,7 @@ mod tests {
     #[case(Method::GET, "/api/hold", true)]
     #[case(Method::DELETE, "/api/hold", true)]
     #[case(Method::POST, "/mcp", true)]
+    #[case(Method::POST, "/a2a/main/tasks/t:cancel", true)]
     #[case(Method::DELETE, "/api/sessions/s/processes/p", true)]
     #[case(Method::GET, "/api/sessions/s/processes/p", false)]
     #[case(Method::GET, "/api/runs/r/stop", false)]

@@ -26,10 +26,10 @@ pub(super) enum HookReceiverReply {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct ReceivedHookRequest {
+pub(crate) struct ReceivedHookRequest {
     pub(super) path: String,
     pub(super) headers: HeaderMap,
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 #[derive(Debug, Default)]
@@ -40,14 +40,14 @@ struct HookReceiverState {
 
 type SharedHookReceiverState = Arc<Mutex<HookReceiverState>>;
 
-pub(super) struct HookReceiver {
+pub(crate) struct HookReceiver {
     address: SocketAddr,
     state: SharedHookReceiverState,
     task: JoinHandle<()>,
 }
 
 impl HookReceiver {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
@@ -64,7 +64,7 @@ impl HookReceiver {
         self.address
     }
 
-    pub(super) fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}/{path}", self.address)
     }
 
@@ -74,7 +74,7 @@ impl HookReceiver {
     }
 
     /// Waits until `count` requests have arrived, and returns all requests.
-    pub(super) async fn wait_received(&self, count: usize) -> Vec<ReceivedHookRequest> {
+    pub(crate) async fn wait_received(&self, count: usize) -> Vec<ReceivedHookRequest> {
         poll_until(&format!("{count} requests"), async || {
             let received = self.state.lock().unwrap().received.clone();
             (received.len() >= count).then_some(received)
@@ -110,7 +110,7 @@ async fn record_request(State(state): State<SharedHookReceiverState>, request: a
 }
 
 impl ReceivedHookRequest {
-    pub(super) fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).unwrap_or_else(|| panic!("no {name}: {self:#?}")).to_str().unwrap()
     }
 

@@ -2,12 +2,10 @@
 //! generations of the protocol. `QUELL_SKIP_MCP_CLIENT=1` skips those in Python, `QUELL_SKIP_NODE=1` those in Node.
 
 use quell_testkit::skip::is_switched_off;
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::*;
+use crate::cutting_relay::CuttingRelay;
 use crate::npm_packages;
 
 const MISSING_CLIENT_HELP: &str = "this test needs the client of MCP below target/tools: `cargo xtask test mcp` installs it, or leave it out with \
@@ -55,39 +53,6 @@ async fn client_command(language: McpClientLanguage) -> Option<tokio::process::C
     }
 }
 
-/// Passes connections on to the daemon, and can cut all of them.
-struct CuttingRelay {
-    url: String,
-    cuts: watch::Sender<u32>,
-}
-
-impl CuttingRelay {
-    async fn start(target: String) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-        let (cuts, watched) = watch::channel(0);
-        #[expect(clippy::disallowed_methods, reason = "the test's own relay, which ends with its runtime")]
-        tokio::spawn(async move {
-            while let Ok((mut client, _)) = listener.accept().await {
-                let (target, mut watched) = (target.clone(), watched.clone());
-                watched.mark_unchanged();
-                tokio::spawn(async move {
-                    let mut daemon = TcpStream::connect(target).await.unwrap();
-                    tokio::select! {
-                        _ = copy_bidirectional(&mut client, &mut daemon) => {}
-                        _ = watched.changed() => {}
-                    }
-                });
-            }
-        });
-        Self { url, cuts }
-    }
-
-    fn cut(&self) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
-    }
-}
-
 async fn token_of(daemon: &TestDaemon, name: &str, scope: &str) -> String {
     let body = json!({"name": name, "scope": [scope]});
     daemon.api().post("/api/tokens", &body).await.expect_status(201)["token"].as_str().unwrap().to_owned()
@@ -107,7 +72,7 @@ async fn an_official_client_runs_and_stops_agents(
     model.script(gated_response("lost"));
     let relay = CuttingRelay::start(daemon.address().to_owned()).await;
     let endpoint = match transport {
-        McpClientTransport::Http => relay.url.clone(),
+        McpClientTransport::Http => format!("{}/mcp", relay.url),
         McpClientTransport::Stdio => quell_exe().display().to_string(),
     };
     command.env("QUELL_TEST_MCP", endpoint).env("QUELL_TEST_MODE", mode).env("QUELL_TEST_API", daemon.url());

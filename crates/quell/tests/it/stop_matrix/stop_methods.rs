@@ -21,6 +21,7 @@ pub(super) enum MatrixStopMethod {
     McpCancel,
     /// The message by which an MCP client with a session cancels its call.
     McpSessionCancel,
+    A2aCancel,
     TimeOut,
     Budget,
     Sigterm,
@@ -53,6 +54,7 @@ impl MatrixStopMethod {
                 | Self::AcpCancel
                 | Self::McpCancel
                 | Self::McpSessionCancel
+                | Self::A2aCancel
                 | Self::TimeOut
                 | Self::Budget
         )
@@ -111,6 +113,7 @@ pub(super) async fn start_in_state(
         MatrixStopMethod::McpCancel | MatrixStopMethod::McpSessionCancel => {
             send_by_mcp(fixture, state, method, &mut state_run).await;
         }
+        MatrixStopMethod::A2aCancel => send_by_a2a(fixture, state, &mut state_run).await,
         MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
         _ if state.name == FIRED => fire_message(fixture, state, &mut state_run).await,
         _ => send_message(fixture, state, &state_run, &Value::Null).await,
@@ -200,6 +203,19 @@ async fn send_by_mcp(
     state_run.mcp_call = Some(call.send().await.unwrap());
     let run = fixture.wait_item("/api/runs?state=active", &json!({"text": text})).await;
     state_run.run = run["runId"].as_str().unwrap().to_owned();
+}
+
+/// The other agent that sends the messages of A2A.
+fn a2a_client(fixture: &StopMatrixDaemon, state: &StoppableState) -> A2aTestClient {
+    A2aTestClient { agent: state.agent(), ..A2aTestClient::new(&fixture.daemon.api(), A2aTestBinding::JsonRpc) }
+}
+
+/// Sends the message as another agent, which does not wait for the task.
+async fn send_by_a2a(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun) {
+    let mut params = a2a::message(&prompt_text(state_run), &json!({"contextId": state_run.session}));
+    params["configuration"] = json!({"returnImmediately": true});
+    let answer = a2a_client(fixture, state).call("SendMessage", &params).await.unwrap();
+    state_run.run = answer["task"]["id"].as_str().unwrap().to_owned();
 }
 
 /// Sends the message as a client of a model API, which reads the stream to its end.
@@ -308,6 +324,10 @@ pub(super) async fn stop_one(
         MatrixStopMethod::AcpCancel => cancel_in_editor(fixture, state, state_run).await,
         MatrixStopMethod::McpCancel => drop(state_run.mcp_call.take()),
         MatrixStopMethod::McpSessionCancel => state_run.mcp_session.as_ref().unwrap().cancel(MCP_CALL).await,
+        MatrixStopMethod::A2aCancel => {
+            let task = a2a_client(fixture, state).call("CancelTask", &json!({"id": state_run.run})).await.unwrap();
+            assert_eq!(task["status"]["state"], "TASK_STATE_CANCELED", "{}: {task:#}", state.name);
+        }
         _ => unreachable!("{method:?} stops all runs"),
     }
 }

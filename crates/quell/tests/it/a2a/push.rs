@@ -1,0 +1,174 @@
+//! Push notifications: what a receiver gets, who signed it, and the configs of a task.
+
+use base64::Engine as _;
+
+use super::*;
+use crate::hooks::{HookReceiver, ReceivedHookRequest};
+use crate::test_server::TestServerConfig;
+
+pub(super) const PUSH_SECRET: &str = "a secret of at least thirty-two bytes";
+
+fn with_push(config: &mut TestServerConfig) {
+    config.engine.hooks.secret = Some(PUSH_SECRET.to_owned().into());
+    config.engine.tools.fetch.allow_private = true;
+}
+
+fn config_for(receiver: &HookReceiver, fields: &Value) -> Value {
+    let authentication = json!({"scheme": "Bearer", "credentials": "hush"});
+    let mut config = json!({"url": receiver.url("a2a"), "token": "mark", "authentication": authentication});
+    config.as_object_mut().unwrap().extend(fields.as_object().cloned().unwrap());
+    config
+}
+
+/// Checks the signature of a notification by the key that the daemon publishes; returns what it tells.
+pub(super) async fn verify_notification(api: &TestApiClient, request: &ReceivedHookRequest) -> Value {
+    let keys = api.with_token("").get("/.well-known/jwks.json").await.expect_status(200);
+    let key = &keys["keys"][0];
+    assert_fields(key, &json!({"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA"}));
+    let key = base64::prelude::BASE64_URL_SAFE_NO_PAD.decode(key["x"].as_str().unwrap()).unwrap();
+    let signature = request.header("webhook-signature").strip_prefix("v1a,").unwrap();
+    let signature = base64::prelude::BASE64_STANDARD.decode(signature).unwrap();
+    let (id, sent) = (request.header("webhook-id"), request.header("webhook-timestamp"));
+    let signed = format!("{id}.{sent}.{}", request.text);
+    let key = ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, key);
+    key.verify(signed.as_bytes(), &signature).expect("a valid signature");
+    assert_eq!(request.header("content-type"), "application/a2a+json");
+    assert_eq!(request.header("x-a2a-notification-token"), "mark");
+    assert_eq!(request.header("authorization"), "Bearer hush");
+    serde_json::from_str(&request.text).unwrap()
+}
+
+/// Waits for the notification of the end of a task; returns all of its states so far, in order.
+pub(super) async fn wait_told_states(api: &TestApiClient, receiver: &HookReceiver, task: &str) -> Vec<String> {
+    let is_end = |request: &ReceivedHookRequest| request.text.starts_with("{\"task\"") && request.text.contains(task);
+    poll_until("the end", async || receiver.wait_received(0).await.iter().any(is_end).then_some(())).await;
+    let mut states = Vec::new();
+    for request in receiver.wait_received(0).await.iter().filter(|request| request.text.contains(task)) {
+        let told = verify_notification(api, request).await;
+        let status = told.get("task").unwrap_or(&told["statusUpdate"])["status"].clone();
+        states.push(status["state"].as_str().unwrap().to_owned());
+    }
+    states
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_hears_of_its_task_and_of_its_end(
+    #[values(A2aTestBinding::JsonRpc, A2aTestBinding::Rest)] binding: A2aTestBinding,
+) {
+    let server = TestServer::start_with(with_push).await;
+    let receiver = HookReceiver::start().await;
+    server.model.script(gated_response("go"));
+    let card = server.http.get("/.well-known/agent-card.json").await.expect_status(200);
+    assert_eq!(card["capabilities"]["pushNotifications"], true);
+    let client = A2aTestClient::new(&server.api_with_new_token("writer", "write").await, binding);
+    let mut params = message("hi", &json!({}));
+    let config = config_for(&receiver, &json!({}));
+    params["configuration"] = json!({"returnImmediately": true, "taskPushNotificationConfig": config});
+    let task = client.task("SendMessage", &params).await;
+    server.model.wait_for_requests(1).await[0].wait_paused().await;
+    receiver.wait_received(1).await;
+    server.model.open_gate("go");
+    let states = wait_told_states(&server.http, &receiver, id_of(&task)).await;
+    assert_eq!(states, ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]);
+    let end = verify_notification(&server.http, receiver.wait_received(0).await.last().unwrap()).await;
+    assert_eq!(end["task"]["artifacts"][0]["parts"][0]["text"], "begun and done");
+    assert_eq!(end["task"]["metadata"]["receipt"]["leftovers"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_is_told_to_the_receiver() {
+    let server = TestServer::start_with(with_push).await;
+    let receiver = HookReceiver::start().await;
+    server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let client = A2aTestClient::new(&server.http, A2aTestBinding::Rest);
+    let mut stream = client.open_stream("SendStreamingMessage", &message("hi", &json!({}))).await;
+    let task = stream.first_task().await;
+    stream.read_until("begun").await;
+    let config = config_for(&receiver, &json!({"taskId": id_of(&task)}));
+    client.call("CreateTaskPushNotificationConfig", &config).await.unwrap();
+    receiver.wait_received(1).await;
+    assert_eq!(client.task("CancelTask", &json!({"id": id_of(&task)})).await["status"]["state"], "TASK_STATE_CANCELED");
+    let states = wait_told_states(&server.http, &receiver, id_of(&task)).await;
+    assert_eq!(states, ["TASK_STATE_WORKING", "TASK_STATE_CANCELED"]);
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_configs_of_a_task_are_created_read_and_deleted(
+    #[values(A2aTestBinding::JsonRpc, A2aTestBinding::Rest)] binding: A2aTestBinding,
+) {
+    let server = TestServer::start_with(with_push).await;
+    let receiver = HookReceiver::start().await;
+    server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let client = A2aTestClient::new(&server.api_with_new_token("writer", "write").await, binding);
+    let mut stream = client.open_stream("SendStreamingMessage", &message("hi", &json!({}))).await;
+    let task = stream.first_task().await;
+    let of_task = |fields: Value| {
+        let mut params = json!({"taskId": id_of(&task)});
+        params.as_object_mut().unwrap().extend(fields.as_object().cloned().unwrap());
+        params
+    };
+    let (create, list) = ("CreateTaskPushNotificationConfig", "ListTaskPushNotificationConfigs");
+    let created = client.call(create, &config_for(&receiver, &of_task(json!({"id": "one"})))).await.unwrap();
+    // The credentials are not shown again.
+    let shown = json!({
+        "id": "one",
+        "taskId": task["id"],
+        "url": receiver.url("a2a"),
+        "token": "mark",
+        "authentication": {"scheme": "Bearer"},
+    });
+    assert_eq!(created, shown);
+    let unnamed = client.call(create, &config_for(&receiver, &of_task(json!({})))).await.unwrap();
+    assert_eq!(client.call("GetTaskPushNotificationConfig", &of_task(json!({"id": "one"}))).await.unwrap(), shown);
+    let listed = client.call(list, &of_task(json!({}))).await.unwrap();
+    assert_eq!(listed, json!({"configs": [shown, unnamed], "nextPageToken": ""}));
+    let stranger = client.with_api(server.api_with_new_token("bob", "write").await);
+    assert_eq!(stranger.error(list, &of_task(json!({}))).await, "TASK_NOT_FOUND");
+    for _ in 0..2 {
+        let deleted = client.call("DeleteTaskPushNotificationConfig", &of_task(json!({"id": "one"}))).await;
+        assert_eq!(deleted.unwrap(), json!({}));
+    }
+    let missing = client.error("GetTaskPushNotificationConfig", &of_task(json!({"id": "one"}))).await;
+    assert_eq!(missing, "TASK_NOT_FOUND");
+    let bad = of_task(json!({"url": "ftp://x.example"}));
+    assert_eq!(client.error(create, &bad).await, "INVALID_PARAMS");
+    let reader = client.with_api(server.api_with_new_token("reader", "read").await);
+    assert_eq!(reader.error(create, &bad).await, "TASK_NOT_FOUND");
+    client.task("CancelTask", &json!({"id": id_of(&task)})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_with_a_bad_receiver_leaves_no_work() {
+    let server = TestServer::start_with(|config| {
+        with_push(config);
+        config.engine.tools.fetch.allow_private = false;
+    })
+    .await;
+    server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let client = A2aTestClient::new(&server.http, A2aTestBinding::Rest);
+    let mut params = message("hi", &json!({}));
+    params["configuration"] = json!({"taskPushNotificationConfig": {"url": "http://127.0.0.1:9/private"}});
+    assert_eq!(client.error("SendMessage", &params).await, "INVALID_PARAMS");
+    let listed = client.call("ListTasks", &json!({})).await.unwrap();
+    let run = server.wait_ended(id_of(&listed["tasks"][0])).await;
+    assert_fields(&run["verdict"], &json!({"kind": "aborted", "reason": "the push receiver was refused"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_secret_there_are_no_push_notifications() {
+    let server = TestServer::start().await;
+    let card = server.http.get("/.well-known/agent-card.json").await.expect_status(200);
+    assert_eq!(card["capabilities"]["pushNotifications"], false);
+    assert_eq!(server.http.get("/.well-known/jwks.json").await.expect_status(200), json!({"keys": []}));
+    let mut params = message("hi", &json!({}));
+    params["configuration"] = json!({"taskPushNotificationConfig": {"url": "https://x.example"}});
+    for binding in [A2aTestBinding::JsonRpc, A2aTestBinding::Rest] {
+        let client = A2aTestClient::new(&server.http, binding);
+        let refused = "PUSH_NOTIFICATION_NOT_SUPPORTED";
+        assert_eq!(client.error("SendMessage", &params).await, refused);
+        assert_eq!(client.error("ListTaskPushNotificationConfigs", &json!({"taskId": "x"})).await, refused);
+    }
+    assert_eq!(server.model.request_count(), 0);
+}

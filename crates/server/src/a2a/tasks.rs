@@ -1,0 +1,228 @@
+//! Tasks, as a client sees them: the runs of an agent, and what their events mean for it.
+
+use std::collections::BTreeMap;
+
+use quell_protocol::api::RunView;
+use quell_protocol::approval::ApprovalRow;
+use quell_protocol::receipt::summary_line::receipt_line;
+use quell_protocol::{EventKind, Receipt, RunEvent, RunId, SessionKey, Verdict};
+use serde_json::{Value, json};
+
+use super::messages::{ALLOWING_TEXTS, DENYING_TEXTS};
+use crate::http::ApiCall;
+use crate::mcp_server::verdict_text;
+
+/// The artifact with the answer of the agent.
+const ANSWER_ARTIFACT: &str = "answer";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum A2aTaskState {
+    Submitted,
+    Working,
+    InputRequired,
+    Completed,
+    Failed,
+    Canceled,
+}
+
+impl A2aTaskState {
+    /// A stop shows at once, because its verdict stands; another end shows with the receipt.
+    pub(super) fn of(run: &RunView, approval: Option<&ApprovalRow>) -> Self {
+        match &run.verdict {
+            Some(verdict @ Verdict::Aborted { .. }) => Self::of_verdict(verdict),
+            Some(verdict) if run.receipt.is_some() => Self::of_verdict(verdict),
+            Some(Verdict::Completed | Verdict::Failed { .. }) => Self::Working,
+            None if approval.is_some() => Self::InputRequired,
+            None if run.state == "queued" => Self::Submitted,
+            None => Self::Working,
+        }
+    }
+
+    fn of_verdict(verdict: &Verdict) -> Self {
+        match verdict {
+            Verdict::Completed => Self::Completed,
+            Verdict::Failed { .. } => Self::Failed,
+            Verdict::Aborted { .. } => Self::Canceled,
+        }
+    }
+
+    pub(super) fn is_terminal(self) -> bool {
+        match self {
+            Self::Completed | Self::Failed | Self::Canceled => true,
+            Self::Submitted | Self::Working | Self::InputRequired => false,
+        }
+    }
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Submitted => "TASK_STATE_SUBMITTED",
+            Self::Working => "TASK_STATE_WORKING",
+            Self::InputRequired => "TASK_STATE_INPUT_REQUIRED",
+            Self::Completed => "TASK_STATE_COMPLETED",
+            Self::Failed => "TASK_STATE_FAILED",
+            Self::Canceled => "TASK_STATE_CANCELED",
+        }
+    }
+}
+
+/// What of a task is told besides its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TaskParts {
+    pub(super) history: bool,
+    pub(super) artifacts: bool,
+    pub(super) receipt: bool,
+}
+
+impl TaskParts {
+    pub(super) const ALL: Self = Self { history: true, artifacts: true, receipt: true };
+
+    /// With as many messages as the client wants: the one that began the task, or none.
+    pub(super) fn with_history(self, length: Option<u32>) -> Self {
+        Self { history: length != Some(0), ..self }
+    }
+}
+
+/// The calls that wait for a person and that the caller may see, one of each run.
+pub(super) fn pending_approvals(call: &ApiCall) -> BTreeMap<RunId, ApprovalRow> {
+    let approvals = call.engine().visible_approvals(&call.caller).into_iter();
+    approvals.rev().map(|approval| (approval.run_id.clone(), approval)).collect()
+}
+
+/// The first call of the task or of its sub-agents that waits for a person.
+pub(super) fn pending_approval(call: &ApiCall, run: &RunId) -> Option<ApprovalRow> {
+    call.engine().visible_approvals_of_tree(&call.caller, run).into_iter().next()
+}
+
+pub(super) fn describe_task(run: &RunView, approval: Option<&ApprovalRow>, parts: TaskParts) -> Value {
+    let mut task = json!({
+        "id": run.run_id,
+        "contextId": run.session_key,
+        "status": status(run, approval),
+        "metadata": {"agent": run.agent},
+    });
+    if let Some(receipt) = run.receipt.as_ref().filter(|_| parts.receipt) {
+        task["metadata"]["receipt"] = json!(receipt);
+    }
+    if parts.artifacts {
+        let output = run.output.iter().filter(|output| !output.is_empty());
+        task["artifacts"] = output.map(|output| answer_artifact(output)).collect();
+    }
+    if parts.history {
+        task["history"] = json!([task_message(run, "user", "ROLE_USER", &json!([{"text": run.text}]))]);
+    }
+    task
+}
+
+fn status(run: &RunView, approval: Option<&ApprovalRow>) -> Value {
+    let state = A2aTaskState::of(run, approval);
+    let times = [&run.ended_at, &run.started_at];
+    let at = times.into_iter().flatten().next().unwrap_or(&run.accepted_at);
+    match (&run.verdict, approval) {
+        (Some(verdict), _) if state.is_terminal() => end_status(run, at, verdict, run.receipt.as_ref()),
+        (None, Some(approval)) => {
+            let parts = approval_parts(&approval.id, &approval.tool, &approval.arguments);
+            let message = task_message(run, &approval.id, "ROLE_AGENT", &parts);
+            json!({"state": state.as_str(), "timestamp": approval.requested_at, "message": message})
+        }
+        (None | Some(_), _) => json!({"state": state.as_str(), "timestamp": at}),
+    }
+}
+
+/// A run or an event of it: what messages of a task name.
+trait TaskPlace {
+    fn run(&self) -> &RunId;
+    fn context(&self) -> &SessionKey;
+}
+
+impl TaskPlace for RunView {
+    fn run(&self) -> &RunId {
+        &self.run_id
+    }
+
+    fn context(&self) -> &SessionKey {
+        &self.session_key
+    }
+}
+
+impl TaskPlace for RunEvent {
+    fn run(&self) -> &RunId {
+        &self.run_id
+    }
+
+    fn context(&self) -> &SessionKey {
+        &self.session_key
+    }
+}
+
+/// The last status of a task. Its message says how the run ended, and has the line of the receipt.
+fn end_status(place: &impl TaskPlace, at: &str, verdict: &Verdict, receipt: Option<&Receipt>) -> Value {
+    let end = (*verdict != Verdict::Completed).then(|| verdict_text(verdict));
+    let lines: Vec<String> = end.into_iter().chain(receipt.map(receipt_line)).collect();
+    let message = task_message(place, "end", "ROLE_AGENT", &json!([{"text": lines.join("\n")}]));
+    json!({"state": A2aTaskState::of_verdict(verdict).as_str(), "timestamp": at, "message": message})
+}
+
+fn approval_parts(id: &str, tool: &str, arguments: &Value) -> Value {
+    let question = format!(
+        "The agent wants to call {tool}. Answer {} to allow the call, or {} to deny it.",
+        ALLOWING_TEXTS.join(", "),
+        DENYING_TEXTS.join(", ")
+    );
+    json!([{"text": question}, {"data": {"approval": id, "tool": tool, "arguments": arguments}}])
+}
+
+pub(super) fn answer_artifact(text: &str) -> Value {
+    json!({"artifactId": ANSWER_ARTIFACT, "name": ANSWER_ARTIFACT, "parts": [{"text": text}]})
+}
+
+/// A message of a task. It has the same id whenever it is sent.
+fn task_message(place: &impl TaskPlace, part: &str, role: &str, parts: &Value) -> Value {
+    let id = format!("{}-{part}", place.run());
+    json!({"messageId": id, "contextId": place.context(), "taskId": place.run(), "role": role, "parts": parts})
+}
+
+/// The state that an event brings a task into, with the update that tells it; `None` for events that change no state.
+pub(super) fn status_update(event: &RunEvent) -> Option<(A2aTaskState, Value)> {
+    let (state, status, receipt) = match &event.kind {
+        EventKind::Started { .. } => working_status(event),
+        EventKind::ApprovalResolved { decision, .. } if decision != "cancelled" => working_status(event),
+        EventKind::ApprovalRequested { id, tool, arguments, .. } => {
+            let parts = approval_parts(id, tool, arguments);
+            let state = A2aTaskState::InputRequired;
+            let message = task_message(event, id, "ROLE_AGENT", &parts);
+            (state, json!({"state": state.as_str(), "timestamp": event.at, "message": message}), None)
+        }
+        EventKind::Ended { verdict, receipt, .. } => {
+            let status = end_status(event, &event.at, verdict, Some(receipt));
+            (A2aTaskState::of_verdict(verdict), status, Some(receipt.as_ref()))
+        }
+        // The end of the run follows a cancelled approval at once.
+        EventKind::ApprovalResolved { .. }
+        | EventKind::Queued { .. }
+        | EventKind::StepStarted { .. }
+        | EventKind::TextDelta { .. }
+        | EventKind::ThinkingDelta { .. }
+        | EventKind::ToolWaiting { .. }
+        | EventKind::ToolStarted { .. }
+        | EventKind::ToolOutput { .. }
+        | EventKind::ToolEnded { .. }
+        | EventKind::ApprovalUpdated { .. }
+        | EventKind::Snapshot { .. }
+        | EventKind::Ending { .. }
+        | EventKind::ModelRetry { .. }
+        | EventKind::ModelSearch { .. }
+        | EventKind::ModelFallback { .. }
+        | EventKind::Compacted { .. }
+        | EventKind::Usage { .. } => return None,
+    };
+    let mut update = json!({"taskId": event.run_id, "contextId": event.session_key, "status": status});
+    if let Some(receipt) = receipt {
+        update["metadata"] = json!({"receipt": receipt});
+    }
+    Some((state, json!({"statusUpdate": update})))
+}
+
+fn working_status(event: &RunEvent) -> (A2aTaskState, Value, Option<&Receipt>) {
+    let state = A2aTaskState::Working;
+    (state, json!({"state": state.as_str(), "timestamp": event.at}), None)
+}
