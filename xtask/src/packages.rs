@@ -101,7 +101,7 @@ const GROUPS: &[PackageGroup] = &[
             "anthropic_api",
             "openai_chat",
             "openai_responses",
-            "api_page_examples",
+            "api_doc_examples",
         ],
         skip_variable: Some("QUELL_SKIP_MODEL_CLIENTS"),
         packages: VENV_PACKAGES,
@@ -109,7 +109,7 @@ const GROUPS: &[PackageGroup] = &[
     },
     PackageGroup {
         test_subject: "the examples of the pages about APIs",
-        name_filters: &["api_page_examples"],
+        name_filters: &["api_doc_examples"],
         skip_variable: None,
         packages: &[file_package("curl", PackageCheck::Program("curl"))],
         python_tool: None,

@@ -22,6 +22,7 @@ use quell_scope::{PointProbe, Scope};
 use quell_store::{PushTargetKey, Store, StoreError, StoredPushTarget};
 use ring::aead::LessSafeKey;
 use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
@@ -75,6 +76,14 @@ pub enum PushError {
     OtherNode(RunId),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// A target as the database holds it, with the rights of the client that registered it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PushRegistration {
+    pub target: PushTarget,
+    /// The client may read the runs of everybody.
+    pub reads_all: bool,
 }
 
 /// Sends the notifications of all runs. Clones share one state.
@@ -157,15 +166,15 @@ impl PushNotifier {
     ///
     /// # Errors
     /// [`PushError::NotAvailable`], [`PushError::InvalidTarget`].
-    pub fn seal_target(&self, key: &PushTargetKey, target: &PushTarget) -> Result<Vec<u8>, PushError> {
+    pub fn seal_target(&self, key: &PushTargetKey, registration: &PushRegistration) -> Result<Vec<u8>, PushError> {
         let keys = self.0.keys.as_ref().ok_or(PushError::NotAvailable)?;
-        target.check(self.0.address_policy)?;
-        let plain = serde_json::to_vec(target).unwrap_or_default();
+        registration.target.check(self.0.address_policy)?;
+        let plain = serde_json::to_vec(registration).unwrap_or_default();
         seal_for(&sealed_owner(key), &keys.storage, &plain).map_err(|why| InvalidPushTarget::new(why).into())
     }
 
     /// Decrypts a target; `None` if it was encrypted with another secret.
-    pub fn open_target(&self, stored: &StoredPushTarget) -> Option<PushTarget> {
+    pub fn open_target(&self, stored: &StoredPushTarget) -> Option<PushRegistration> {
         let plain = open_for(&sealed_owner(&stored.key), &self.0.keys.as_ref()?.storage, &stored.sealed)?;
         serde_json::from_slice(&plain).ok()
     }

@@ -95,10 +95,32 @@ pub struct AnswerOptions {
     pub format: AnswerFormat,
     /// How hard the model is asked to think: the word of the client, such as `low`.
     pub reasoning_effort: Option<String>,
-    /// How the model is asked to think, if the client says so.
-    pub thinking: Option<ThinkingMode>,
+    pub thinking: ThinkingChoice,
     /// Names of the tools whose arguments must match their schema exactly.
     pub strict_tools: Vec<String>,
+}
+
+/// Whether the model is asked to think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ThinkingChoice {
+    /// An agent thinks as it is configured; in a plain model call, nothing is asked for.
+    #[default]
+    Unspecified,
+    /// Nothing is asked for, whatever the agent's configuration says.
+    Off,
+    On(ThinkingMode),
+}
+
+impl ThinkingChoice {
+    /// What the model is asked for, if `configured` is what it is asked for without a choice.
+    #[must_use]
+    pub fn mode_or(self, configured: Option<ThinkingMode>) -> Option<ThinkingMode> {
+        match self {
+            Self::Unspecified => configured,
+            Self::Off => None,
+            Self::On(mode) => Some(mode),
+        }
+    }
 }
 
 /// How a model is asked to think.

@@ -3,6 +3,7 @@
 //! It is a plain value behind one lock of the engine. Every check that could race with its action ("abort it if it
 //! waits for the model") is one method here, and so one locked operation there.
 
+mod client_runs;
 mod conversations;
 mod counters;
 mod enrolled;
@@ -16,6 +17,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use quell_protocol::api::{ComputeStatus, OnBusy};
 use quell_protocol::{AgentId, Principal, Requester, RunId, SessionKey, StopReason, Verdict};
 
+use self::client_runs::ClientRuns;
 use self::conversations::ConversationIndex;
 use self::counters::{RunCounters, compute_status_of};
 pub use self::entry::{NewRun, RegistryEntry, RunPhase, StopRequester};
@@ -56,6 +58,7 @@ pub struct RunRegistry {
     /// Runs of chat conversations that are not forgotten.
     conversations: ConversationIndex,
     counters: RunCounters,
+    client_runs: ClientRuns,
     /// Agents that accept runs.
     enrolled: BTreeSet<AgentId>,
     pending_stops: PendingStops,
@@ -125,6 +128,7 @@ impl RunRegistry {
             return Err(AdmissionError::NoAgent { agent: run.agent });
         }
         self.check_sub_run(&run)?;
+        self.client_runs.check(&run, self.limits.max_client_runs)?;
         let admission = match run.bypasses_queue {
             true => Admission::Queue,
             false => admission::decide_admission(run.on_busy, &self.session_load(&run))?,
@@ -224,6 +228,7 @@ impl RunRegistry {
         entry.state = state;
         self.counters.update(before, entry);
         if entry.state.is_ended() {
+            self.client_runs.remove(entry);
             let key = entry.run.session.clone();
             self.remove_from_session(&key, id);
             if was_active {
@@ -384,6 +389,7 @@ impl RunRegistry {
             end_stored: false,
         };
         self.counters.add(&entry);
+        self.client_runs.add(&entry);
         self.conversations.add(&entry.run);
         self.runs.insert(id, entry);
     }
@@ -391,6 +397,7 @@ impl RunRegistry {
     fn remove(&mut self, id: &RunId) {
         let Some(entry) = self.runs.remove(id) else { return };
         self.counters.remove(&entry);
+        self.client_runs.remove(&entry);
         self.conversations.remove(&entry.run);
         self.remove_from_session(&entry.run.session, id);
         self.children.remove(id);

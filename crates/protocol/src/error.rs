@@ -84,6 +84,7 @@ codes! {
     Conflict "conflict" 409 "The request conflicts with an earlier one";
     AgentBusy "agent_busy" 409 "The agent has runs that have not ended";
     Busy "busy" 409 "The session has an active run";
+    ConversationLocked "conversation_locked" 409 "A response is being made in the conversation";
     Stopped "stopped" 409 "The run was stopped";
     FilesChanged "files_changed" 409 "Files are not what the run has written";
     BodyTooLarge "body_too_large" 413 "The body is too large";
@@ -93,6 +94,7 @@ codes! {
     SpendLimit "spend_limit" 429 "A daily limit is reached";
     QueueFull "queue_full" 429 "Too many messages wait in this session";
     ProviderRateLimit "provider_rate_limit" 429 "The provider of the model takes no more requests now";
+    StorageLimit "storage_limit" 429 "The conversations of this token take too much room";
     TooManyRequests "too_many_requests" 429 "Too many requests of this token";
     TooManyAttempts "too_many_attempts" 429 "Too many requests with a bad token";
     SocietyNotInitialized "society_not_initialized" 500 "The engine is not ready";

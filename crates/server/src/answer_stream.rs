@@ -21,6 +21,9 @@ use crate::http::{ApiCall, ProblemResponse, problem_response};
 /// Bytes of events that are sent together if they are here.
 const MAX_CHUNK_BYTES: usize = 16 * 1024;
 
+/// Bytes of an event with a piece of text, and of the end of an answer; more is taken as needed.
+const FRAME_BYTES: usize = 512;
+
 /// How the client wants its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnswerMode {
@@ -102,6 +105,16 @@ pub(crate) async fn answer_client<E: AnswerEncoder>(
     Ok((run, sse, Body::from_stream(frames)).into_response())
 }
 
+/// Writes a text as a JSON string. Most pieces of an answer need no escapes.
+pub(crate) fn push_json_text(text: &str, frames: &mut String) {
+    let is_plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+    if text.bytes().all(is_plain) {
+        frames.extend(["\"", text, "\""]);
+    } else {
+        frames.push_str(&Value::from(text).to_string());
+    }
+}
+
 /// The answer of a run as events. Dropping it stops the run.
 struct AnswerStream<E> {
     encoder: E,
@@ -115,7 +128,7 @@ struct AnswerStream<E> {
 impl<E: AnswerEncoder> AnswerStream<E> {
     /// The next events: all that are here, at most about [`MAX_CHUNK_BYTES`].
     async fn next_frames(&mut self) -> Option<Bytes> {
-        let mut frames = String::new();
+        let mut frames = String::with_capacity(FRAME_BYTES);
         let mut next = match self.first.take() {
             _ if self.is_over => None,
             Some(part) => Some(part),
@@ -142,6 +155,20 @@ impl<E: AnswerEncoder> AnswerStream<E> {
                     self.encoder.write_problem(&verdict_problem(&outcome.verdict), frames);
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_written_as_json() {
+        for text in ["", "plain ü 안녕 \u{7f}", "a \"quote\" \\ and\nlines\t\u{0}\u{1f}"] {
+            let mut frames = String::new();
+            push_json_text(text, &mut frames);
+            assert_eq!(serde_json::from_str::<String>(&frames).unwrap(), text, "{frames}");
         }
     }
 }

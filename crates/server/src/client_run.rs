@@ -1,20 +1,24 @@
 //! A run that answers a client of a model API: started, followed, and stopped when the client is gone.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use quell_engine::Engine;
 use quell_engine::access::{Credential, CredentialRefusal};
-use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
+use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower, SubmitError};
+use quell_kernel::admission::AdmissionError;
 use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::turn::{AnsweredCall, ModelMessage, TurnItem};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
 use serde_json::Value;
-use uuid::Uuid;
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::ReusableBoxFuture;
 
 use crate::budget::Reservation;
 use crate::disconnect_stop::DisconnectStop;
 use crate::http::{ApiCall, ProblemResponse, problem_response};
+use crate::sent_message::new_run_id;
 
 /// Pause after which a stream shows that it is alive.
 pub(crate) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -57,7 +61,9 @@ pub(crate) struct AnswerOutcome {
 #[derive(Debug)]
 pub(crate) struct AnswerReader {
     follower: Follower,
-    credential: Option<Credential>,
+    /// Both are kept from one event to the next: a stream waits once for each piece of text.
+    credential_end: CredentialEnd,
+    keep_alive: Pin<Box<Sleep>>,
     disconnect_stop: DisconnectStop,
     /// Bytes of text that the client has.
     sent: usize,
@@ -77,8 +83,12 @@ impl AnswerReader {
     /// # Cancel safety
     /// Safe: dropped at any time, it stops the run, also one that has not begun.
     pub(crate) async fn start(call: &ApiCall, request: AnswerRequest) -> Result<Self, ProblemResponse> {
+        Self::start_as(call, new_run_id(), request).await
+    }
+
+    /// As [`Self::start`], with an id from [`new_run_id`].
+    pub(crate) async fn start_as(call: &ApiCall, id: RunId, request: AnswerRequest) -> Result<Self, ProblemResponse> {
         let AnswerRequest { model, conversation, answer, session } = request;
-        let Ok(id) = RunId::parse(Uuid::now_v7().to_string()) else { unreachable!("a UUID is a valid run id") };
         let mut disconnect_stop = DisconnectStop::arm(call.engine(), &call.caller, id.clone(), None);
         let run = ClientRun { id, model, conversation, answer, session };
         let live_run = match call.engine().start_client_run(&call.caller, run).await {
@@ -89,8 +99,9 @@ impl AnswerReader {
             }
         };
         let follower = live_run.follow(0).with_whole_answer();
-        let credential = call.credential;
-        Ok(Self { follower, credential, disconnect_stop, sent: 0, between_steps: false })
+        let credential_end = CredentialEnd::watch(call.engine().clone(), call.credential);
+        let keep_alive = Box::pin(sleep(KEEP_ALIVE_INTERVAL));
+        Ok(Self { follower, credential_end, keep_alive, disconnect_stop, sent: 0, between_steps: false })
     }
 
     pub(crate) fn run_id(&self) -> &RunId {
@@ -102,24 +113,21 @@ impl AnswerReader {
     /// # Cancel safety
     /// Safe: the cursor moves only when a part is returned.
     pub(crate) async fn next(&mut self) -> Option<AnswerPart> {
+        // From the last part on, whatever is read meanwhile: what the client does not hear of keeps nothing alive.
+        self.keep_alive.as_mut().reset(Instant::now() + KEEP_ALIVE_INTERVAL);
         loop {
             let event = tokio::select! {
                 biased;
-                _ = credential_end(self.disconnect_stop.engine(), self.credential.as_ref()) => {
+                () = self.credential_end.wait() => {
                     self.stop();
-                    self.credential = None;
                     continue;
                 }
-                event = tokio::time::timeout(KEEP_ALIVE_INTERVAL, self.follower.next()) => event,
+                // Before the events: a run may have one ready at any moment.
+                () = self.keep_alive.as_mut() => return Some(AnswerPart::StillWaiting),
+                event = self.follower.next() => event?,
             };
-            match event {
-                Err(_elapsed) => return Some(AnswerPart::StillWaiting),
-                Ok(None) => return None,
-                Ok(Some(event)) => {
-                    if let Some(part) = self.read_event(&event.kind) {
-                        return Some(part);
-                    }
-                }
+            if let Some(part) = self.read_event(&event.kind) {
+                return Some(part);
             }
         }
     }
@@ -154,6 +162,12 @@ impl AnswerReader {
             TurnItem::Assistant(message) => Some(message.clone()),
             TurnItem::User { .. } => None,
         })
+    }
+
+    /// Bytes of the text that were cut off while they streamed; only after the end of the run.
+    pub(crate) fn cut_bytes(&self) -> usize {
+        let turn = self.follower.live_run().sealed_turn();
+        turn.and_then(|turn| turn.partial().map(|partial| partial.text.len())).unwrap_or_default()
     }
 
     /// Stops the run, because its client may not use it any more, or is gone.
@@ -220,11 +234,32 @@ pub(crate) fn run_headers(reader: &AnswerReader, id_header: HeaderName) -> [(Hea
     [(RUN_HEADER, id.clone()), (id_header, id)]
 }
 
-pub(crate) async fn credential_end(engine: &Engine, credential: Option<&Credential>) -> CredentialRefusal {
-    match credential {
-        Some(credential) => engine.access().wait_credential_end(credential).await,
-        // A process of the same user at the Unix socket, or one whose end has been handled.
-        None => std::future::pending().await,
+/// Waits for the end of a credential, once.
+#[derive(Debug)]
+pub(crate) struct CredentialEnd(Option<ReusableBoxFuture<'static, CredentialRefusal>>);
+
+impl CredentialEnd {
+    /// Without a credential, for a process of the same user at the Unix socket, there is no end.
+    pub(crate) fn watch(engine: Engine, credential: Option<Credential>) -> Self {
+        let end = |credential: Credential| {
+            // waits: for the end of the credential; dropped with what watches it.
+            ReusableBoxFuture::new(async move { engine.access().wait_credential_end(&credential).await })
+        };
+        Self(credential.map(end))
+    }
+
+    /// Returns at the end of the credential, and never after that.
+    ///
+    /// # Cancel safety
+    /// Safe: the next call waits on.
+    pub(crate) async fn wait(&mut self) {
+        match &mut self.0 {
+            Some(end) => {
+                end.await;
+                self.0 = None;
+            }
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -239,9 +274,19 @@ impl From<ClientRunError> for ProblemResponse {
         if let ClientRunError::Request(problem) = error {
             return problem.into();
         }
-        problem_response(error.code(), error.to_string())
+        let problem = problem_response(error.code(), error.to_string());
+        match error {
+            // One of the token's runs ends at any moment.
+            ClientRunError::Submit(SubmitError::Refused(AdmissionError::TooManyClientRuns { .. })) => {
+                problem.retry_after(RETRY_SECONDS)
+            }
+            _ => problem,
+        }
     }
 }
+
+/// When a client may try again that has too many runs at the same time.
+const RETRY_SECONDS: u64 = 1;
 
 /// The answer to a client whose run gave none, because it failed or was stopped.
 pub(crate) fn verdict_problem(verdict: &Verdict) -> ProblemResponse {
@@ -264,9 +309,13 @@ pub(crate) fn verdict_problem(verdict: &Verdict) -> ProblemResponse {
     }
 }
 
+/// The code of a response whose end the database has not taken.
+pub(crate) const UNSTORED: &str = "unstored";
+
 /// The code of a failed run for its client: what a client of a model API can act on.
 fn failure_code(code: &str) -> ErrorCode {
     match code {
+        UNSTORED => ErrorCode::StoreUnavailable,
         "context_overflow" => ErrorCode::ContextOverflow,
         "forbidden" => ErrorCode::Forbidden,
         "rate_limit" => ErrorCode::ProviderRateLimit,

@@ -32,10 +32,6 @@ impl DisconnectStop {
     pub(crate) fn stop(&self) {
         stop_for_client(&self.engine, &self.caller, &self.scope, StopReason::Disconnect);
     }
-
-    pub(crate) fn engine(&self) -> &Engine {
-        &self.engine
-    }
 }
 
 impl Drop for DisconnectStop {

@@ -12,8 +12,14 @@ use crate::{anthropic, openai};
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// What cannot succeed when it is sent again, or may have been carried out.
-const FINAL: [ErrorCode; 5] =
-    [ErrorCode::Held, ErrorCode::Stopped, ErrorCode::SpendLimit, ErrorCode::RunFailed, ErrorCode::NodeUnreachable];
+const FINAL: [ErrorCode; 6] = [
+    ErrorCode::Held,
+    ErrorCode::Stopped,
+    ErrorCode::SpendLimit,
+    ErrorCode::StorageLimit,
+    ErrorCode::RunFailed,
+    ErrorCode::NodeUnreachable,
+];
 
 pub(crate) async fn translate_problems(request: Request, next: Next) -> Response {
     let path = request.uri().path();

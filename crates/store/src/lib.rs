@@ -69,8 +69,8 @@ pub use maintenance::MaintenanceStore;
 pub use notes::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome};
 pub use push_targets::{PushTargetKey, PushTargetStore, PutPushTargetOutcome, StoredPushTarget};
 pub use responses::{
-    ConversationItem, DeletedResponses, EndedResponse, RESPONSE_RETENTION_SECONDS, ResponseStore, StoredConversation,
-    StoredResponse, StoredResponseState,
+    BeginResponseOutcome, ConversationItem, DeletedResponses, EndedResponse, ItemOrder, ItemQuery,
+    RESPONSE_RETENTION_SECONDS, ResponseOwner, ResponseStore, StoredConversation, StoredResponse, StoredResponseState,
 };
 pub use runs::{AcceptRunOutcome, RunListFilter, RunRow, RunStore, SealedRun, StoredRunState};
 pub use schedules::{CreateScheduleOutcome, ScheduleQuota, ScheduleStore, StoredSchedule};

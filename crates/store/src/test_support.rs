@@ -32,6 +32,7 @@ pub enum RefusedWrite {
     SteerBeforeJournalLine(&'static str),
     AuditEntry,
     SessionDeletion,
+    ResponseEnd,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +86,7 @@ impl OtherProgram {
             RefusedWrite::RunEnd => "UPDATE ON runs FOR EACH ROW WHEN (new.state = 'ended')",
             RefusedWrite::SteerBeforeJournalLine(_) => "UPDATE ON runs FOR EACH ROW WHEN (new.state = 'steered')",
             RefusedWrite::AuditEntry => "INSERT ON audit FOR EACH ROW",
+            RefusedWrite::ResponseEnd => "UPDATE ON responses FOR EACH ROW",
             RefusedWrite::SessionDeletion => "DELETE ON sessions FOR EACH ROW",
         };
         let condition = match write {

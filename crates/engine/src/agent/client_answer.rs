@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use quell_kernel::client_request::{AnswerEnd, AnswerOptions, ThinkingMode, ToolChoice};
+use quell_kernel::client_request::{AnswerEnd, AnswerOptions, ThinkingChoice, ThinkingMode, ToolChoice};
 use quell_kernel::turn::{ToolCall, TurnDraft};
 use quell_scope::Cancelled;
 
@@ -40,8 +40,8 @@ impl AgentLoop<'_> {
 
     /// How the model is asked to think: as the client says, or as the agent does.
     pub(super) fn thinking_mode(&self) -> Option<ThinkingMode> {
-        let of_client = self.client.and_then(|client| client.answer.thinking);
-        of_client.or_else(|| self.agent.config.thinking_mode().filter(|_| self.model().supports_thinking()))
+        let of_client = self.client.map_or(ThinkingChoice::Unspecified, |client| client.answer.thinking);
+        of_client.mode_or(self.agent.config.thinking_mode().filter(|_| self.model().supports_thinking()))
     }
 
     /// True for a call of a tool that the client carries out itself. The agent's own tools come first.

@@ -344,7 +344,8 @@ const MAX_MEMORY_MB: u64 = 1 << 26;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Runs that may be in flight at the same time.
+    /// Runs that may be in flight at the same time; also the requests of one token that model APIs answer at the same
+    /// time.
     pub in_flight_runs: usize,
     /// Messages that may wait in one session.
     pub queued_per_session: usize,
@@ -375,7 +376,8 @@ pub struct Limits {
 impl Limits {
     pub fn run_limits(&self) -> RunLimits {
         let (queued, depth, children) = (self.queued_per_session, self.sub_run_depth, self.sub_runs_per_run);
-        RunLimits { max_queued: queued, max_depth: depth, max_children: children }
+        let clients = self.in_flight_runs;
+        RunLimits { max_queued: queued, max_depth: depth, max_children: children, max_client_runs: clients }
     }
 }
 

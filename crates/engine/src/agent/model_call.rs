@@ -46,7 +46,7 @@ pub async fn call_model_for_client(
         conversation: &conversation,
         tools: &options.tools,
         answer: &options,
-        thinking: options.thinking,
+        thinking: options.thinking.mode_or(None),
         web_search: false,
     };
     let max_attempts = model.max_attempts();

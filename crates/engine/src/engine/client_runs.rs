@@ -6,6 +6,7 @@ use std::sync::Arc;
 use quell_kernel::api_key::KeyRefusal;
 use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::image::without_image_data;
+use quell_kernel::turn::PartialPolicy;
 use quell_llm::UnknownModel;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey};
@@ -123,6 +124,12 @@ impl Engine {
         }
     }
 
+    /// What models see of the texts that a stop cut off, for what a client names as a model.
+    pub fn client_partial_policy(&self, name: &str) -> PartialPolicy {
+        let agent = name.strip_prefix(AGENT_PREFIX).and_then(|agent| AgentId::parse(agent).ok());
+        agent.and_then(|id| self.agent_registry().get(&id)).map(|agent| agent.config.partial).unwrap_or_default()
+    }
+
     async fn submit_client_message(
         &self,
         caller: &Caller,
@@ -132,7 +139,11 @@ impl Engine {
         let ClientRun { id, conversation, answer, session, .. } = request;
         let (key, work) = match session {
             Some(key) => (key, work_in_session(conversation, answer)?),
-            None => (own_session_key(caller), work_of_request(conversation, answer)),
+            None => {
+                // Without a new message the agent has nothing to do, and most providers refuse its request.
+                conversation.new_message()?;
+                (own_session_key(caller), work_of_request(conversation, answer))
+            }
         };
         let submission = Submission {
             session: key,

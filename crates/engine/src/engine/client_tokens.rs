@@ -64,7 +64,7 @@ impl Engine {
             conversation: &encoded,
             tools: &answer.tools,
             answer,
-            thinking: answer.thinking,
+            thinking: answer.thinking.mode_or(None),
             web_search: false,
         })?)
     }

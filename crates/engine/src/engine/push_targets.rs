@@ -4,16 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use quell_kernel::visibility::Viewer;
 use quell_protocol::api::RunView;
-use quell_protocol::{EventKind, Principal, RunId};
+use quell_protocol::{EventKind, Principal, RunEvent, RunId};
 use quell_scope::clock::Clock;
 use quell_store::{PushTargetKey, PutPushTargetOutcome, StoreError, StoredPushTarget};
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use super::runs::remaining_events;
 use super::{Caller, Engine};
 use crate::live_run::{LiveRun, RunProgress};
-use crate::push::{MAX_PUSH_TARGETS, PushDelivery, PushError, PushNotice, PushTarget, PushTranslator};
+use crate::push::{
+    MAX_PUSH_TARGETS, PushDelivery, PushError, PushNotice, PushRegistration, PushTarget, PushTranslator,
+};
 
 /// Targets of other daemons that are taken over at once.
 const TAKE_OVER_BATCH: usize = 256;
@@ -56,11 +60,13 @@ impl Engine {
         let translator = notifier.translator().cloned().ok_or(PushError::NotAvailable)?;
         let source = self.find_push_source(caller, run).await?;
         let key = PushTargetKey { run: run.clone(), owner: caller.principal.clone(), id: target.id.clone() };
-        let sealed = notifier.seal_target(&key, &target)?;
+        let registration = PushRegistration { target, reads_all: caller.viewer().reads_all() };
+        let sealed = notifier.seal_target(&key, &registration)?;
         if notifier.room() == 0 {
             return Err(PushError::Overloaded);
         }
-        let engine = self.clone();
+        let client = PushClient::new(self, translator, &key, &registration);
+        let (engine, target) = (self.clone(), registration.target);
         let stored = self.run_detached(async move {
             let run = key.run.clone();
             match engine.inner().store.push_targets().put(key, sealed, MAX_PUSH_TARGETS).await? {
@@ -70,9 +76,9 @@ impl Engine {
                     let delivery = PushDelivery::new(notifier.clone(), number, run, target.clone());
                     match source {
                         PushSource::Live(live_run, seq) => {
-                            notifier.spawn(notify_of_live_run(delivery, translator, live_run, seq));
+                            notifier.spawn(notify_of_live_run(delivery, client, live_run, seq));
                         }
-                        PushSource::Ended(view) => notifier.spawn(notify_of_end(delivery, translator, *view)),
+                        PushSource::Ended(view) => notifier.spawn(notify_of_end(delivery, client, *view)),
                     }
                     Ok(target)
                 }
@@ -106,7 +112,8 @@ impl Engine {
         notifier.translator().ok_or(PushError::NotAvailable)?;
         self.check_push_run(caller, run).await?;
         let stored = self.inner().store.push_targets().list(run.clone(), caller.principal.clone()).await?;
-        Ok(stored.iter().filter_map(|target| notifier.open_target(target)).collect())
+        let opened = stored.iter().filter_map(|target| notifier.open_target(target));
+        Ok(opened.map(|registration| registration.target).collect())
     }
 
     /// Deletes a target that the caller has stored. It gets nothing more, except what is being sent.
@@ -162,20 +169,48 @@ impl Engine {
     /// Takes over targets that daemons have left. False if there may be more.
     async fn take_over_push_targets(&self) -> Result<bool, StoreError> {
         let notifier = &self.inner().push;
+        let Some(translator) = notifier.translator() else { return Ok(true) };
         let limit = notifier.room().min(TAKE_OVER_BATCH);
         let left = self.inner().store.push_targets().take_over_ended(limit).await?;
         let is_all = left.len() < limit;
         for stored in left {
             match notifier.open_target(&stored) {
-                Some(target) => {
-                    let run = stored.key.run.clone();
+                Some(registration) => {
+                    let client = PushClient::new(self, Arc::clone(translator), &stored.key, &registration);
+                    let (run, target) = (stored.key.run.clone(), registration.target);
                     let delivery = PushDelivery::new(notifier.clone(), stored.number, run, target);
-                    notifier.spawn(notify_left_target(self.clone(), delivery, stored));
+                    notifier.spawn(notify_left_target(delivery, client, stored));
                 }
                 None => notifier.drop_target(&stored, "the secret in [hooks] is another one now").await,
             }
         }
         Ok(is_all)
+    }
+}
+
+/// The client that has registered a target.
+struct PushClient {
+    engine: Engine,
+    translator: Arc<dyn PushTranslator>,
+    viewer: Viewer,
+}
+
+impl PushClient {
+    fn new(
+        engine: &Engine,
+        translator: Arc<dyn PushTranslator>,
+        key: &PushTargetKey,
+        registration: &PushRegistration,
+    ) -> Self {
+        let (principal, read_all) = (key.owner.clone(), registration.reads_all);
+        Self { engine: engine.clone(), translator, viewer: Viewer { principal, read_all, write_all: false } }
+    }
+
+    /// The body that tells of an event; `None` if the client need not know of it, or may read the run no more.
+    fn notification(&self, run: &RunView, event: &RunEvent) -> Option<Value> {
+        let ownership = self.engine.session_ownership(&run.session_key);
+        let may_read = self.viewer.may_read_run(&run.principal, ownership.as_ref());
+        may_read.then(|| self.translator.notification(run, event)).flatten()
     }
 }
 
@@ -198,12 +233,7 @@ fn changes_state(kind: &EventKind) -> bool {
 }
 
 /// Sends the newest event up to `known_seq` that changed the state of the run, and each later one.
-async fn notify_of_live_run(
-    delivery: PushDelivery,
-    translator: Arc<dyn PushTranslator>,
-    live_run: Arc<LiveRun>,
-    known_seq: u64,
-) {
+async fn notify_of_live_run(delivery: PushDelivery, client: PushClient, live_run: Arc<LiveRun>, known_seq: u64) {
     let mut follower = live_run.follow(0);
     let mut newest_known = None;
     while follower.last_seen_seq() < known_seq
@@ -226,10 +256,10 @@ async fn notify_of_live_run(
             // The end may be sent for a long time, in which the run leaves the memory.
             let view = live_run.view();
             drop((follower, live_run));
-            return notify_of_end(delivery, translator, view).await;
+            return notify_of_end(delivery, client, view).await;
         }
         if changes_state(&event.kind) {
-            let body = || translator.notification(&live_run.view(), &event);
+            let body = || client.notification(&live_run.view(), &event);
             let has_ended = live_run.wait_for_progress(RunProgress::Ended);
             delivery.send_update(&PushNotice { seq: Some(event.seq), body: &body }, has_ended).await;
         }
@@ -237,31 +267,35 @@ async fn notify_of_live_run(
 }
 
 /// Sends the end of a run, until its receiver has it or is given up.
-async fn notify_of_end(delivery: PushDelivery, translator: Arc<dyn PushTranslator>, view: RunView) {
+async fn notify_of_end(delivery: PushDelivery, client: PushClient, view: RunView) {
     let ended_at: Option<Timestamp> = view.ended_at.as_ref().and_then(|at| at.parse().ok());
     let ended_at_s = ended_at.map_or_else(Clock::wall_seconds, Timestamp::as_second);
     let seq = view.seq;
     let Some(event) = remaining_events(view.clone(), seq).and_then(|mut events| events.pop()) else { return };
-    let body = || translator.notification(&view, &event);
+    let body = || client.notification(&view, &event);
     delivery.send_end(&PushNotice { seq: None, body: &body }, ended_at_s).await;
 }
 
 /// Sends the end of a run that a daemon has left, which is in the database.
-async fn notify_left_target(engine: Engine, delivery: PushDelivery, stored: StoredPushTarget) {
-    let notifier = &engine.inner().push;
-    let Some(translator) = notifier.translator().cloned() else { return };
+async fn notify_left_target(delivery: PushDelivery, client: PushClient, stored: StoredPushTarget) {
+    let engine = client.engine.clone();
     loop {
         match engine.find_stored_run(&stored.key.run).await {
-            Ok(Some(view)) => return notify_of_end(delivery, translator, view).await,
+            Ok(Some(view)) => match engine.refresh_owner(&view.session_key).await {
+                Ok(()) => return notify_of_end(delivery, client, view).await,
+                Err(error) => log_unreadable(&stored, &error),
+            },
             // Deleted meanwhile.
             Ok(None) => return,
-            Err(StoreError::Corrupt(why)) => return notifier.drop_target(&stored, &why).await,
-            Err(error) => {
-                tracing::warn!(run = %stored.key.run, %error, "a run that ended cannot be read for its push target");
-                sleep(TAKE_OVER_PAUSE).await;
-            }
+            Err(StoreError::Corrupt(why)) => return engine.inner().push.drop_target(&stored, &why).await,
+            Err(error) => log_unreadable(&stored, &error),
         }
+        sleep(TAKE_OVER_PAUSE).await;
     }
+}
+
+fn log_unreadable(stored: &StoredPushTarget, error: &StoreError) {
+    tracing::warn!(run = %stored.key.run, %error, "a run that ended cannot be read for its push target; it is tried again");
 }
 
 /// Sends what other daemons have left, until the daemon ends.

@@ -1,12 +1,12 @@
-//! Delete old sessions, receipts and audit entries as `[retention]` says, and return free pages. Sessions in use are
-//! never deleted.
+//! Delete old sessions, receipts, stored responses and audit entries as `[retention]` says, and return free pages.
+//! Sessions in use are never deleted.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use quell_protocol::audit::Action;
 use quell_protocol::{Principal, SessionKey, Surface};
-use quell_store::{AuditEntry, DeleteSessionOutcome, IdleSession, StoreError};
+use quell_store::{AuditEntry, DeleteSessionOutcome, IdleSession, ResponseOwner, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -16,6 +16,7 @@ use crate::access::DAEMON_PRINCIPAL;
 use crate::agent::MODEL_CALLS;
 use crate::live_run::EngineNotice;
 
+const SECONDS_OF_DAY: i64 = 24 * 60 * 60;
 /// Delay of the first pass, so that it does not slow down the start.
 const FIRST_RUN_DELAY: Duration = Duration::from_secs(60);
 const RUN_INTERVAL: Duration = Duration::from_secs(600);
@@ -25,6 +26,8 @@ const RETENTION_DUTY: &str = "retention";
 const SESSION_BATCH: usize = 500;
 /// Receipts of deleted sessions that are deleted in one step.
 const RECEIPT_BATCH: u32 = 256;
+/// Stored responses or conversations that are deleted in one step.
+const RESPONSE_BATCH: u32 = 8;
 /// Pages that are returned to the file system in one transaction: 1 MiB.
 const FREE_PAGE_BATCH: u32 = 256;
 /// Free pages that are kept for later writes.
@@ -40,13 +43,15 @@ pub struct Retention {
     pub max_sessions: Option<u64>,
     /// Deletes sessions while the database has more than this in use, in MiB; no limit if absent.
     pub max_mib: Option<u64>,
+    /// MiB of responses and conversations of the Responses API that are kept for each token.
+    pub responses_mib: u64,
     /// Days for which the audit list is kept.
     pub audit_days: u32,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { max_age_days: None, max_sessions: None, max_mib: None, audit_days: 365 }
+        Self { max_age_days: None, max_sessions: None, max_mib: None, responses_mib: 1024, audit_days: 365 }
     }
 }
 
@@ -100,17 +105,16 @@ impl Engine {
             None => 0,
         };
         let min_used_at = config.max_age_days.map(|days| days_before(now, days));
+        self.delete_old_responses(now, is_over).await?;
         if let Some(oldest) = &min_used_at {
             store.runs().delete_receipts_before(oldest.clone()).await?;
             // Their sessions are in use as long as calls are made.
             store.runs().delete_runs_of_agent_before(MODEL_CALLS.clone(), oldest.clone()).await?;
         }
-        if let Some(max_mib) = config.max_mib {
-            // Delete receipts of deleted sessions before any existing session.
-            while store.maintenance().used_bytes().await? > max_mib.saturating_mul(1 << 20) {
-                if is_over() || store.runs().delete_oldest_receipts(RECEIPT_BATCH).await? == 0 {
-                    break;
-                }
+        // Delete receipts of deleted sessions before any existing session.
+        while self.is_over_size_limit().await? {
+            if is_over() || store.runs().delete_oldest_receipts(RECEIPT_BATCH).await? == 0 {
+                break;
             }
         }
         let mut pass = RetentionPass { min_used_at, excess, now: format_time(now) };
@@ -147,9 +151,60 @@ impl Engine {
             )));
         }
         let Some(max_mib) = config.max_mib else { return Ok(None) };
-        let is_over_limit = self.inner().store.maintenance().used_bytes().await? > max_mib.saturating_mul(1 << 20);
-        Ok(is_over_limit
+        Ok(self
+            .is_over_size_limit()
+            .await?
             .then(|| format!("retention: the database had more than {max_mib} MiB in use; last used {}", idle.used_at)))
+    }
+
+    async fn is_over_size_limit(&self) -> Result<bool, StoreError> {
+        let Some(max_mib) = self.inner().config.retention.max_mib else { return Ok(false) };
+        Ok(self.inner().store.maintenance().used_bytes().await? > max_mib.saturating_mul(1 << 20))
+    }
+
+    /// Deletes stored responses and conversations that are too old, and the oldest ones while the database is too big.
+    async fn delete_old_responses(&self, now: Timestamp, is_over: impl Fn() -> bool) -> Result<(), StoreError> {
+        let responses = self.responses();
+        let mut deleted = 0;
+        if let Some(days) = self.inner().config.retention.max_age_days {
+            deleted += responses.delete_older(now.as_second().saturating_sub(i64::from(days) * SECONDS_OF_DAY)).await?;
+        }
+        while !is_over() && self.is_over_size_limit().await? {
+            let mut count = responses.delete_oldest(ResponseOwner::Anybody, RESPONSE_BATCH).await?;
+            if count == 0 {
+                count = responses.delete_oldest_conversations(RESPONSE_BATCH).await?;
+            }
+            if count == 0 {
+                break;
+            }
+            deleted += count;
+        }
+        if deleted > 0 {
+            tracing::info!(deleted, "old responses and conversations of the Responses API are deleted");
+        }
+        Ok(())
+    }
+
+    /// Makes room for one more response or conversation of an owner: deletes its oldest responses beyond
+    /// `responses_mib`. False if its conversations take the room.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: fewer are deleted then.
+    pub async fn make_response_room(&self, owner: &Principal) -> Result<bool, StoreError> {
+        let limit = self.inner().config.retention.responses_mib.saturating_mul(1 << 20);
+        loop {
+            if self.responses().used_bytes(owner.clone()).await? <= limit {
+                return Ok(true);
+            }
+            let deleted = self.responses().delete_oldest(ResponseOwner::One(owner.clone()), RESPONSE_BATCH).await?;
+            if deleted == 0 {
+                return Ok(false);
+            }
+            tracing::info!(%owner, deleted, "the responses of a token took too much room; the oldest are deleted");
+        }
     }
 
     async fn delete_idle_session(

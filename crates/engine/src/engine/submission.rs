@@ -98,6 +98,7 @@ impl SubmitError {
             Self::Refused(AdmissionError::ShuttingDown) | Self::Closed => ErrorCode::ShuttingDown,
             Self::Refused(AdmissionError::Busy) => ErrorCode::Busy,
             Self::Refused(AdmissionError::QueueFull { .. }) => ErrorCode::QueueFull,
+            Self::Refused(AdmissionError::TooManyClientRuns { .. }) => ErrorCode::TooManyRequests,
             Self::Refused(AdmissionError::SpendLimit { .. } | AdmissionError::KeySpendLimit { .. }) => {
                 ErrorCode::SpendLimit
             }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use quell_kernel::turn::{CallResult, keep_both_ends};
 use quell_protocol::event::SnapshotCall;
 use quell_protocol::{CallId, EventKind, RunEvent};
+use tokio::sync::watch;
 
 use super::{LiveRun, RunProgress};
 
@@ -133,9 +134,16 @@ fn event_bytes(event: &RunEvent) -> usize {
 #[derive(Debug)]
 pub struct Follower {
     live_run: Arc<LiveRun>,
+    /// Changes with each event. Both are kept from one event to the next, which is cheaper than new ones.
+    seq: watch::Receiver<u64>,
+    progress: watch::Receiver<RunProgress>,
     last_seen_seq: u64,
     is_finished: bool,
     snapshot_text: SnapshotText,
+}
+
+async fn wait_ended(progress: &mut watch::Receiver<RunProgress>) {
+    let _ = progress.wait_for(|now| *now >= RunProgress::Ended).await;
 }
 
 /// What the text of a snapshot is.
@@ -149,7 +157,8 @@ enum SnapshotText {
 
 impl Follower {
     pub(super) fn new(live_run: Arc<LiveRun>, last_seen_seq: u64) -> Self {
-        Self { live_run, last_seen_seq, is_finished: false, snapshot_text: SnapshotText::Step }
+        let (seq, progress) = (live_run.seq.subscribe(), live_run.progress.subscribe());
+        Self { live_run, seq, progress, last_seen_seq, is_finished: false, snapshot_text: SnapshotText::Step }
     }
 
     /// Makes the text of a snapshot all that models have written in this run, for a reader that must not lose any.
@@ -167,16 +176,15 @@ impl Follower {
         if self.is_finished {
             return None;
         }
-        let mut seq = self.live_run.seq.subscribe();
         loop {
-            seq.borrow_and_update();
+            self.seq.borrow_and_update();
             if let Some(event) = self.try_next() {
                 return Some(event);
             }
             // The senders live in the live run, which this follower holds. Both arms only wait.
             tokio::select! {
-                _ = seq.changed() => {}
-                () = self.live_run.wait_for_progress(RunProgress::Ended) => return self.try_next(),
+                _ = self.seq.changed() => {}
+                () = wait_ended(&mut self.progress) => return self.try_next(),
             }
         }
     }

@@ -99,6 +99,10 @@ fn target(url: String) -> PushTarget {
     PushTarget { id: "t".into(), url, token: Some("mark".into()), authentication: Some(authentication) }
 }
 
+fn registration(url: String) -> PushRegistration {
+    PushRegistration { target: target(url), reads_all: false }
+}
+
 async fn store_with_run() -> Store {
     database_with_run().await.1
 }
@@ -223,7 +227,7 @@ async fn a_private_receiver_gets_nothing_whatever_its_name_says() {
         let PushOutcome::GivenUp(why) = outcome else { panic!("{host}: {outcome:?}") };
         assert!(why.contains("may not be reached") && !why.contains("x?y"), "{host}: {why}");
         if host == "127.0.0.1" {
-            let refused = notifier.seal_target(&key(), &target(receiver.url(host)));
+            let refused = notifier.seal_target(&key(), &registration(receiver.url(host)));
             assert!(matches!(refused, Err(PushError::InvalidTarget(_))), "{refused:?}");
         }
     }
@@ -263,10 +267,10 @@ async fn the_end_of_the_daemon_waits_for_no_receiver_beyond_its_time() {
 async fn a_stored_target_is_secret_and_belongs_to_its_owner() {
     let store = store_with_run().await;
     let one = notifier(&store, AddressPolicy::Any);
-    let sealed = one.seal_target(&key(), &target("https://example.org/".into())).unwrap();
+    let sealed = one.seal_target(&key(), &registration("https://example.org/".into())).unwrap();
     assert!(!sealed.windows(4).any(|part| part == b"hush"));
     let stored = StoredPushTarget { number: 1, key: key(), sealed };
-    assert_eq!(one.open_target(&stored), Some(target("https://example.org/".into())));
+    assert_eq!(one.open_target(&stored), Some(registration("https://example.org/".into())));
     let of_bob = PushTargetKey { owner: Principal::parse("bob").unwrap(), ..key() };
     assert_eq!(one.open_target(&StoredPushTarget { key: of_bob, ..stored.clone() }), None);
     let secret = Some("another secret of at least thirty-two bytes".to_owned().into());
@@ -283,7 +287,7 @@ async fn without_a_long_secret_there_are_no_notifications() {
         let notifier = PushNotifier::new(PushDeps { secret, address_policy, store: store.clone(), clock });
         assert!(!notifier.set_translator(Arc::new(TestTranslator)));
         assert!(notifier.translator().is_none() && notifier.public_key().is_none());
-        let refused = notifier.seal_target(&key(), &target("https://example.org/".into()));
+        let refused = notifier.seal_target(&key(), &registration("https://example.org/".into()));
         assert!(matches!(refused, Err(PushError::NotAvailable)), "{refused:?}");
     }
 }

@@ -17,7 +17,8 @@ use super::fields::FieldRule::{Ignored, Only, Read, Refused};
 use super::fields::{FieldTable, RequestField, RequestObject};
 use super::tools::ClientTool;
 use super::{
-    AnswerFormat, AnswerOptions, ClientRequest, ClientRequestProblem, RequestProblemKind, ThinkingMode, ToolChoice,
+    AnswerFormat, AnswerOptions, ClientRequest, ClientRequestProblem, RequestProblemKind, ThinkingChoice, ThinkingMode,
+    ToolChoice,
 };
 use crate::turn::{MessageBlock, Thinking, is_blank};
 
@@ -406,7 +407,7 @@ fn parse_options(body: &RequestObject<'_>, max_tokens: Option<u32>) -> Result<An
     }
     if let Some(temperature) = body.optional("temperature") {
         let number = temperature.number(0.0, 1.0)?;
-        if options.thinking.is_some() && number < 1.0 {
+        if matches!(options.thinking, ThinkingChoice::On(_)) && number < 1.0 {
             return Err(temperature.invalid("may only be set to 1 when thinking is enabled"));
         }
         options.temperature = Some(number);
@@ -457,21 +458,21 @@ fn set_tool_choice(choice: &RequestField<'_>, options: &mut AnswerOptions) -> Re
 fn parse_thinking(
     thinking: &RequestField<'_>,
     max_tokens: Option<u32>,
-) -> Result<Option<ThinkingMode>, ClientRequestProblem> {
+) -> Result<ThinkingChoice, ClientRequestProblem> {
     let fields = thinking.object()?;
     let shown = Only(|value| value == "summarized", "\"summarized\"");
     fields.check_fields(&[("type", Read), ("budget_tokens", Read), ("display", shown)])?;
     let kind = fields.required("type")?;
     match kind.string()? {
-        "disabled" => Ok(None),
-        "adaptive" => Ok(Some(ThinkingMode::Adaptive)),
+        "disabled" => Ok(ThinkingChoice::Off),
+        "adaptive" => Ok(ThinkingChoice::On(ThinkingMode::Adaptive)),
         "enabled" => {
             let budget = fields.required("budget_tokens")?;
             let tokens = budget.count(MIN_THINKING_TOKENS)?;
             if max_tokens.is_some_and(|most| most <= tokens) {
                 return Err(budget.invalid("`max_tokens` must be greater than `thinking.budget_tokens`"));
             }
-            Ok(Some(ThinkingMode::Tokens(tokens)))
+            Ok(ThinkingChoice::On(ThinkingMode::Tokens(tokens)))
         }
         "between_tools" => Err(kind.unsupported("not every provider has it; use enabled, adaptive or disabled")),
         _ => Err(kind.invalid("must be enabled, adaptive or disabled")),

@@ -57,6 +57,7 @@ pub(super) enum ConversationProblem {
 #[derive(Debug)]
 pub(super) struct ConversationBuilder {
     model: String,
+    partial: PartialPolicy,
     instructions: Vec<String>,
     exchanges: Vec<Exchange>,
 }
@@ -67,6 +68,15 @@ struct Exchange {
     /// `None` if the history begins with the model.
     user: Option<String>,
     messages: Vec<ModelMessage<PendingCall>>,
+    /// How it ended, if it did not complete. Nothing follows in it then.
+    end: Option<ExchangeEnd>,
+}
+
+#[derive(Debug)]
+struct ExchangeEnd {
+    verdict: Verdict,
+    /// The text that was cut off while it streamed.
+    cut_text: String,
 }
 
 #[derive(Debug)]
@@ -79,7 +89,13 @@ impl ConversationBuilder {
     /// `model` is the model of the request: messages of the model are attributed to it, so that it gets its own
     /// reasoning back.
     pub(super) fn new(model: &str) -> Self {
-        Self { model: model.to_owned(), instructions: Vec::new(), exchanges: Vec::new() }
+        let (partial, instructions, exchanges) = (PartialPolicy::default(), Vec::new(), Vec::new());
+        Self { model: model.to_owned(), partial, instructions, exchanges }
+    }
+
+    /// Sets what the model sees of texts that were cut off.
+    pub(super) fn with_partial_policy(self, partial: PartialPolicy) -> Self {
+        Self { partial, ..self }
     }
 
     /// Adds a text of the system or the developer.
@@ -95,13 +111,13 @@ impl ConversationBuilder {
     pub(super) fn push_user(&mut self, parts: &[ClientPart]) {
         let text = join_parts(parts);
         match self.exchanges.last_mut() {
-            Some(Exchange { user: Some(before), messages }) if messages.is_empty() => {
+            Some(Exchange { user: Some(before), messages, end: None }) if messages.is_empty() => {
                 if !before.is_empty() && !text.is_empty() {
                     before.push_str("\n\n");
                 }
                 before.push_str(&text);
             }
-            Some(_) | None => self.exchanges.push(Exchange { user: Some(text), messages: Vec::new() }),
+            Some(_) | None => self.exchanges.push(Exchange { user: Some(text), ..Exchange::default() }),
         }
     }
 
@@ -121,7 +137,8 @@ impl ConversationBuilder {
     /// Appends a block to the message of the model that comes last, or begins one. A result before it ends a message.
     pub(super) fn extend_assistant(&mut self, block: MessageBlock<ClientCall>) -> Result<(), ConversationProblem> {
         let is_open = |message: &&mut ModelMessage<PendingCall>| message.calls().all(|call| call.result.is_none());
-        let last = self.exchanges.last_mut().and_then(|exchange| exchange.messages.last_mut());
+        let last = self.exchanges.last_mut().filter(|exchange| exchange.end.is_none());
+        let last = last.and_then(|exchange| exchange.messages.last_mut());
         let Some(message) = last.filter(is_open) else { return self.push_assistant(vec![block]) };
         if let MessageBlock::Call(call) = &block
             && message.calls().any(|before| before.call.id == call.id)
@@ -130,6 +147,11 @@ impl ConversationBuilder {
         }
         message.blocks.push(pending_block(block));
         Ok(())
+    }
+
+    /// Ends the last exchange, which did not complete. `cut_text` was cut off while it streamed.
+    pub(super) fn end_exchange(&mut self, verdict: Verdict, cut_text: String) {
+        self.last_exchange().end = Some(ExchangeEnd { verdict, cut_text });
     }
 
     /// Sets the result of the newest open call with this id.
@@ -159,16 +181,18 @@ impl ConversationBuilder {
         if self.exchanges.iter().map(Exchange::image_count).sum::<usize>() > MAX_REQUEST_IMAGES {
             return Err(ConversationProblem::TooManyImages);
         }
-        let mut drafts: Vec<TurnDraft> = (0..).zip(self.exchanges).map(|(at, exchange)| exchange.draft(at)).collect();
+        let mut drafts: Vec<(TurnDraft, Option<ExchangeEnd>)> =
+            (0..).zip(self.exchanges).map(|(at, exchange)| exchange.draft(at)).collect();
         let mut conversation =
             ClientConversation { instructions: self.instructions.join("\n\n"), ..Default::default() };
-        for item in drafts.pop().into_iter().flat_map(|last| last.items_for_model()) {
+        let last = drafts.pop_if(|(_, end)| end.is_none());
+        for item in last.into_iter().flat_map(|(last, _)| last.items_for_model()) {
             match item {
                 TurnItem::User { text, .. } => conversation.text = text,
                 TurnItem::Assistant(message) => conversation.continuation.push(message),
             }
         }
-        conversation.turns = drafts.into_iter().map(sealed).collect();
+        conversation.turns = drafts.into_iter().map(|(draft, end)| sealed(draft, end, self.partial)).collect();
         Ok(conversation)
     }
 
@@ -178,7 +202,7 @@ impl ConversationBuilder {
     }
 
     fn last_exchange(&mut self) -> &mut Exchange {
-        if self.exchanges.is_empty() {
+        if self.exchanges.last().is_none_or(|last| last.end.is_some()) {
             self.exchanges.push(Exchange::default());
         }
         let Some(last) = self.exchanges.last_mut() else { unreachable!("it was added if there was none") };
@@ -193,7 +217,7 @@ impl Exchange {
         self.user.as_deref().map_or(0, |text| image_sources(text).count()) + of_results
     }
 
-    fn draft(self, at: usize) -> TurnDraft {
+    fn draft(self, at: usize) -> (TurnDraft, Option<ExchangeEnd>) {
         // The ids that renderers derive from it must be the same in each request of this conversation.
         let Ok(run_id) = RunId::parse(format!("client-turn-{at}")) else {
             unreachable!("it has legal characters only")
@@ -212,7 +236,7 @@ impl Exchange {
                 }
             }
         }
-        draft
+        (draft, self.end)
     }
 }
 
@@ -224,10 +248,17 @@ fn pending_block(block: MessageBlock<ClientCall>) -> MessageBlock<PendingCall> {
     }
 }
 
-fn sealed(draft: TurnDraft) -> Arc<Turn> {
+fn sealed(mut draft: TurnDraft, end: Option<ExchangeEnd>, policy: PartialPolicy) -> Arc<Turn> {
+    let verdict = match end {
+        Some(ExchangeEnd { verdict, cut_text }) => {
+            draft.push_text(&cut_text);
+            verdict
+        }
+        None => Verdict::Completed,
+    };
     Arc::new(draft.seal(SealOptions {
-        verdict: &Verdict::Completed,
-        policy: PartialPolicy::Discard,
+        verdict: &verdict,
+        policy,
         sealed_at: SEALED_AT.to_owned(),
         usage: Usage::default(),
     }))

@@ -1,7 +1,8 @@
 //! Parses a request of OpenAI's Chat Completions API.
 //!
 //! [`FIELDS`] says which fields of the body are read, ignored, accepted with a value that changes nothing, or refused. A
-//! field that is not in it does not exist in the API and is refused, as the API does.
+//! field that is not in it does not exist in the API and is refused, as the API does. The same holds for the objects in
+//! the body, each of which has such a table.
 //!
 //! A conversation has its system and developer messages at the beginning: elsewhere most providers have no place for
 //! them. `stream_options` is checked here; the transport reads `include_usage` from it.
@@ -66,10 +67,20 @@ const ASSISTANT_FIELDS: &FieldTable = &[
     ("tool_calls", Read),
     ("reasoning_content", Read),
     ("annotations", Ignored),
+    ("parsed", Ignored),
     ("name", Refused(NAME_ADVICE)),
     ("audio", Refused("only text is possible")),
     ("function_call", Refused("use `tool_calls`")),
 ];
+
+/// The fields of a part of a message, besides its content. Marks for caches are those of other gateways.
+const TEXT_PART_FIELDS: &FieldTable =
+    &[("type", Read), ("text", Read), ("prompt_cache_breakpoint", Ignored), ("cache_control", Ignored)];
+const IMAGE_PART_FIELDS: &FieldTable =
+    &[("type", Read), ("image_url", Read), ("prompt_cache_breakpoint", Ignored), ("cache_control", Ignored)];
+/// The fields of a call. Clients send back what they have collected from a stream, with its number.
+const CALL_FIELDS: &FieldTable = &[("id", Read), ("type", Read), ("function", Read), ("index", Ignored)];
+const CALL_FUNCTION_FIELDS: &FieldTable = &[("name", Read), ("arguments", Read), ("parsed_arguments", Ignored)];
 
 const NAME_ADVICE: &str = "write the name into the text of the message";
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh"];
@@ -156,8 +167,14 @@ fn text_of_parts(content: &RequestField<'_>, part_type: &str) -> Result<String, 
         let fields = part.object()?;
         let kind = fields.required("type")?;
         match kind.string()? {
-            "text" => texts.push(fields.required("text")?.string()?),
-            "refusal" if part_type == "refusal" => texts.push(fields.required("refusal")?.string()?),
+            "text" => {
+                fields.check_fields(TEXT_PART_FIELDS)?;
+                texts.push(fields.required("text")?.string()?);
+            }
+            "refusal" if part_type == "refusal" => {
+                fields.check_fields(&[("type", Read), ("refusal", Read)])?;
+                texts.push(fields.required("refusal")?.string()?);
+            }
             _ => return Err(kind.unsupported("only text is possible here")),
         }
     }
@@ -173,8 +190,14 @@ fn user_parts(content: &RequestField<'_>) -> Result<Vec<ClientPart>, ClientReque
         let fields = part.object()?;
         let kind = fields.required("type")?;
         parts.push(match kind.string()? {
-            "text" => ClientPart::Text(fields.required("text")?.string()?.to_owned()),
-            "image_url" => image(&fields.required("image_url")?)?,
+            "text" => {
+                fields.check_fields(TEXT_PART_FIELDS)?;
+                ClientPart::Text(fields.required("text")?.string()?.to_owned())
+            }
+            "image_url" => {
+                fields.check_fields(IMAGE_PART_FIELDS)?;
+                image(&fields.required("image_url")?)?
+            }
             "input_audio" | "file" => {
                 return Err(kind.unsupported("only text and image_url are possible; send the text of the file"));
             }
@@ -224,7 +247,9 @@ fn parse_call(call: &RequestField<'_>) -> Result<ClientCall, ClientRequestProble
     if kind.string()? != "function" {
         return Err(kind.unsupported("only function calls are possible"));
     }
+    fields.check_fields(CALL_FIELDS)?;
     let function = fields.required("function")?.object()?;
+    function.check_fields(CALL_FUNCTION_FIELDS)?;
     let arguments = function.required("arguments")?.string()?;
     Ok(ClientCall {
         id: fields.required("id")?.string()?.to_owned(),
@@ -326,7 +351,10 @@ fn parse_tool_choice(choice: &RequestField<'_>, options: &AnswerOptions) -> Resu
     let kind = fields.required("type")?;
     match kind.string()? {
         "function" => {
-            options.known_tool(&fields.required("function")?.object()?.required("name")?).map(ToolChoice::Named)
+            fields.check_fields(&[("type", Read), ("function", Read)])?;
+            let function = fields.required("function")?.object()?;
+            function.check_fields(&[("name", Read)])?;
+            options.known_tool(&function.required("name")?).map(ToolChoice::Named)
         }
         _ => Err(kind.unsupported("only a function can be chosen; give only the tools that may be called")),
     }
@@ -345,6 +373,7 @@ fn parse_stop(stop: &RequestField<'_>) -> Result<Vec<String>, ClientRequestProbl
 
 fn parse_format(format: &RequestField<'_>) -> Result<AnswerFormat, ClientRequestProblem> {
     let fields = format.object()?;
+    fields.check_fields(&[("type", Read), ("json_schema", Read)])?;
     let kind = fields.required("type")?;
     match kind.string()? {
         "text" => Ok(AnswerFormat::Text),
@@ -354,9 +383,16 @@ fn parse_format(format: &RequestField<'_>) -> Result<AnswerFormat, ClientRequest
     }
 }
 
-/// A schema with its name, as Chat Completions and Responses have it.
+/// A schema with its name, as Chat Completions and Responses have it. In the latter it has a `type`, too.
 pub(super) fn parse_json_schema(format: &RequestField<'_>) -> Result<AnswerFormat, ClientRequestProblem> {
     let fields = format.object()?;
+    fields.check_fields(&[
+        ("type", Read),
+        ("name", Read),
+        ("description", Read),
+        ("schema", Read),
+        ("strict", Read),
+    ])?;
     let schema = fields.required("schema")?;
     schema.object()?;
     Ok(AnswerFormat::JsonSchema {

@@ -3,6 +3,7 @@
 //! A request names the history that it continues by an id, so it is parsed in two steps: [`ResponsesRequest::parse`]
 //! reads the request, and [`ResponsesRequest::client_request`] puts the stored items of the history before its own.
 
+mod end;
 mod items;
 mod options;
 mod reasoning;
@@ -15,6 +16,8 @@ use super::conversation::{ConversationBuilder, ConversationProblem};
 use super::fields::FieldRule::{Ignored, Only, Read, Refused};
 use super::fields::{FieldTable, RequestField, RequestObject};
 use super::{AnswerOptions, ClientRequest, ClientRequestProblem, RequestProblemKind};
+use crate::turn::PartialPolicy;
+pub use end::IncompleteEnd;
 pub use reasoning::{ReasoningPlace, SealedBlocks, encode_reasoning, seal_blocks};
 
 /// The value of `include` with which responses contain the encrypted reasoning.
@@ -35,6 +38,7 @@ const FIELDS: &FieldTable = &[
     ("reasoning", Read),
     ("store", Read),
     ("stream", Read),
+    ("stream_options", Read),
     ("temperature", Read),
     ("text", Read),
     ("tool_choice", Read),
@@ -45,7 +49,6 @@ const FIELDS: &FieldTable = &[
     ("prompt_cache_retention", Ignored),
     ("safety_identifier", Ignored),
     ("service_tier", Ignored),
-    ("stream_options", Ignored),
     ("user", Ignored),
     ("top_logprobs", Only(|value| value == 0, "0")),
     ("truncation", Only(|value| value == "disabled", "\"disabled\"")),
@@ -75,6 +78,8 @@ pub struct ResponsesRequest {
     pub metadata: Map<String, Value>,
     /// Whether the client wants the encrypted reasoning, to send it back.
     pub includes_encrypted_reasoning: bool,
+    /// What the model sees of answers that were cut off. The rule of the agent, which the caller sets.
+    pub partial: PartialPolicy,
 }
 
 impl ResponsesRequest {
@@ -95,8 +100,12 @@ impl ResponsesRequest {
             conversation: parse_conversation_id(&body)?,
             metadata: parse_metadata(&body)?,
             includes_encrypted_reasoning: options::parse_include(&body)?,
+            partial: PartialPolicy::default(),
         };
         request.check_storage(&body)?;
+        if let Some(options) = body.optional("stream_options") {
+            options.object()?.check_fields(&[("include_obfuscation", Ignored)])?;
+        }
         Ok(request)
     }
 
@@ -127,7 +136,7 @@ impl ResponsesRequest {
     /// # Errors
     /// The item that fits to nothing before it, or a reference that was not replaced.
     pub fn client_request(&self, history: &[Value]) -> Result<ClientRequest, ClientRequestProblem> {
-        let mut builder = ConversationBuilder::new(&self.model);
+        let mut builder = ConversationBuilder::new(&self.model).with_partial_policy(self.partial);
         let field = |at: usize| match at.checked_sub(history.len()) {
             Some(at) => format!("input[{at}]"),
             None => format!("previous input[{at}]"),
@@ -138,6 +147,11 @@ impl ResponsesRequest {
         for (at, value) in history.iter().chain(&self.input).enumerate() {
             let item = RequestField { value, path: field(at) };
             items::push_item(&item, &mut group, &mut builder)?.map_err(|problem| word(at, problem))?;
+            if let Some(end) = history.get(at).and_then(IncompleteEnd::of) {
+                let cut_text = group.take_cut_text(end.cut_bytes);
+                group.close(&mut builder).map_err(|problem| word(at, problem))?;
+                builder.end_exchange(end.verdict, cut_text);
+            }
         }
         let last = (history.len() + self.input.len()).saturating_sub(1);
         group.close(&mut builder).map_err(|problem| word(last, problem))?;
@@ -154,14 +168,42 @@ pub fn parse_conversation(body: &Value) -> Result<(Vec<Value>, Map<String, Value
     let body = RequestField::body(body).object()?;
     body.check_fields(&[("items", Read), ("metadata", Read)])?;
     let items = match body.optional("items") {
-        Some(items) => {
+        Some(field) => {
             // Text alone is an input of a response, and no item.
-            drop(items.items()?);
-            items::parse_input(&items)?
+            let fields = field.items()?;
+            let items = items::parse_input(&field)?;
+            if let Some((reference, _)) = fields.zip(&items).find(|(_, item)| items::reference_id(item).is_some()) {
+                return Err(reference.unsupported("a conversation begins with items; send this one itself"));
+            }
+            items
         }
         None => Vec::new(),
     };
     Ok((items, parse_metadata(&body)?))
+}
+
+/// The items that are added to a conversation, checked as those of a request.
+///
+/// # Errors
+/// The field that is wrong.
+pub fn parse_conversation_items(body: &Value) -> Result<Vec<Value>, ClientRequestProblem> {
+    let body = RequestField::body(body).object()?;
+    body.check_fields(&[("items", Read)])?;
+    let items = body.required("items")?;
+    // Text alone is an input of a response, and no item.
+    drop(items.items()?);
+    items::parse_input(&items)
+}
+
+/// The new metadata of a conversation.
+///
+/// # Errors
+/// The field that is wrong.
+pub fn parse_conversation_metadata(body: &Value) -> Result<Map<String, Value>, ClientRequestProblem> {
+    let body = RequestField::body(body).object()?;
+    body.check_fields(&[("metadata", Read)])?;
+    drop(body.required("metadata")?);
+    parse_metadata(&body)
 }
 
 fn optional_string(object: &RequestObject<'_>, name: &str) -> Result<Option<String>, ClientRequestProblem> {
@@ -177,7 +219,11 @@ fn parse_conversation_id(body: &RequestObject<'_>) -> Result<Option<String>, Cli
     let Some(field) = body.optional("conversation") else { return Ok(None) };
     match field.value {
         Value::String(id) => Ok(Some(id.clone())),
-        _ => Ok(Some(field.object()?.required("id")?.string()?.to_owned())),
+        _ => {
+            let object = field.object()?;
+            object.check_fields(&[("id", Read)])?;
+            Ok(Some(object.required("id")?.string()?.to_owned()))
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::{NewRun, RunRegistry};
 use crate::admission::SubRunError;
 use crate::run::RunState;
 
-/// Limits of the queue of a session and of a run tree.
+/// Limits of the queue of a session, of a run tree, and of the clients of model APIs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimits {
     /// Maximum number of queued messages of a session.
@@ -17,11 +17,13 @@ pub struct RunLimits {
     pub max_depth: usize,
     /// Maximum number of sub-runs of one run that are not ended.
     pub max_children: usize,
+    /// Maximum number of runs that clients of model APIs have started with one token and that are not ended.
+    pub max_client_runs: usize,
 }
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { max_queued: 20, max_depth: 3, max_children: 8 }
+        Self { max_queued: 20, max_depth: 3, max_children: 8, max_client_runs: 64 }
     }
 }
 

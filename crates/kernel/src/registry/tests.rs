@@ -17,7 +17,7 @@ use crate::run::{RunStateInput, StopLevel, WorkOutcome};
 use crate::time::{Moment, StopTimeouts};
 
 /// Small limits, so that tests reach them.
-const LIMITS: RunLimits = RunLimits { max_queued: 3, max_depth: 2, max_children: 2 };
+const LIMITS: RunLimits = RunLimits { max_queued: 3, max_depth: 2, max_children: 2, max_client_runs: 2 };
 
 const AGENTS: [&str; 3] = ["main", "writer", "scout"];
 

@@ -191,6 +191,7 @@ fn limits_that_would_throw_away_everything_are_taken_for_mistakes() {
         ("max_age_days = 0", "retention.max_age_days"),
         ("max_sessions = 0", "retention.max_sessions"),
         ("max_mib = 15", "retention.max_mib"),
+        ("responses_mib = 0", "retention.responses_mib"),
         ("audit_days = 0", "retention.audit_days"),
     ] {
         let error = parse_error(&format!("[retention]\n{line}\n"));

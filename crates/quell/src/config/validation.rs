@@ -188,6 +188,7 @@ fn retention_problems(retention: &Retention) -> Vec<ConfigProblem> {
         days("max_age_days", retention.max_age_days),
         ("max_sessions", retention.max_sessions, 1, "would throw away everything at once"),
         ("max_mib", retention.max_mib, MIN_DATABASE_MIB, "is too little; the database holds more than sessions"),
+        ("responses_mib", Some(retention.responses_mib), 1, "would keep no response"),
         days("audit_days", Some(retention.audit_days)),
     ]
     .into_iter()

@@ -14,6 +14,7 @@ use crate::dialects::official_clients::model_client_python;
 use crate::doc_examples::code_blocks;
 use crate::npm_packages::{self, NpmPackages};
 use crate::prelude::*;
+use crate::test_engine::add_dialect_agents;
 
 const PACKAGES: NpmPackages = NpmPackages {
     name: "anthropic-clients",
@@ -331,6 +332,23 @@ async fn an_option_that_a_provider_does_not_have_is_refused() {
         assert!(refused["request_id"].is_string() && refused["type"] == "error", "{refused:#}");
     }
     assert_eq!(fixture.model.request_count(), 0);
+}
+
+#[rstest]
+#[case::as_the_agent_is_configured(json!({}), json!({"type": "enabled", "budget_tokens": 2048}))]
+#[case::not_at_all(json!({"type": "disabled"}), Value::Null)]
+#[case::as_the_client_says(json!({"type": "enabled", "budget_tokens": 1500}), json!({"type": "enabled", "budget_tokens": 1500}))]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_says_whether_an_agent_thinks(#[case] thinking: Value, #[case] sent: Value) {
+    let server = TestServer::start_with(|config| add_dialect_agents(&mut config.engine)).await;
+    server.model.script(ScriptedResponse::text("Done."));
+    let ask = json!({"role": "user", "content": "hi"});
+    let mut body = json!({"model": "agent/anthropic", "max_tokens": 4000, "messages": [ask]});
+    if thinking != json!({}) {
+        body["thinking"] = thinking;
+    }
+    server.http.post("/v1/messages", &body).await.expect_status(200);
+    assert_eq!(server.model.recorded_requests()[0].body["thinking"], sent);
 }
 
 /// A call is demanded of the first message only, or the agent could never answer.

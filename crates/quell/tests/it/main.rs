@@ -11,7 +11,7 @@ mod agent_abort_properties;
 mod agents;
 mod anthropic;
 mod anthropic_api;
-mod api_page_examples;
+mod api_doc_examples;
 mod approvals;
 mod background_commands;
 mod channels;

@@ -256,11 +256,49 @@ async fn while_held_clients_are_told_not_to_repeat() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_token_has_only_so_many_requests_at_once() {
+    let server = TestServer::start_with(|config| config.engine.limits.in_flight_runs = 2).await;
+    for _ in 0..2 {
+        server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    }
+    let call = open_stream(&server, &streamed(question(MODEL))).await;
+    let agent = open_stream(&server, &streamed(question("agent/main"))).await;
+    for request in 0..2 {
+        server.model.request_at(request).wait_paused().await;
+    }
+    let message = json!({"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]});
+    let response = json!({"model": MODEL, "input": "x", "background": true});
+    for (path, body, kind) in [
+        ("/v1/chat/completions", question("agent/main"), "rate_limit_error"),
+        ("/v1/chat/completions", streamed(question(MODEL)), "rate_limit_error"),
+        ("/v1/responses", response, "rate_limit_error"),
+        ("/v1/messages", message, "rate_limit_error"),
+    ] {
+        let refused = server.http.request(Method::POST, path).json(&body).send().await.unwrap();
+        assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].as_bytes()), (429, b"1" as &[u8]));
+        assert!(!refused.headers().contains_key("x-should-retry"), "the libraries repeat it");
+        let error = refused.json::<Value>().await.unwrap()["error"].clone();
+        assert_eq!(error["type"], kind, "{error:#}");
+        assert!(error["message"].as_str().unwrap().starts_with("2 requests of this token"), "{error:#}");
+    }
+    // It is a limit of each token, and those who leave make room.
+    server.model.script(ScriptedResponse::text("Four.")).script(ScriptedResponse::text("Five."));
+    let ann = server.api_with_new_token("ann", "write").await;
+    ann.post("/v1/chat/completions", &question(MODEL)).await.expect_status(200);
+    let run = call.run.clone();
+    drop(call);
+    server.wait_ended(&run).await;
+    assert_eq!(complete(&server, &question(MODEL)).await.expect_status(200)["object"], "chat.completion");
+    drop(agent);
+}
+
 #[rstest]
 #[case::no_model(json!({"messages": []}), 400, "invalid_request", json!("model"))]
 #[case::unknown_provider(question("nowhere/m"), 404, "model_not_found", json!(null))]
 #[case::unknown_agent(question("agent/nobody"), 404, "model_not_found", json!(null))]
 #[case::wrong_type(json!({"model": MODEL, "messages": "hi"}), 400, "invalid_request", json!("messages"))]
+#[case::nothing_for_an_agent(json!({"model": "agent/main", "messages": [{"role": "assistant", "content": "x"}]}), 400, "invalid_request", json!("messages"))]
 #[case::unknown_field(json!({"model": MODEL, "messages": [{"role": "user", "content": "x"}], "nonsense": 1}), 400, "invalid_request", json!("nonsense"))]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_requests_have_openais_form(

@@ -1,5 +1,7 @@
 //! OpenAI's Responses API: in the foreground and in the background, stopped by its client and by others.
 
+mod continuation;
+mod conversations;
 pub(crate) mod official_clients;
 mod restart;
 
@@ -207,6 +209,10 @@ async fn a_background_response_goes_on_and_is_streamed_again() {
     let last = live.last().unwrap()["sequence_number"].as_u64().unwrap();
     let nothing = server.http.request(Method::GET, &format!("{}?stream=true&starting_after={last}", path(&response)));
     assert_eq!(nothing.send().await.unwrap().text().await.unwrap(), "");
+    for (query, field) in [("stream=yes", "stream"), ("starting_after=-1", "starting_after")] {
+        let refused = server.http.get(&format!("{}?{query}", path(&response))).await.expect_status(400);
+        assert_eq!(refused["error"]["param"], field, "{refused:#}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -403,4 +409,29 @@ async fn a_response_that_a_limit_cut_is_incomplete() {
     let expected = json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}});
     assert_fields(&response, &expected);
     assert_eq!(text_of(&response), "It is a lo");
+}
+
+fn long_message(mib: usize) -> Value {
+    json!({"items": [{"role": "user", "content": "x".repeat(mib << 20)}]})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_has_room_for_so_much() {
+    let server = TestServer::start_with(|config| config.engine.retention.responses_mib = 2).await;
+    for text in ["one", "two", "three"] {
+        server.model.script(ScriptedResponse::text(text));
+    }
+    let long = with(question(), &json!({"input": "x".repeat(3 << 20)}));
+    let first = create(&server, &long).await;
+    let second = create(&server, &question()).await;
+    server.http.get(&path(&first)).await.expect_status(404);
+    assert_eq!(show(&server, &second).await, second, "the oldest one goes");
+    server.http.post("/v1/conversations", &long_message(3)).await.expect_status(200);
+    let other = server.api_with_new_token("other", "write").await;
+    for (path, body) in [("/v1/conversations", json!({})), ("/v1/responses", question())] {
+        let refused = server.http.post(path, &body).await;
+        assert_eq!((refused.status, &refused.body["error"]["code"]), (429, &json!("storage_limit")));
+    }
+    other.post("/v1/conversations", &json!({})).await.expect_status(200);
+    assert_eq!(text_of(&create(&server, &with(question(), &json!({"store": false}))).await), "three");
 }

@@ -4,6 +4,8 @@
 //! every answer. `cargo xtask test` installs both below `target/`. `QUELL_SKIP_SCHEMATHESIS=1` skips the tests, with a
 //! message.
 
+use std::collections::BTreeSet;
+
 use quell_testkit::skip::is_switched_off;
 use tokio::time::timeout;
 
@@ -20,7 +22,7 @@ const SEED: &str = "1";
 /// Generated requests per route, besides those that cover its document.
 const EXAMPLES_PER_ROUTE: &str = "20";
 /// An event stream stays open, a backup is large, and schemathesis cannot generate JSON lines.
-const EXCLUDED_PATHS: &str = "(events|/api/backup|/api/import)$";
+const EXCLUDED_PATHS: &str = "(events|/api/backup|/api/import)$|^/v1/";
 /// Many requests of the right form are refused for good reasons: an agent whose provider is not configured, an unknown
 /// cursor.
 const EXCLUDED_CHECKS: &str = "positive_data_acceptance";
@@ -55,6 +57,20 @@ async fn run_python_module(folder: &Path, module: &str, words: &[&str]) -> Strin
     printed
 }
 
+/// Sends the requests of a phase to the routes whose paths these options choose, and checks their answers.
+async fn run_schemathesis(daemon: &TestDaemon, folder: &Path, phase: &str, chosen_paths: [&str; 2]) {
+    let token = format!("Authorization: Bearer {}", daemon.token());
+    let words = ["run", "openapi.json", "--url", daemon.url(), "--header", &token, "--phases", phase];
+    let bounds = ["--seed", SEED, "--max-examples", EXAMPLES_PER_ROUTE];
+    let others = ["--exclude-checks", EXCLUDED_CHECKS, "--request-timeout", "30", "--no-color"];
+    let words = [&words[..], &bounds, &chosen_paths, &others].concat();
+    let printed = run_python_module(folder, "schemathesis.cli", &words).await;
+    assert!(printed.contains(" passed"), "no requests were made: {printed}");
+    // The daemon is alive and logged no panic.
+    assert_eq!(daemon.api().get("/readyz").await.status, 200);
+    assert!(!daemon.output().contains("panicked"), "{}", daemon.output());
+}
+
 /// Each phase has its own daemon, which lets them send many bad tokens to every route.
 #[rstest]
 #[case("coverage")]
@@ -75,13 +91,57 @@ async fn every_answer_is_as_the_document_says(#[case] phase: &str) {
 
     let message = json!({"text": "hello", "idempotencyKey": "there"});
     let _ = daemon.api().post_run("s", &message).await.expect_status(202);
-    let token = format!("Authorization: Bearer {}", daemon.token());
-    let words = ["run", "openapi.json", "--url", daemon.url(), "--header", &token, "--phases", phase];
-    let bounds = ["--seed", SEED, "--max-examples", EXAMPLES_PER_ROUTE, "--exclude-path-regex", EXCLUDED_PATHS];
-    let others = ["--exclude-checks", EXCLUDED_CHECKS, "--request-timeout", "30", "--no-color"];
-    let printed = run_python_module(folder.path(), "schemathesis.cli", &[&words[..], &bounds, &others].concat()).await;
-    assert!(printed.contains(" passed"), "no requests were made: {printed}");
-    // The daemon is alive and logged no panic.
-    assert_eq!(daemon.api().get("/readyz").await.status, 200);
-    assert!(!daemon.output().contains("panicked"), "{}", daemon.output());
+    run_schemathesis(&daemon, folder.path(), phase, ["--exclude-path-regex", EXCLUDED_PATHS]).await;
+}
+
+/// The routes of OpenAI and Anthropic, with models and agents that exist. `answered` names the surfaces on which at least
+/// one model answers: few requests at random are right in everything.
+#[rstest]
+#[case("coverage", &["anthropic", "openai"])]
+#[case("fuzzing", &["openai"])]
+#[tokio::test(flavor = "multi_thread")]
+async fn model_apis_answer_as_the_document_says(#[case] phase: &str, #[case] answered: &[&str]) {
+    if is_switched_off("QUELL_SKIP_SCHEMATHESIS") {
+        return;
+    }
+    let _process_lock = ProcessLock::shared().await;
+    let model = ScriptedModel::start().await;
+    model.respond_by_prompt(|_, _| ScriptedResponse::text("hello"));
+    let config = format!(
+        "[server]\nbad_tokens_per_minute = 10000\n{}[agents.main]\nmodel = \"scripted/model\"\n",
+        provider_toml(&model)
+    );
+    let daemon = TestDaemon::start(quell_exe(), &config).await;
+    let mut document: Value = daemon.api().get("/openapi.json").await.expect_status(200);
+    name_models_that_exist(&mut document["components"]["schemas"]);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("openapi.json"), document.to_string()).unwrap();
+    run_schemathesis(&daemon, folder.path(), phase, ["--include-path-regex", "^/v1/"]).await;
+    let surfaces = answered_surfaces(&daemon.api()).await;
+    assert!(answered.iter().all(|surface| surfaces.contains(*surface)), "no model answered on all of {answered:?}");
+}
+
+/// The surfaces of the runs that were completed.
+async fn answered_surfaces(api: &TestApiClient) -> BTreeSet<String> {
+    let (mut surfaces, mut path) = (BTreeSet::new(), "/api/runs".to_owned());
+    loop {
+        let page = api.get(&path).await.expect_status(200);
+        let completed = page["items"].as_array().unwrap().iter().filter(|run| run["verdict"]["kind"] == "completed");
+        surfaces.extend(completed.map(|run| run["surface"].as_str().unwrap().to_owned()));
+        match page["nextCursor"].as_str() {
+            Some(cursor) => path = format!("/api/runs?cursor={}", percent_encode(cursor)),
+            None => return surfaces,
+        }
+    }
+}
+
+/// Names and ids at random are unknown, and some fields need another one: nearly all requests would be refused.
+fn name_models_that_exist(schemas: &mut Value) {
+    for schema in ["ChatRequest", "MessagesRequest", "CountTokensRequest", "ResponsesRequest"] {
+        let properties = schemas[schema]["properties"].as_object_mut().unwrap();
+        let names = json!({"enum": ["agent/main", "scripted/model", "agent/nobody", "nobody/model"]});
+        properties.insert("model".to_owned(), names);
+        let unset = ["tool_choice", "stream_options", "previous_response_id", "conversation", "thinking"];
+        unset.iter().for_each(|name| drop(properties.remove(*name)));
+    }
 }

@@ -5,6 +5,7 @@ mod case_run;
 mod cases;
 pub(crate) mod channel_origin;
 mod checks;
+mod clients;
 mod crash;
 mod stop_modes;
 

@@ -100,6 +100,10 @@ impl TestServer {
     }
 
     /// Creates a token; returns its secret.
+    pub(crate) fn data_dir(&self) -> &Path {
+        self.data.path()
+    }
+
     pub(crate) async fn create_token(&self, name: &str, scope: &str) -> String {
         let made = self.http.post("/api/tokens", &json!({"name": name, "scope": scope})).await.expect_status(201);
         made["token"].as_str().unwrap().to_owned()

@@ -13,7 +13,7 @@ use quell_protocol::{RunId, Usage, Verdict};
 use serde_json::{Value, json};
 
 use super::error::{REQUEST_ID_HEADER, error_event};
-use crate::answer_stream::{AnswerEncoder, WholeMessage};
+use crate::answer_stream::{AnswerEncoder, WholeMessage, push_json_text};
 use crate::client_run::AnswerOutcome;
 use crate::http::ProblemResponse;
 
@@ -146,12 +146,14 @@ impl AnthropicAnswer {
 
     /// `kind` is the type of the delta and the name of its field, as JSON.
     fn write_delta(&self, kind: &str, text: &str, frames: &mut String) {
-        let (index, text) = (self.block_count - 1, json!(text));
+        let index = self.block_count - 1;
         // Writing to a string cannot fail.
         let _ = write!(
             frames,
-            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{index},\"delta\":{{\"type\":{kind}:{text}}}}}\n\n"
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{index},\"delta\":{{\"type\":{kind}:"
         );
+        push_json_text(text, frames);
+        frames.push_str("}}\n\n");
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod anthropic_schemas;
 mod model_apis;
+mod openai_requests;
 mod routes;
+mod schema_parts;
 
 use axum::Json;
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::REQUEST_ID_HEADER;
 use super::error::problem_body;
-use crate::answer_stream::{AnswerEncoder, WholeMessage};
+use crate::answer_stream::{AnswerEncoder, WholeMessage, push_json_text};
 use crate::client_run::AnswerOutcome;
 use crate::http::ProblemResponse;
 
@@ -52,15 +52,13 @@ impl AnswerEncoder for ChatAnswer {
 
     fn write_text(&mut self, text: &str, frames: &mut String) {
         self.begin(frames);
-        let text = json!(text);
-        self.write_chunk(&format!(r#"{{"content":{text}}}"#), None, frames);
+        self.write_delta(r#"{"content":"#, text, frames);
     }
 
     /// Reasoning has no place in OpenAI's format; this is the field that other servers use.
     fn write_thinking(&mut self, text: &str, frames: &mut String) {
         self.begin(frames);
-        let text = json!(text);
-        self.write_chunk(&format!(r#"{{"reasoning_content":{text}}}"#), None, frames);
+        self.write_delta(r#"{"reasoning_content":"#, text, frames);
     }
 
     fn write_waiting(&mut self, frames: &mut String) {
@@ -121,8 +119,21 @@ impl ChatAnswer {
         }
     }
 
+    /// The chunk that is written for each piece of text. `field` is the beginning of the delta, up to the text.
+    fn write_delta(&self, field: &str, text: &str, frames: &mut String) {
+        frames.extend([&self.chunk_start, field]);
+        push_json_text(text, frames);
+        frames.push('}');
+        self.end_chunk(None, frames);
+    }
+
     fn write_chunk(&self, delta: &str, finish_reason: Option<&str>, frames: &mut String) {
-        frames.extend([&self.chunk_start, delta, r#","logprobs":null,"finish_reason":"#]);
+        frames.extend([&self.chunk_start, delta]);
+        self.end_chunk(finish_reason, frames);
+    }
+
+    fn end_chunk(&self, finish_reason: Option<&str>, frames: &mut String) {
+        frames.push_str(r#","logprobs":null,"finish_reason":"#);
         match finish_reason {
             None => frames.push_str("null"),
             Some(reason) => frames.extend(["\"", reason, "\""]),

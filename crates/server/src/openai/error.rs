@@ -44,7 +44,7 @@ fn kind_and_code(code: &str, status: u16) -> (&'static str, String) {
         code => code,
     };
     let kind = match (status, code) {
-        (_, "insufficient_quota") => "insufficient_quota",
+        (_, "insufficient_quota" | "storage_limit") => "insufficient_quota",
         (401, _) => "authentication_error",
         (403, _) => "permission_error",
         (429, _) => "rate_limit_error",

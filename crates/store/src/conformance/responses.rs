@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    ConversationItem, DeletedResponses, EndedResponse, RESPONSE_RETENTION_SECONDS, StoredConversation, StoredResponse,
-    StoredResponseState,
+    BeginResponseOutcome, ConversationItem, DeletedResponses, EndedResponse, ItemOrder, ItemQuery,
+    RESPONSE_RETENTION_SECONDS, ResponseOwner, StoredConversation, StoredResponse, StoredResponseState,
 };
 
 pub(crate) fn response(id: &str) -> StoredResponse {
@@ -149,4 +149,105 @@ pub(crate) async fn an_open_response_of_a_daemon_that_is_gone_is_abandoned<D: Te
     assert_eq!(state().await, StoredResponseState::Abandoned);
     assert_eq!(store.responses().end(ended("a", "failed")).await, Ok(true));
     assert_eq!(state().await, StoredResponseState::Ended);
+}
+
+pub(crate) async fn old_responses_and_conversations_go_and_open_ones_stay<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let responses = store.responses();
+    create_in_conversation(&store).await;
+    responses.create_conversation(conversation("unused"), items(&["1"])).await.unwrap();
+    responses.create(ended_response("old", 100), Vec::new()).await.unwrap();
+    responses.create(ended_response("new", 101), Vec::new()).await.unwrap();
+    assert_eq!(responses.delete_older(7).await, Ok(0));
+    assert_eq!(responses.delete_older(101).await, Ok(2), "an ended response, and a conversation without one");
+    for (id, stays) in [("a", true), ("old", false), ("new", true)] {
+        assert_eq!(responses.find(id.into(), 0).await.unwrap().is_some(), stays, "{id}");
+    }
+    assert_eq!(responses.find_conversation("unused".into()).await, Ok(None));
+    assert!(responses.find_conversation("c".into()).await.unwrap().is_some(), "a response is made in it");
+}
+
+fn ended_response(id: &str, created_at: i64) -> StoredResponse {
+    let state = StoredResponseState::Ended;
+    StoredResponse { state, created_at, expires_at: created_at + 100, ..response(id) }
+}
+
+pub(crate) async fn the_oldest_go_first_and_the_room_of_an_owner_is_counted<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let responses = store.responses();
+    create_in_conversation(&store).await;
+    let (ann, bob) = (Principal::parse("ann").unwrap(), Principal::parse("bob").unwrap());
+    let used = async |owner: &Principal| responses.used_bytes(owner.clone()).await.unwrap();
+    let before = used(&ann).await;
+    for (number, id) in (101..).zip(["x", "y", "z"]) {
+        let long = StoredResponse { input: "ü".repeat(50_000), ..ended_response(id, number) };
+        responses.create(long, Vec::new()).await.unwrap();
+    }
+    let of_bob = StoredResponse { owner: bob.clone(), ..ended_response("bob", 100) };
+    responses.create(of_bob, Vec::new()).await.unwrap();
+    let newer = StoredConversation { created_at: 8, ..conversation("d") };
+    responses.create_conversation(newer, items(&[&"i".repeat(50_000)])).await.unwrap();
+    let full = used(&ann).await;
+    assert!((400_000..405_000).contains(&(full - before)), "{before} {full}");
+    assert_eq!(responses.delete_oldest(ResponseOwner::One(ann.clone()), 2).await, Ok(2));
+    let left = async |id: &str| responses.find(id.into(), 0).await.unwrap().is_some();
+    assert_eq!((left("x").await, left("y").await, left("z").await, left("bob").await), (false, false, true, true));
+    assert!(used(&ann).await < full - 200_000);
+    assert_eq!(responses.delete_oldest(ResponseOwner::Anybody, 1).await, Ok(1));
+    assert_eq!((left("z").await, left("bob").await, used(&bob).await), (true, false, 0));
+    assert_eq!(responses.delete_oldest(ResponseOwner::Anybody, 9).await, Ok(1), "the open one stays");
+    assert_eq!(responses.delete_oldest_conversations(9).await, Ok(1), "the one with an open response stays");
+    assert_eq!(used(&ann).await, before);
+}
+
+pub(crate) async fn a_conversation_has_one_open_response<D: TestDatabase>() {
+    let (store, home) = new_store::<D>();
+    store.responses().create_conversation(conversation("c"), items(&["1"])).await.unwrap();
+    let inside = |id: &str| StoredResponse { conversation: Some("c".into()), ..response(id) };
+    let responses = store.responses();
+    let (one, other) = tokio::join!(responses.begin(inside("a")), responses.begin(inside("b")));
+    let begun = [one.unwrap(), other.unwrap()].map(|outcome| outcome == BeginResponseOutcome::Begun);
+    assert!(begun[0] != begun[1], "{begun:?}");
+    assert_eq!(responses.begin(response("alone")).await, Ok(BeginResponseOutcome::Begun));
+    assert_eq!(responses.begin(response("alone too")).await, Ok(BeginResponseOutcome::Begun));
+    assert!(responses.begin(response("alone")).await.is_err());
+    let open = if begun[0] { "a" } else { "b" };
+    assert_eq!(responses.begin(inside("c")).await, Ok(BeginResponseOutcome::ConversationLocked));
+    assert_eq!(responses.find_abandoned("c".into()).await, Ok(Vec::new()));
+    assert_eq!(responses.end(ended(open, "completed")).await, Ok(true));
+    assert_eq!(responses.begin(inside("d")).await, Ok(BeginResponseOutcome::Begun));
+    store.close().await;
+    let store = home.open();
+    let abandoned = StoredResponse { state: StoredResponseState::Abandoned, ..inside("d") };
+    assert_eq!(store.responses().find_abandoned("c".into()).await, Ok(vec![abandoned]));
+    assert_eq!(store.responses().begin(inside("e")).await, Ok(BeginResponseOutcome::Begun), "its daemon is gone");
+    let bytes = store.responses().conversation_bytes("c".into()).await.unwrap();
+    assert!((400..500).contains(&bytes), "{bytes}");
+}
+
+pub(crate) async fn a_conversation_is_read_in_pages_and_changed<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let responses = store.responses();
+    responses.create_conversation(conversation("c"), items(&["1", "2", "3"])).await.unwrap();
+    // Clients choose ids: one occurs twice.
+    responses.add_items("c".into(), items(&["2", "4"])).await.unwrap();
+    responses.add_items("gone".into(), items(&["5"])).await.unwrap();
+    let page = async |after: Option<&str>, order: ItemOrder| {
+        let query = ItemQuery { after: after.map(|text| format!("id of {text}")), order, limit: 3 };
+        let page = responses.item_page("c".into(), query).await.unwrap();
+        page.map(|page| page.into_iter().map(|item| item.item).collect::<Vec<_>>().concat())
+    };
+    let (up, down) = (ItemOrder::OldestFirst, ItemOrder::NewestFirst);
+    assert_eq!((page(None, up).await.as_deref(), page(None, down).await.as_deref()), (Some("123"), Some("423")));
+    assert_eq!((page(Some("3"), up).await.as_deref(), page(Some("2"), up).await.as_deref()), (Some("24"), Some("4")));
+    assert_eq!((page(Some("2"), down).await.as_deref(), page(Some("1"), down).await.as_deref()), (Some("1"), Some("")));
+    assert_eq!(page(Some("x"), up).await, None);
+    let find = async |id: &str| responses.find_item("c".into(), id.into()).await.unwrap().map(|item| item.item);
+    assert_eq!((find("id of 4").await.as_deref(), find("x").await), (Some("4"), None));
+    assert_eq!(responses.delete_item("c".into(), "id of 2".into()).await, Ok(true));
+    assert_eq!(responses.delete_item("c".into(), "id of 2".into()).await, Ok(false));
+    assert_eq!(page(None, up).await.as_deref(), Some("134"));
+    assert_eq!(responses.set_metadata("c".into(), "{}\0".into()).await, Ok(true));
+    assert_eq!(responses.set_metadata("x".into(), "{}".into()).await, Ok(false));
+    assert_eq!(responses.find_conversation("c".into()).await.unwrap().unwrap().metadata, "{}\0");
 }

@@ -64,7 +64,10 @@ fn dump(home: &Path) -> Vec<String> {
         let mut rows = db.prepare(&format!("SELECT * FROM {name}")).unwrap();
         let width = rows.column_count();
         if let Some(table) = TABLES.iter().find(|table| table.name == name) {
-            let mut columns: Vec<_> = rows.column_names().filter(|column| *column != "only").collect();
+            // Without generated columns, which the databases compute.
+            let mut stored = db.prepare("SELECT name FROM pragma_table_info(?1) WHERE name <> 'only'").unwrap();
+            let stored = stored.query_map([&name], |row| row.get(0)).unwrap();
+            let mut columns: Vec<String> = stored.map(Result::unwrap).collect();
             let mut copied: Vec<_> = table.columns.iter().map(|column| column.name).collect();
             columns.sort_unstable();
             copied.sort_unstable();

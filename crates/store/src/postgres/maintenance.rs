@@ -19,6 +19,10 @@ const USED_BYTES: &str = "SELECT (
     + (SELECT coalesce(sum(200 + pg_column_size(view)), 0) FROM receipts)
     + (SELECT coalesce(sum(200 + pg_column_size(body)), 0) FROM hook_outbox)
     + (SELECT count(*) * 200 FROM audit)
+    + (SELECT coalesce(sum(500 + pg_column_size(response) + pg_column_size(input)
+                           + coalesce(pg_column_size(events), 0)), 0) FROM responses)
+    + (SELECT coalesce(sum(500 + pg_column_size(metadata)), 0) FROM conversations)
+    + (SELECT coalesce(sum(200 + pg_column_size(item)), 0) FROM conversation_items)
 )::bigint";
 
 impl MaintenanceStore for PostgresStore {

@@ -31,6 +31,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0020_api_keys.sql"),
     include_str!("migrations/0021_responses.sql"),
     include_str!("migrations/0022_push_targets.sql"),
+    include_str!("migrations/0023_response_bytes.sql"),
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.

@@ -317,10 +317,16 @@ CREATE TABLE responses (
     -- JSON: the object, the items of the request, the events of its stream.
     response     TEXT NOT NULL,
     input        TEXT NOT NULL,
-    events       TEXT
+    events       TEXT,
+    -- The room that it takes, with that of its indices.
+    bytes        INTEGER AS (500 + octet_length(response) + octet_length(input) + ifnull(octet_length(events), 0))
 ) STRICT;
 
 CREATE INDEX responses_by_expiry ON responses (expires_at);
+
+CREATE INDEX responses_by_owner ON responses (owner, bytes);
+
+CREATE INDEX responses_in_progress ON responses (conversation) WHERE ended = 0;
 
 CREATE TABLE conversations (
     id         TEXT PRIMARY KEY NOT NULL,
@@ -328,8 +334,11 @@ CREATE TABLE conversations (
     -- Seconds since 1970.
     created_at INTEGER NOT NULL,
     -- JSON.
-    metadata   TEXT NOT NULL
+    metadata   TEXT NOT NULL,
+    bytes      INTEGER AS (500 + octet_length(metadata))
 ) STRICT;
+
+CREATE INDEX conversations_by_owner ON conversations (owner, bytes);
 
 CREATE TABLE conversation_items (
     -- The order in which they were said.
@@ -337,10 +346,13 @@ CREATE TABLE conversation_items (
     conversation TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
     id           TEXT NOT NULL,
     -- JSON.
-    item         TEXT NOT NULL
+    item         TEXT NOT NULL,
+    bytes        INTEGER AS (200 + octet_length(id) + octet_length(item))
 ) STRICT;
 
 CREATE INDEX conversation_items_by_conversation ON conversation_items (conversation, seq);
+
+CREATE INDEX conversation_items_by_bytes ON conversation_items (conversation, bytes);
 
 -- Receivers of the notifications of runs.
 CREATE TABLE push_targets (

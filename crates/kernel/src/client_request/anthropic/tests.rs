@@ -60,10 +60,25 @@ fn every_option_of_a_request_is_read() {
         stop_sequences: vec!["END".into()],
         format,
         reasoning_effort: Some("low".into()),
-        thinking: Some(ThinkingMode::Tokens(2000)),
+        thinking: ThinkingChoice::On(ThinkingMode::Tokens(2000)),
         strict_tools: Vec::new(),
     };
     assert_eq!(request.answer, expected);
+}
+
+#[rstest]
+#[case(json!({}), ThinkingChoice::Unspecified)]
+#[case(json!({"thinking": {"type": "disabled"}, "temperature": 0.5}), ThinkingChoice::Off)]
+#[case(json!({"thinking": {"type": "adaptive"}}), ThinkingChoice::On(ThinkingMode::Adaptive))]
+fn a_request_says_whether_the_model_thinks(#[case] extra: Value, #[case] expected: ThinkingChoice) {
+    assert_eq!(parsed(extra).unwrap().answer.thinking, expected);
+    let configured = Some(ThinkingMode::Tokens(3000));
+    let mode = match expected {
+        ThinkingChoice::Unspecified => configured,
+        ThinkingChoice::Off => None,
+        ThinkingChoice::On(mode) => Some(mode),
+    };
+    assert_eq!(expected.mode_or(configured), mode);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+use crate::client_request::ThinkingChoice;
 use crate::client_request::samples::{any_json, assert_same_conversation, rendered_conversation};
 use crate::prompt;
 
@@ -53,7 +54,7 @@ fn every_option_of_a_request_is_read() {
         stop_sequences: vec!["END".into(), "\n".into()],
         format,
         reasoning_effort: Some("low".into()),
-        thinking: None,
+        thinking: ThinkingChoice::Unspecified,
         strict_tools: vec!["look".into()],
     };
     assert_eq!(request.answer, expected);
@@ -77,6 +78,11 @@ fn every_option_of_a_request_is_read() {
 #[case(json!({"tool_choice": "auto"}), "tool_choice", RequestProblemKind::Invalid)]
 #[case(json!({"tools": [{"type": "custom"}]}), "tools[0].type", RequestProblemKind::Unsupported)]
 #[case(json!({"tools": [{"type": "function", "function": {"name": "a b"}}]}), "tools[0].function.name", RequestProblemKind::Invalid)]
+#[case(json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}, "strct": true}}}), "response_format.json_schema.strct", RequestProblemKind::UnknownField)]
+#[case(json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "lang": "en"}]}]}), "messages[0].content[0].lang", RequestProblemKind::UnknownField)]
+#[case(json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x.example/a.png"}, "size": 1}]}]}), "messages[0].content[0].size", RequestProblemKind::UnknownField)]
+#[case(json!({"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "", "strict": true}}]}]}), "messages[0].tool_calls[0].function.strict", RequestProblemKind::UnknownField)]
+#[case(json!({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": {"type": "function", "function": {"name": "f", "args": 1}}}), "tool_choice.function.args", RequestProblemKind::UnknownField)]
 #[case(json!({"messages": []}), "messages", RequestProblemKind::Invalid)]
 #[case(json!({"messages": null}), "messages", RequestProblemKind::Missing)]
 #[case(json!({"messages": [{"role": "user"}]}), "messages[0].content", RequestProblemKind::Missing)]
@@ -86,6 +92,21 @@ fn every_option_of_a_request_is_read() {
 fn a_problem_names_its_field(#[case] extra: Value, #[case] field: &str, #[case] kind: RequestProblemKind) {
     let problem = parsed(extra).unwrap_err();
     assert_eq!((problem.field.as_str(), problem.kind), (field, kind), "{problem}");
+}
+
+/// As libraries do: with the number of a call in the stream, and with what they have parsed.
+#[test]
+fn what_libraries_add_to_an_answer_is_ignored() {
+    let function = json!({"name": "look", "arguments": "{}", "parsed_arguments": {"a": 1}});
+    let call = json!({"id": "c1", "type": "function", "index": 0, "function": function});
+    let text = json!([{"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}]);
+    let messages = json!([
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": null, "refusal": null, "parsed": {"a": 1}, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "x"},
+    ]);
+    let conversation = parsed(json!({"messages": messages})).unwrap().conversation;
+    assert_eq!((conversation.text.as_str(), conversation.continuation.len()), ("go", 1));
 }
 
 #[test]

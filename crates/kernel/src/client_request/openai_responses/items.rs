@@ -8,10 +8,53 @@ use crate::client_request::ClientRequestProblem;
 use crate::client_request::conversation::{
     ClientCall, ClientPart, ConversationBuilder, ConversationProblem, call_result, image_part, join_parts,
 };
-use crate::client_request::fields::FieldRule::{Only, Read, Refused};
-use crate::client_request::fields::{RequestField, RequestObject};
+use crate::client_request::fields::FieldRule::{Ignored, Only, Read, Refused};
+use crate::client_request::fields::{FieldTable, RequestField, RequestObject};
 use crate::client_request::openai_chat::parse_arguments;
 use crate::turn::{MessageBlock, Thinking};
+
+const NAMESPACE_ADVICE: &str = "give each tool a name of its own";
+/// The fields of items. Clients send back what they received, with what their libraries have added.
+const MESSAGE_FIELDS: &FieldTable =
+    &[("type", Read), ("role", Read), ("content", Read), ("id", Read), ("status", Ignored), ("phase", Ignored)];
+const CALL_FIELDS: &FieldTable = &[
+    ("type", Read),
+    ("id", Read),
+    ("call_id", Read),
+    ("name", Read),
+    ("arguments", Read),
+    ("status", Ignored),
+    ("parsed_arguments", Ignored),
+    ("caller", Ignored),
+    ("async", Only(|value| value == false, "false")),
+    ("namespace", Refused(NAMESPACE_ADVICE)),
+];
+const OUTPUT_FIELDS: &FieldTable = &[
+    ("type", Read),
+    ("id", Read),
+    ("call_id", Read),
+    ("output", Read),
+    ("status", Ignored),
+    ("name", Ignored),
+    ("caller", Ignored),
+    ("namespace", Refused(NAMESPACE_ADVICE)),
+];
+const REASONING_FIELDS: &FieldTable = &[
+    ("type", Read),
+    ("id", Read),
+    ("summary", Read),
+    ("content", Ignored),
+    ("encrypted_content", Read),
+    ("status", Ignored),
+];
+const TEXT_PART_FIELDS: &FieldTable = &[
+    ("type", Read),
+    ("text", Read),
+    ("annotations", Ignored),
+    ("logprobs", Ignored),
+    ("parsed", Ignored),
+    ("prompt_cache_breakpoint", Ignored),
+];
 
 /// The reasoning, texts and calls that follow each other: one message of the model.
 pub(super) struct AssistantGroup {
@@ -30,6 +73,17 @@ impl AssistantGroup {
     pub(super) fn close(&mut self, builder: &mut ConversationBuilder) -> Result<(), ConversationProblem> {
         self.leading = 0;
         std::mem::take(&mut self.blocks).into_iter().try_for_each(|block| builder.extend_assistant(block))
+    }
+
+    /// Takes the last bytes of the text away, which were cut off while they streamed.
+    pub(super) fn take_cut_text(&mut self, bytes: usize) -> String {
+        let Some(MessageBlock::Text { text }) = self.blocks.last_mut() else { return String::new() };
+        let cut_text = text.split_off(text.floor_char_boundary(text.len().saturating_sub(bytes)));
+        text.truncate(text.trim_end().len());
+        if text.is_empty() {
+            self.blocks.pop();
+        }
+        cut_text
     }
 
     fn push_leading(&mut self, thinking: Thinking) {
@@ -141,25 +195,36 @@ fn parse_item(item: &RequestField<'_>) -> Result<Value, ClientRequestProblem> {
     match kind {
         None if object.optional("role").is_some() => parse_message_item(item, &object),
         None => {
+            object.check_fields(&[("id", Read)])?;
             let id = object.required("id")?.string()?;
             Ok(json!({"type": "item_reference", "id": id}))
         }
         Some((_, "message")) => parse_message_item(item, &object),
-        Some((_, "function_call")) => parse_call(&object).map(|_| item.value.clone()),
+        Some((_, "function_call")) => {
+            object.check_fields(CALL_FIELDS)?;
+            parse_call(&object).map(|_| item.value.clone())
+        }
         Some((_, "function_call_output")) => {
+            object.check_fields(OUTPUT_FIELDS)?;
             object.required("call_id")?.string()?;
             parse_parts(&object.required("output")?, Speaker::User).map(|_| item.value.clone())
         }
         Some((_, "reasoning")) => {
+            object.check_fields(REASONING_FIELDS)?;
             parse_summary(&object)?;
+            object.optional("encrypted_content").map(|encrypted| encrypted.string()).transpose()?;
             Ok(item.value.clone())
         }
-        Some((_, "item_reference")) => object.required("id")?.string().map(|_| item.value.clone()),
+        Some((_, "item_reference")) => {
+            object.check_fields(&[("type", Read), ("id", Read)])?;
+            object.required("id")?.string().map(|_| item.value.clone())
+        }
         Some((field, _)) => Err(unsupported_item(&field)),
     }
 }
 
 fn parse_message_item(item: &RequestField<'_>, object: &RequestObject<'_>) -> Result<Value, ClientRequestProblem> {
+    object.check_fields(MESSAGE_FIELDS)?;
     let speaker = parse_speaker(object)?;
     let content = object.required("content")?;
     parse_parts(&content, speaker)?;
@@ -201,10 +266,13 @@ fn parse_parts(content: &RequestField<'_>, speaker: Speaker) -> Result<Vec<Clien
 fn parse_part(part: &RequestField<'_>, speaker: Speaker) -> Result<ClientPart, ClientRequestProblem> {
     let part = part.object()?;
     let kind = part.required("type")?;
-    let text = |name: &str| Ok(ClientPart::Text(part.required(name)?.string()?.to_owned()));
+    let text = |name: &str, fields: &FieldTable| {
+        part.check_fields(fields)?;
+        Ok(ClientPart::Text(part.required(name)?.string()?.to_owned()))
+    };
     match (kind.string()?, speaker) {
-        ("input_text" | "output_text" | "text", _) => text("text"),
-        ("refusal", Speaker::Model) => text("refusal"),
+        ("input_text" | "output_text" | "text", _) => text("text", TEXT_PART_FIELDS),
+        ("refusal", Speaker::Model) => text("refusal", &[("type", Read), ("refusal", Read)]),
         ("input_image", Speaker::User) => parse_image(&part),
         ("input_image", _) => Err(kind.unsupported("only messages of the user and outputs have images")),
         ("input_file" | "input_audio", _) => {
@@ -219,6 +287,7 @@ fn parse_image(part: &RequestObject<'_>) -> Result<ClientPart, ClientRequestProb
         ("type", Read),
         ("image_url", Read),
         ("detail", Only(|value| value == "auto", "\"auto\"")),
+        ("prompt_cache_breakpoint", Ignored),
         ("file_id", Refused("send the image as `image_url`")),
     ])?;
     let url = part.required("image_url")?;

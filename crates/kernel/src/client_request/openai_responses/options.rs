@@ -1,7 +1,7 @@
 //! Parses the fields that say how the answer is to be.
 
 use super::{ENCRYPTED_REASONING, flag, optional_string};
-use crate::client_request::fields::FieldRule::{Ignored, Only, Read};
+use crate::client_request::fields::FieldRule::{Ignored, Only, Read, Refused};
 use crate::client_request::fields::{RequestField, RequestObject};
 use crate::client_request::openai_chat::{parse_effort, parse_json_schema};
 use crate::client_request::tools::ClientTool;
@@ -65,6 +65,9 @@ fn parse_tool<'a>(tool: &RequestField<'a>) -> Result<ClientTool<'a>, ClientReque
         ("parameters", Read),
         ("strict", Read),
         ("defer_loading", Only(|value| value == false, "false")),
+        ("async", Only(|value| value == false, "false")),
+        ("allowed_callers", Refused("the model calls the tool itself")),
+        ("output_schema", Refused("not every provider has it")),
     ])?;
     Ok(ClientTool {
         name: fields.required("name")?,
@@ -87,7 +90,10 @@ fn parse_tool_choice(choice: &RequestField<'_>, options: &AnswerOptions) -> Resu
     let fields = choice.object()?;
     let kind = fields.required("type")?;
     match kind.string()? {
-        "function" => options.known_tool(&fields.required("name")?).map(ToolChoice::Named),
+        "function" => {
+            fields.check_fields(&[("type", Read), ("name", Read)])?;
+            options.known_tool(&fields.required("name")?).map(ToolChoice::Named)
+        }
         _ => Err(kind.unsupported("only a function can be chosen; give only the tools that may be called")),
     }
 }
@@ -98,8 +104,10 @@ fn parse_format(text: &RequestField<'_>) -> Result<AnswerFormat, ClientRequestPr
     let Some(format) = text.optional("format") else { return Ok(AnswerFormat::Text) };
     let kind = format.object()?.required("type")?;
     match kind.string()? {
-        "text" => Ok(AnswerFormat::Text),
-        "json_object" => Ok(AnswerFormat::JsonObject),
+        "text" | "json_object" => {
+            format.object()?.check_fields(&[("type", Read)])?;
+            Ok(if kind.value == "text" { AnswerFormat::Text } else { AnswerFormat::JsonObject })
+        }
         "json_schema" => parse_json_schema(&format),
         _ => Err(kind.invalid("must be text, json_object or json_schema")),
     }

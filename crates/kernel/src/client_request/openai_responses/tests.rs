@@ -1,6 +1,6 @@
 //! Checks which requests are read, and which field is named in a refusal.
 
-use quell_protocol::CallId;
+use quell_protocol::{CallId, StopReason, Verdict};
 use rstest::rstest;
 use serde_json::json;
 
@@ -91,6 +91,13 @@ fn what_the_neutral_form_lacks_is_named(#[case] change: Value, #[case] field: &s
 #[case(json!({"input": null}), RequestProblemKind::Missing, "input")]
 #[case(json!({"model": 1}), RequestProblemKind::Invalid, "model")]
 #[case(json!({"colour": 1}), RequestProblemKind::UnknownField, "colour")]
+#[case(json!({"stream_options": {"include_usage": true}}), RequestProblemKind::UnknownField, "stream_options.include_usage")]
+#[case(json!({"text": {"format": {"type": "text", "colour": 1}}}), RequestProblemKind::UnknownField, "text.format.colour")]
+#[case(json!({"conversation": {"id": "c", "colour": 1}}), RequestProblemKind::UnknownField, "conversation.colour")]
+#[case(json!({"input": [{"role": "user", "content": "a", "name": "Ann"}]}), RequestProblemKind::UnknownField, "input[0].name")]
+#[case(json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a", "lang": "en"}]}]}), RequestProblemKind::UnknownField, "input[0].content[0].lang")]
+#[case(json!({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "", "strict": true}]}), RequestProblemKind::UnknownField, "input[0].strict")]
+#[case(json!({"input": [{"type": "function_call_output", "call_id": "c", "output": "", "end": 1}]}), RequestProblemKind::UnknownField, "input[0].end")]
 #[case(json!({"temperature": 3}), RequestProblemKind::Invalid, "temperature")]
 #[case(json!({"max_output_tokens": 0}), RequestProblemKind::Invalid, "max_output_tokens")]
 #[case(json!({"background": true, "store": false}), RequestProblemKind::Invalid, "background")]
@@ -200,6 +207,8 @@ fn a_conversation_begins_with_items() {
     assert_eq!((items[0]["type"].as_str(), metadata["k"].as_str()), (Some("message"), Some("v")));
     assert_eq!(parse_conversation(&json!({})).unwrap().0, Vec::<Value>::new());
     assert_eq!(parse_conversation(&json!({"items": [7]})).unwrap_err().field, "items[0]");
+    let reference = json!({"items": [user("a"), {"id": "msg_1"}]});
+    assert_eq!(parse_conversation(&reference).unwrap_err().field, "items[1]");
 }
 
 #[test]
@@ -208,4 +217,60 @@ fn earlier_turns_are_kept_apart() {
     let conversation = parse(&body(input)).client_request(&[]).unwrap().conversation;
     assert_eq!((conversation.turns.len(), conversation.text.as_str()), (1, "three"));
     assert!(matches!(&conversation.turns[0].items()[0], TurnItem::User { text, .. } if text == "one"));
+}
+
+fn ended(mut item: Value, verdict: Verdict, cut_bytes: usize) -> Value {
+    IncompleteEnd { verdict, cut_bytes }.mark(&mut item);
+    item
+}
+
+fn stopped() -> Verdict {
+    Verdict::Aborted { reason: StopReason::User, by: None }
+}
+
+fn answer(text: &str) -> Value {
+    json!({"type": "message", "role": "assistant", "status": "incomplete",
+        "content": [{"type": "output_text", "text": text}]})
+}
+
+#[rstest]
+#[case::all_of_it_was_cut_off("half", 4, &[], Some("half"))]
+#[case::a_finished_step_stays("I look.\n\nhälf", 5, &["I look."], Some("hälf"))]
+#[case::stopped_between_two_steps("I look.", 0, &["I look."], None)]
+fn a_stopped_answer_is_no_finished_one(
+    #[case] text: &str,
+    #[case] cut_bytes: usize,
+    #[case] finished: &[&str],
+    #[case] cut: Option<&str>,
+) {
+    let history = [parse(&body(json!("work"))).input.remove(0), ended(answer(text), stopped(), cut_bytes)];
+    for policy in [PartialPolicy::Discard, PartialPolicy::Keep] {
+        let request = ResponsesRequest { partial: policy, ..parse(&body(json!("and now?"))) };
+        let conversation = request.client_request(&history).unwrap().conversation;
+        let [turn] = conversation.turns.as_slice() else { panic!("{conversation:#?}") };
+        let texts: Vec<String> = turn.items()[1..]
+            .iter()
+            .map(|item| match item {
+                TurnItem::Assistant(message) => message.own_text(),
+                TurnItem::User { text, .. } => text.clone(),
+            })
+            .collect();
+        assert_eq!(texts, finished);
+        let partial = turn.partial().map(|partial| (partial.text.as_str(), partial.policy));
+        assert_eq!(partial, cut.map(|text| (text, policy)));
+        assert!(turn.note().unwrap().contains("stopped on purpose by the user"), "{:?}", turn.note());
+        assert_eq!(conversation.text, "and now?");
+    }
+}
+
+#[test]
+fn a_stop_before_any_answer_leaves_the_request_with_a_note() {
+    let history = [ended(parse(&body(json!("work"))).input.remove(0), stopped(), 0)];
+    let conversation = parse(&body(json!("and now?"))).client_request(&history).unwrap().conversation;
+    assert_eq!((conversation.turns.len(), conversation.text.as_str()), (1, "and now?"));
+    assert!(conversation.turns[0].note().is_some());
+    // Only stored items say how a response ended: a client cannot say it.
+    let input = json!([ended(user("work"), stopped(), 0), user("and now?")]);
+    let conversation = parse(&body(input)).client_request(&[]).unwrap().conversation;
+    assert_eq!((conversation.turns.len(), conversation.text.as_str()), (0, "work\n\nand now?"));
 }

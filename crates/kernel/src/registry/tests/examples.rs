@@ -8,7 +8,7 @@ use super::{
     LIMITS, accept_and_start, accept_durable, admin, agent, ask, at, finish_run, new_run, principal, registry, run_id,
     session, start_due, who,
 };
-use crate::admission::{Admission, SubRunError};
+use crate::admission::{Admission, AdmissionError, SubRunError};
 use crate::registry::pending_stops::MAX_PENDING_STOPS;
 use crate::registry::{AcceptOutcome, NewRun, RunRegistry, StopOutcome, StopScope};
 use crate::run::{RunState, RunStateInput, StopLevel};
@@ -349,6 +349,41 @@ fn a_plain_model_call_that_was_stopped_before_it_came_does_not_start() {
     accept_durable(&mut registry, model_call("call"));
     assert!(!registry.may_start_at_once(&run_id("call")));
     assert!(state(&registry, "call").is_ended());
+}
+
+fn client_run(id: &str, surface: Surface, key: &str) -> NewRun {
+    NewRun { surface, bypasses_queue: true, ..new_run(id, key, OnBusy::Queue) }
+}
+
+#[test]
+fn a_token_has_only_so_many_requests_of_model_apis_at_once() {
+    let mut registry = registry();
+    accept_durable(&mut registry, client_run("call", Surface::Openai, "calls"));
+    accept_durable(&mut registry, NewRun { bypasses_queue: false, ..client_run("agent", Surface::Anthropic, "own") });
+    let third = || client_run("third", Surface::Openai, "calls");
+    let refused = Err(AdmissionError::TooManyClientRuns { limit: LIMITS.max_client_runs });
+    assert_eq!(registry.accept(third(), at(0)), refused);
+    // Others, other surfaces, and sub-runs are not counted.
+    let of_bob = NewRun { principal: principal("bob"), ..client_run("of-bob", Surface::Openai, "bob") };
+    accept_durable(&mut registry, of_bob);
+    accept_durable(&mut registry, new_run("message", "s", OnBusy::Queue));
+    for id in ["call", "agent"] {
+        registry.apply_input(&run_id(id), RunStateInput::Start, at(0));
+    }
+    accept_durable(
+        &mut registry,
+        NewRun { parent: Some(run_id("agent")), ..client_run("sub", Surface::Openai, "sub") },
+    );
+    // A run that is being stopped still holds something.
+    stop(&mut registry, "call", "ann");
+    assert!(!state(&registry, "call").is_ended());
+    assert_eq!(registry.accept(third(), at(0)), refused);
+    finish_run(&mut registry, "call");
+    assert!(matches!(registry.accept(third(), at(0)), Ok(AcceptOutcome::New(_))));
+    let fourth = || client_run("fourth", Surface::Openai, "calls");
+    assert_eq!(registry.accept(fourth(), at(0)), refused);
+    registry.rollback_acceptance(&run_id("third"));
+    accept_durable(&mut registry, fourth());
 }
 
 #[test]

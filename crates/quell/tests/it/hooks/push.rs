@@ -127,6 +127,20 @@ async fn push_targets_are_those_of_one_client_for_a_run_that_it_may_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_may_read_a_run_no_more_hears_nothing_more() {
+    let (test, receiver) = (start_push_engine().await, HookReceiver::start().await);
+    let (run, approval) = start_waiting_run(&test).await;
+    test.engine.share_session(&alice(), &parse_session_key("s"), true).await.unwrap();
+    test.engine.put_push_target(&stranger(), &run, target("1", receiver.url(""))).await.unwrap();
+    assert_eq!(told(&receiver.wait_received(1).await, &run), ["approval.requested"]);
+    test.engine.share_session(&alice(), &parse_session_key("s"), false).await.unwrap();
+    test.engine.answer_approval(&root(), &approval, Decision::Allow.into()).unwrap();
+    test.wait_ended(&run).await;
+    test.close().await;
+    assert_eq!(receiver.wait_received(1).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neither_a_stop_nor_a_shutdown_waits_for_a_receiver_that_hangs() {
     let (test, receiver) = (start_push_engine().await, HookReceiver::start().await);
     receiver.queue_replies(vec![HookReceiverReply::Hang; 10]);

@@ -50,3 +50,26 @@ async fn a_response_says_that_its_daemon_was_shut_down() {
     assert_fields(&shown, &json!({"status": "failed", "error": {"message": "the run was stopped: shutdown"}}));
     assert_eq!(text_of(&shown), "begun");
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conversation_keeps_the_request_of_a_killed_daemon(
+    #[values(StoreKind::Sqlite, StoreKind::Postgres)] store: StoreKind,
+) {
+    let Some((home, daemon, model, _database, _response)) = start_daemon_with_response(store).await else { return };
+    let conversation = daemon.api().post("/v1/conversations", &json!({})).await.expect_status(200);
+    let place = json!({"conversation": conversation["id"]});
+    model.script(ScriptedResponse::silent_mid_stream("begun")).script(ScriptedResponse::text("next"));
+    let request = with(with(question(), &place), &json!({"input": "remember this"}));
+    let lost = daemon.api().post("/v1/responses", &request).await.expect_status(200);
+    model.request_at(1).wait_paused().await;
+    daemon.kill9().await;
+    let daemon = home.start(quell_exe()).await;
+    let next = with(json!({"model": "agent/main", "input": "and now?"}), &place);
+    let next = daemon.api().post("/v1/responses", &next).await.expect_status(200);
+    assert_eq!(text_of(&next), "next");
+    let seen = messages_as_text(model.recorded_requests().last().unwrap().messages());
+    assert!(seen.contains("remember this") && seen.contains("because the service went down"), "{seen}");
+    let shown = daemon.api().get(&path(&lost)).await.expect_status(200);
+    assert_fields(&shown, &json!({"status": "failed", "error": {"code": "server_error"}}));
+}

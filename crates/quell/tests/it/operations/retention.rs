@@ -160,3 +160,24 @@ async fn the_oldest_go_until_the_database_is_small_enough() {
     test.run_message("c", "and on").await;
     test.close().await;
 }
+
+#[rstest]
+#[case::too_big(Retention { max_mib: Some(4), ..Retention::default() })]
+#[case::too_old(Retention { max_age_days: Some(30), ..Retention::default() })]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stored_conversations_go_before_any_session(#[case] retention: Retention) {
+    let data_dir = tempfile::tempdir().unwrap();
+    let test = start_with_three_sessions(data_dir.path(), retention).await;
+    let responses = test.engine.responses();
+    let conversation = quell_store::StoredConversation {
+        id: "c".to_owned(),
+        owner: alice().principal,
+        created_at: 1,
+        metadata: String::new(),
+    };
+    let item = quell_store::ConversationItem { id: "i".to_owned(), item: "x".repeat(6 << 20) };
+    responses.create_conversation(conversation, vec![item]).await.unwrap();
+    assert!(retire_sessions(&test, days_from_now(0)).await.is_empty());
+    assert!(responses.find_conversation("c".to_owned()).await.unwrap().is_none());
+    test.close().await;
+}

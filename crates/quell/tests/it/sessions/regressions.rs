@@ -168,7 +168,7 @@ async fn an_mcp_connection_that_another_task_opened_is_really_closed() {
     fixture.expire_all().await;
     let engine = fixture.engine.clone();
     leaks::wait_for_value("live MCP servers", 0, move || engine.mcp().count_live()).await;
-    mark.wait_gone(Duration::from_secs(10)).await;
+    mark.wait_gone(WAIT_TIMEOUT).await;
     fixture.close().await;
 }
 

@@ -161,10 +161,14 @@ impl SweepEngine {
         let audio = FakeAudioServer::start().await;
         silent_mcp_server.fault_always("initialize", McpFault::Silent);
         let test_engine = TestEngine::start_on_database(dir, database, process_lock, |config| {
-            let main =
-                AgentConfig { mcp: Some(vec!["test".to_owned()]), ..config.agents[&parse_agent_id("main")].clone() };
+            // All work in one directory, so that a session that an editor opened there may change its agent.
+            let main = AgentConfig {
+                mcp: Some(vec!["test".to_owned()]),
+                workdir: Some(config.work_dir.join("main")),
+                ..config.agents[&parse_agent_id("main")].clone()
+            };
             let with_server = |name: &str| AgentConfig { mcp: Some(vec![name.to_owned()]), ..main.clone() };
-            let seeing = AgentConfig { vision: true, workdir: Some(config.work_dir.join("main")), ..main.clone() };
+            let seeing = AgentConfig { vision: true, ..main.clone() };
             let skills = Some("skills".to_owned());
             let approvals = [("*".to_owned(), ApprovalPolicy::Ask)].into();
             let chain = serde_json::from_value(json!(["scripted/first", "scripted/second"])).unwrap();

@@ -542,7 +542,9 @@ async fn send_long_turn(case_run: &CaseRun<'_>, then: ScriptedResponse) {
         [ScriptedResponse::text(format!("It was a long story. {}", "And on it went. ".repeat(200)))],
     );
     let text = format!("tell me a story marker:{before}");
-    case_run.sweep.test_engine.send(submission_as(&parse_run_id(&before), &case_run.session, &text)).await;
+    let story = submission_as(&parse_run_id(&before), &case_run.session, &text);
+    // The session keeps the agent that it has.
+    case_run.sweep.test_engine.send(Submission { agent: None, ..story }).await;
     case_run.sweep.test_engine.wait_ended(&parse_run_id(&before)).await;
     // The request of the summary carries the marker of the turn that it summarises.
     case_run.sweep.script_run(&before, [then]);

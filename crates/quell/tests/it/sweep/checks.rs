@@ -30,7 +30,7 @@ pub(super) async fn check_stop(
 
 /// Sequence numbers rise by one from 1, with one `run.ending` and one `run.ended` as the last, and no deltas between
 /// these.
-fn check_event_order(case: &SweepCase, events: &[Arc<RunEvent>]) {
+pub(super) fn check_event_order(case: &SweepCase, events: &[Arc<RunEvent>]) {
     let names: Vec<&str> = events.iter().map(|event| event.name()).collect();
     let seqs: Vec<u64> = events.iter().map(|event| event.seq).collect();
     let rising: Vec<u64> = (1..=seqs.len() as u64).collect();
@@ -63,13 +63,7 @@ fn check_stop_answers(case_run: &CaseRun<'_>, case: &SweepCase, answers: &SweepS
 fn check_receipt(case: &SweepCase, view: &RunView, receipt: &Receipt) {
     assert_eq!(view.state, "ended", "{}", case.name);
     assert_eq!(Some(&receipt.verdict), view.verdict.as_ref(), "{}", case.name);
-    assert!(receipt.leftovers.is_empty(), "{}: {receipt:#?}", case.name);
-    assert_ne!(receipt.rung, Rung::Abandoned, "{}: {receipt:#?}", case.name);
-    for row in &receipt.resources {
-        let released = row.released_at.as_ref().unwrap_or_else(|| panic!("{}: {row:?} is held", case.name));
-        assert!(released.at <= receipt.settled_at.at, "{}: {row:?} was released after the end", case.name);
-    }
-    assert_eq!(receipt.turn.recorded, case.started, "{}: {receipt:#?}", case.name);
+    check_released(case, receipt);
     let result = view.result.as_ref().unwrap();
     if matches!(case.expected, ExpectedOutcome::Completed) {
         assert!(result.success && !result.cancelled, "{}: {result:?}", case.name);
@@ -86,8 +80,18 @@ fn check_receipt(case: &SweepCase, view: &RunView, receipt: &Receipt) {
     }
 }
 
+pub(super) fn check_released(case: &SweepCase, receipt: &Receipt) {
+    assert!(receipt.leftovers.is_empty(), "{}: {receipt:#?}", case.name);
+    assert_ne!(receipt.rung, Rung::Abandoned, "{}: {receipt:#?}", case.name);
+    for row in &receipt.resources {
+        let released = row.released_at.as_ref().unwrap_or_else(|| panic!("{}: {row:?} is held", case.name));
+        assert!(released.at <= receipt.settled_at.at, "{}: {row:?} was released after the end", case.name);
+    }
+    assert_eq!(receipt.turn.recorded, case.started, "{}: {receipt:#?}", case.name);
+}
+
 /// The operating system and the engine's own lists agree that nothing of the run is alive.
-async fn check_nothing_left(case_run: &CaseRun<'_>) {
+pub(super) async fn check_nothing_left(case_run: &CaseRun<'_>) {
     let test_engine = &case_run.sweep.test_engine;
     leaks::wait_no_process_with_env(&format!("QUELL_RUN_ID={}", case_run.run), WAIT_TIMEOUT).await;
     case_run.mark.wait_gone(WAIT_TIMEOUT).await;

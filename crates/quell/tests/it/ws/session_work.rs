@@ -46,12 +46,12 @@ async fn a_stop_ends_a_summary_and_the_conversation_stays() {
     let (server, mut client) = start_connected().await;
     send_and_wait(&server, &mut client, "tell me of boats", "k", "Boats are fine.").await;
     server.model.script(ScriptedResponse::silent_mid_stream("It was ab"));
+    let summary_request = server.model.request_at(server.model.request_count());
     let id = client.send_request("sessions.compact", json!({"key": "s"})).await;
-    let run = poll_until("the summary is being made", async || {
-        let runs = server.http.get("/api/runs?state=active").await.expect_status(200);
-        runs["items"][0]["runId"].as_str().map(str::to_owned)
-    })
-    .await;
+    // A run that is stopped before its request would leave this answer to the next message.
+    summary_request.wait_paused().await;
+    let runs = server.http.get("/api/runs?state=active").await.expect_status(200);
+    let run = runs["items"][0]["runId"].as_str().unwrap().to_owned();
     let busy = client.call_refused("sessions.compact", json!({"key": "s"})).await;
     assert!(busy["message"].as_str().unwrap().contains("busy"), "{busy}");
     let stopped = client.call("sessions.abort", json!({"key": "s"})).await;

@@ -2,6 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::openai_requests::{
+    chat_request, conversation_items, conversation_metadata, conversation_request, responses_request,
+};
+
 /// The schemas by name.
 pub(super) fn model_api_schemas() -> Map<String, Value> {
     let schemas = [
@@ -11,6 +15,8 @@ pub(super) fn model_api_schemas() -> Map<String, Value> {
         ("ResponsesRequest", responses_request()),
         ("ResponseObject", response_object()),
         ("ConversationRequest", conversation_request()),
+        ("ConversationItems", conversation_items()),
+        ("ConversationMetadata", conversation_metadata()),
     ];
     schemas.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect()
 }
@@ -28,25 +34,6 @@ fn openai_error() -> Value {
     })
 }
 
-fn chat_request() -> Value {
-    json!({
-        "type": "object", "required": ["model", "messages"],
-        "description": "A request of OpenAI's chat completions. A field that the API does not have is refused.",
-        "properties": {
-            "model": {"type": "string", "description": "`agent/ID` or `PROVIDER/MODEL`"},
-            "messages": {"type": "array", "minItems": 1, "items": {
-                "type": "object", "required": ["role"],
-                "properties": {"role": {"enum": ["system", "developer", "user", "assistant", "tool"]}},
-            }},
-            "stream": {"type": ["boolean", "null"]},
-            "tools": {"type": ["array", "null"], "items": {"type": "object"}},
-            "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
-            "top_p": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
-            "max_completion_tokens": {"type": ["integer", "null"], "minimum": 1},
-        },
-    })
-}
-
 fn chat_completion() -> Value {
     json!({
         "type": "object", "required": ["id", "object", "created", "model", "choices", "usage"],
@@ -58,29 +45,6 @@ fn chat_completion() -> Value {
     })
 }
 
-fn responses_request() -> Value {
-    json!({
-        "type": "object", "required": ["model", "input"],
-        "description": "A request of OpenAI's Responses API. A field that the API does not have is refused.",
-        "properties": {
-            "model": {"type": "string", "description": "`agent/ID` or `PROVIDER/MODEL`"},
-            "input": {"anyOf": [
-                {"type": "string"},
-                {"type": "array", "minItems": 1, "items": {"type": "object"}},
-            ]},
-            "instructions": {"type": ["string", "null"]},
-            "stream": {"type": ["boolean", "null"]},
-            "background": {"type": ["boolean", "null"]},
-            "store": {"type": ["boolean", "null"]},
-            "previous_response_id": {"type": ["string", "null"]},
-            "tools": {"type": ["array", "null"], "items": {"type": "object"}},
-            "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
-            "top_p": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
-            "max_output_tokens": {"type": ["integer", "null"], "minimum": 1},
-        },
-    })
-}
-
 fn response_object() -> Value {
     json!({
         "type": "object", "required": ["id", "object", "created_at", "status", "model", "output"],
@@ -88,16 +52,6 @@ fn response_object() -> Value {
             "id": {"type": "string"}, "object": {"const": "response"}, "created_at": {"type": "integer"},
             "status": {"enum": ["in_progress", "completed", "failed", "incomplete", "cancelled"]},
             "model": {"type": "string"}, "output": {"type": "array", "items": {"type": "object"}},
-        },
-    })
-}
-
-fn conversation_request() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "items": {"type": ["array", "null"], "items": {"type": "object"}},
-            "metadata": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
         },
     })
 }

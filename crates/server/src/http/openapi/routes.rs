@@ -663,6 +663,13 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         &["200 object the conversation"],
     ),
     get(Read, "/v1/conversations/{id}", "A conversation", &["200 object the conversation", "404 unknown"]),
+    post(
+        Create,
+        "/v1/conversations/{id}",
+        "Replace the metadata of a conversation",
+        Required("ConversationMetadata"),
+        &["200 object the conversation", "404 unknown"],
+    ),
     delete(
         Manage,
         "/v1/conversations/{id}",
@@ -674,5 +681,24 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         "/v1/conversations/{id}/items",
         "The items of a conversation",
         &["200 object a page of items", "404 unknown"],
+    ),
+    post(
+        Create,
+        "/v1/conversations/{id}/items",
+        "Add items to a conversation",
+        Required("ConversationItems"),
+        &["200 object the items", "404 unknown"],
+    ),
+    get(
+        Read,
+        "/v1/conversations/{id}/items/{item}",
+        "An item of a conversation",
+        &["200 object the item", "404 unknown"],
+    ),
+    delete(
+        Manage,
+        "/v1/conversations/{id}/items/{item}",
+        "Delete an item of a conversation",
+        &["200 object the conversation", "404 unknown"],
     ),
 ];

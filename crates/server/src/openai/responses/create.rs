@@ -12,15 +12,17 @@ use futures_util::stream;
 use quell_engine::engine::CountTokensError;
 use quell_kernel::client_request::ClientRequest;
 use quell_kernel::client_request::openai_responses::ResponsesRequest;
-use quell_protocol::{ErrorCode, Surface, Verdict};
-use quell_store::StoreError;
+use quell_protocol::{ErrorCode, RunId, SessionKey, Surface, Verdict};
+use quell_store::StoredResponseState;
 use serde_json::{Value, json};
 
+use super::begun::BegunResponse;
+use super::conversations::check_room;
 use super::encoder::{ResponseEncoder, ResponseEvent};
-use super::history::{load_history, now};
+use super::history::{load_conversation, load_history, now};
 use super::ids::ResponseIds;
 use super::items::with_ids;
-use super::live::{LiveProgress, LiveResponse};
+use super::live::{LiveResponse, SharedEncoder};
 use super::object::new_response;
 use super::run::{ResponseRecord, ResponseRun, RunStep};
 use super::stored::{ResponseFollower, follower_response};
@@ -28,6 +30,7 @@ use crate::budget::Reservation;
 use crate::client_run::{AnswerReader, AnswerRequest, bound_session, run_headers, stream_permit, verdict_problem};
 use crate::http::{ApiCall, JsonBody, ProblemResponse, problem_response};
 use crate::openai::REQUEST_ID_HEADER;
+use crate::sent_message::new_run_id;
 use crate::state::ServerState;
 
 pub(super) async fn create(
@@ -39,11 +42,14 @@ pub(super) async fn create(
     call.require_write()?;
     let session = bound_session(&headers, &body)?;
     let mut request = ResponsesRequest::parse(&body)?;
-    let history = load_history(&call, &mut request).await?;
-    let ClientRequest { model, conversation, answer, .. } = request.client_request(&history)?;
+    if request.store {
+        check_room(&call).await?;
+    }
     let permit = if request.stream { Some(stream_permit(&call)?) } else { None };
-    let reader = AnswerReader::start(&call, AnswerRequest { model, conversation, answer, session }).await?;
-    let run = response_run(&call, reader, &body, request);
+    let history = load_history(&call, &mut request).await?;
+    let mut run = NewResponse::of(&call, &body, request, session);
+    run.begin(&call).await?;
+    let run = run.start(&call, history).await?;
     match (run.record.as_ref().is_some_and(|record| record.background), permit) {
         (true, permit) => answer_in_background(&call, run, permit).await,
         (false, Some(permit)) => stream_in_foreground(run, permit).await,
@@ -51,19 +57,77 @@ pub(super) async fn create(
     }
 }
 
-fn response_run(call: &ApiCall, reader: AnswerReader, body: &Value, request: ResponsesRequest) -> ResponseRun {
-    let (ids, created_at) = (ResponseIds::of_run(reader.run_id()), now());
-    let object = new_response(&ids, body, &request, created_at);
-    let record = request.store.then(|| ResponseRecord {
-        owner: call.caller.principal.clone(),
-        previous: request.previous,
-        conversation: request.conversation,
-        background: request.background,
-        created_at,
-        input: with_ids(request.input, &ids),
-    });
-    let encoder = ResponseEncoder::new(ids, object, request.includes_encrypted_reasoning);
-    ResponseRun { engine: call.engine().clone(), reader, encoder, record, pending: None, verdict: None }
+/// A response whose run has not started.
+struct NewResponse {
+    run: RunId,
+    request: ResponsesRequest,
+    session: Option<SessionKey>,
+    /// The object as it begins.
+    object: Value,
+    record: Option<ResponseRecord>,
+    begun: Option<BegunResponse>,
+}
+
+impl NewResponse {
+    fn of(call: &ApiCall, body: &Value, mut request: ResponsesRequest, session: Option<SessionKey>) -> Self {
+        let (run, created_at) = (new_run_id(), now());
+        let ids = ResponseIds::of_run(&run);
+        let object = new_response(&ids, body, &request, created_at);
+        let record = request.store.then(|| ResponseRecord {
+            owner: call.caller.principal.clone(),
+            previous: request.previous.clone(),
+            conversation: request.conversation.clone(),
+            background: request.background,
+            created_at,
+            input: with_ids(request.input.clone(), &ids),
+        });
+        if let Some(record) = &record {
+            request.input.clone_from(&record.input);
+        }
+        Self { run, request, session, object, record, begun: None }
+    }
+
+    /// Stores it as begun, if others are to find it while it is made.
+    async fn begin(&mut self, call: &ApiCall) -> Result<(), ProblemResponse> {
+        let Some(record) = self.record.as_ref().filter(|record| record.is_begun_first()) else { return Ok(()) };
+        let response = record.stored(&self.run, StoredResponseState::Open, &self.object);
+        self.begun = Some(BegunResponse::begin(call.engine(), response).await?);
+        Ok(())
+    }
+
+    async fn start(mut self, call: &ApiCall, history: Vec<Value>) -> Result<ResponseRun, ProblemResponse> {
+        match self.start_reader(call, history).await {
+            Ok(reader) => Ok(self.into_run(call, reader)),
+            Err(problem) => {
+                if let Some(begun) = self.begun.take() {
+                    begun.delete().await;
+                }
+                Err(problem)
+            }
+        }
+    }
+
+    async fn start_reader(&mut self, call: &ApiCall, history: Vec<Value>) -> Result<AnswerReader, ProblemResponse> {
+        // From now on nobody else extends the conversation. Somebody may have done so before.
+        let history = match &self.request.conversation {
+            Some(id) => load_conversation(call, id).await?,
+            None => history,
+        };
+        let ClientRequest { model, conversation, answer, .. } = self.request.client_request(&history)?;
+        let request = AnswerRequest { model, conversation, answer, session: self.session.take() };
+        AnswerReader::start_as(call, self.run.clone(), request).await
+    }
+
+    fn into_run(self, call: &ApiCall, reader: AnswerReader) -> ResponseRun {
+        let Self { run, request, object, record, mut begun, .. } = self;
+        if let (Some(begun), Some(record)) = (&mut begun, &record) {
+            begun.set_end(record.failed(&run, object.clone()));
+        }
+        let ids = ResponseIds::of_run(&run);
+        let encoder = ResponseEncoder::new(ids, object, request.includes_encrypted_reasoning);
+        let (engine, encoder) = (call.engine().clone(), SharedEncoder::new(encoder));
+        ResponseRun { engine, reader, encoder, record, begun, pending: None, verdict: None }
+    }
 }
 
 /// `POST /v1/responses/input_tokens`: an estimate, as all providers count differently.
@@ -113,7 +177,7 @@ async fn answer_in_foreground(run: ResponseRun) -> Result<Response, ProblemRespo
     let Some(run) = foreground.0.take() else { return Err(run_gone()) };
     match &run.verdict {
         Some(verdict) if is_without_answer(&run) => Err(verdict_problem(verdict)),
-        Some(_) => Ok((headers, Json(run.encoder.snapshot())).into_response()),
+        Some(_) => Ok((headers, Json(run.encoder.lock().snapshot())).into_response()),
         None => Err(run_gone()),
     }
 }
@@ -124,7 +188,7 @@ fn run_gone() -> ProblemResponse {
 
 /// True if the response failed or was stopped.
 fn is_without_answer(run: &ResponseRun) -> bool {
-    let status = &run.encoder.snapshot()["status"];
+    let status = &run.encoder.lock().snapshot()["status"];
     status == "failed" || status == "cancelled"
 }
 
@@ -133,7 +197,7 @@ async fn stream_in_foreground(run: ResponseRun, permit: Reservation) -> Result<R
     let mut foreground = ForegroundRun(Some(run));
     let mut events = Vec::new();
     if let Some(run) = &mut foreground.0 {
-        run.encoder.begin(&mut events);
+        run.encoder.lock().begin(&mut events);
     }
     // A failure before the first part has a status of its own.
     let first = foreground.next().await;
@@ -178,22 +242,19 @@ pub(super) fn sse_headers() -> [(HeaderName, HeaderValue); 2] {
     ]
 }
 
-/// Answers once the response is in the database. Its run goes on without the client.
+/// Answers at once: the database has the response. Its run goes on without the client.
 async fn answer_in_background(
     call: &ApiCall,
     run: ResponseRun,
     permit: Option<Reservation>,
 ) -> Result<Response, ProblemResponse> {
     let headers = run_headers(&run.reader, REQUEST_ID_HEADER);
-    let id = run.encoder.ids().response();
+    let id = run.encoder.lock().ids().response();
     let owner = call.caller.principal.clone();
-    let live = Arc::new(LiveResponse::new(owner, run.reader.run_id().clone(), run.encoder.snapshot()));
-    call.server.live_responses().insert(id, Arc::clone(&live));
+    let live = Arc::new(LiveResponse::new(owner, run.reader.run_id().clone(), run.encoder.clone()));
+    let place = LivePlace::take(&call.server, id, &live);
     // Begun before the first wait: a client that leaves now has a response that goes on, or none.
-    call.engine().spawn_until_run_ends(make_in_background(call.server.clone(), run, Arc::clone(&live)));
-    if let LiveProgress::Refused(why) = live.wait_stored().await {
-        return Err(problem_response(ErrorCode::StoreUnavailable, why));
-    }
+    call.engine().spawn_until_run_ends(make_in_background(run, place));
     match permit {
         Some(permit) => {
             let follower = ResponseFollower::new(call, live, 0, permit);
@@ -203,36 +264,48 @@ async fn answer_in_background(
     }
 }
 
-/// Makes a response to its end. The end is stored before its readers have it.
-async fn make_in_background(server: ServerState, mut run: ResponseRun, live: Arc<LiveResponse>) {
-    let id = run.encoder.ids().response();
-    if let Err(error) = run.store_begun().await {
-        // Dropping the run stops it.
-        drop(run);
-        server.live_responses().remove(&id);
-        live.refuse(error.to_string());
-        return;
-    }
-    let mut events = Vec::new();
-    run.encoder.begin(&mut events);
-    live.push(events, run.encoder.snapshot());
-    // waits: for the run, which a cancel stops, as any stop and a shutdown.
-    while let Some(step) = run.next().await {
-        if let RunStep::Events(events) = step {
-            let is_last = run.verdict.is_some();
-            if is_last {
-                let all = live.frames().into_iter().chain(events.iter().map(|event| event.frame.clone())).collect();
-                report_unstored(&id, run.store_end(all).await);
-            }
-            live.push(events, run.encoder.snapshot());
-        }
-    }
-    server.live_responses().remove(&id);
-    live.end();
+/// The place of a response among those that are being made. Dropped, also by a panic, it ends the waits of its readers.
+struct LivePlace {
+    server: ServerState,
+    id: String,
+    live: Arc<LiveResponse>,
 }
 
-fn report_unstored(id: &str, stored: Result<bool, StoreError>) {
-    if let Err(error) = stored {
-        tracing::error!(%error, response = id, "the end of a response could not be stored; after a restart it has failed");
+impl LivePlace {
+    fn take(server: &ServerState, id: String, live: &Arc<LiveResponse>) -> Self {
+        server.live_responses().insert(id.clone(), Arc::clone(live));
+        Self { server: server.clone(), id, live: Arc::clone(live) }
+    }
+}
+
+impl Drop for LivePlace {
+    fn drop(&mut self) {
+        self.server.live_responses().remove(&self.id);
+        self.live.end();
+    }
+}
+
+/// Makes a response to its end. The end is stored before its readers have it.
+async fn make_in_background(mut run: ResponseRun, place: LivePlace) {
+    let live = &place.live;
+    let mut events = Vec::new();
+    run.encoder.lock().begin(&mut events);
+    live.push(events);
+    // waits: for the run, which a cancel stops, as any stop and a shutdown.
+    while let Some(step) = run.next().await {
+        let RunStep::Events(mut events) = step else { continue };
+        if run.verdict.is_none() {
+            live.push(events);
+            continue;
+        }
+        // waits: for the database, after the end of the run.
+        run.store_background_end(live.frames(), &mut events).await;
+        live.push_end(events);
+    }
+    live.end();
+    if let Some(begun) = run.begun.take() {
+        // As long as the database says that it is in progress, it is read here.
+        // waits: for the database; a shutdown ends it.
+        begun.settle().await;
     }
 }

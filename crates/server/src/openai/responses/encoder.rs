@@ -10,6 +10,7 @@ use quell_protocol::{StopReason, Usage, Verdict};
 use serde_json::{Value, json};
 
 use super::ids::ResponseIds;
+use crate::answer_stream::push_json_text;
 
 /// An event of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -159,13 +160,14 @@ impl ResponseEncoder {
         }
         let Some(open) = &mut self.message else { return };
         open.text.push_str(delta);
-        let (id, index, delta, number) = (&open.id, open.index, json!(delta), self.next_number);
+        let (id, index, number) = (&open.id, open.index, self.next_number);
         // The one that is written for each token.
-        let frame = format!(
+        let mut frame = format!(
             "event: response.output_text.delta\ndata: {{\"type\":\"response.output_text.delta\",\"item_id\":\"{id}\",\
-             \"output_index\":{index},\"content_index\":0,\"delta\":{delta},\"logprobs\":[],\
-             \"sequence_number\":{number}}}\n\n"
+             \"output_index\":{index},\"content_index\":0,\"logprobs\":[],\"sequence_number\":{number},\"delta\":"
         );
+        push_json_text(delta, &mut frame);
+        frame.push_str("}\n\n");
         self.next_number += 1;
         events.push(ResponseEvent { number, frame });
     }
@@ -215,6 +217,20 @@ impl ResponseEncoder {
         }
         let response = self.snapshot();
         self.push(events, end.event(), json!({"response": response}));
+    }
+
+    /// Replaces the last event: the response has failed after all.
+    pub(super) fn replace_end(&mut self, message: &str, events: &mut Vec<ResponseEvent>) {
+        if events.pop().is_some() {
+            self.next_number -= 1;
+        }
+        self.response["status"] = "failed".into();
+        self.response["error"] = json!({"code": "server_error", "message": message});
+        for absent in ["completed_at", "incomplete_details"] {
+            self.response[absent] = Value::Null;
+        }
+        let response = self.snapshot();
+        self.push(events, "response.failed", json!({"response": response}));
     }
 
     fn open_item(&mut self, id: String) -> GrowingItem {
@@ -335,6 +351,15 @@ impl GrowingItem {
     fn reasoning_item(&self, status: &str) -> Value {
         json!({"id": self.id, "type": "reasoning", "status": status, "summary": [summary_part(&self.text)]})
     }
+}
+
+/// A response whose end nobody may know yet.
+pub(super) fn as_in_progress(mut response: Value) -> Value {
+    response["status"] = "in_progress".into();
+    for absent in ["error", "incomplete_details", "completed_at", "usage"] {
+        response[absent] = Value::Null;
+    }
+    response
 }
 
 /// An item without the reasoning that only its model reads.

@@ -1,15 +1,17 @@
 //! The run of a response: its events, and its record in the database.
 
 use quell_engine::Engine;
-use quell_protocol::{Principal, Verdict};
-use quell_store::{
-    ConversationItem, EndedResponse, RESPONSE_RETENTION_SECONDS, StoreError, StoredResponse, StoredResponseState,
-};
+use quell_kernel::client_request::openai_responses::IncompleteEnd;
+use quell_protocol::{Principal, RunId, StopReason, Verdict};
+use quell_store::{ConversationItem, EndedResponse, RESPONSE_RETENTION_SECONDS, StoredResponse, StoredResponseState};
 use serde_json::{Value, json};
 
-use super::encoder::{ResponseEncoder, ResponseEvent, ResponseFinish, ResponseVerdict};
+use super::begun::BegunResponse;
+use super::encoder::{ResponseEvent, ResponseFinish, ResponseVerdict};
 use super::history::{continued_items, now};
-use crate::client_run::{AnswerOutcome, AnswerPart, AnswerReader};
+use super::ids::ResponseIds;
+use super::live::SharedEncoder;
+use crate::client_run::{AnswerOutcome, AnswerPart, AnswerReader, UNSTORED};
 
 /// What is stored of a response besides its object.
 #[derive(Debug, Clone)]
@@ -23,13 +25,46 @@ pub(super) struct ResponseRecord {
     pub(super) input: Vec<Value>,
 }
 
+impl ResponseRecord {
+    /// True if the database has the response from its beginning on, and not only its end.
+    pub(super) fn is_begun_first(&self) -> bool {
+        self.background || self.conversation.is_some()
+    }
+
+    pub(super) fn stored(&self, run: &RunId, state: StoredResponseState, object: &Value) -> StoredResponse {
+        StoredResponse {
+            id: ResponseIds::of_run(run).response(),
+            owner: self.owner.clone(),
+            run: run.clone(),
+            previous: self.previous.clone(),
+            conversation: self.conversation.clone(),
+            background: self.background,
+            state,
+            created_at: self.created_at,
+            expires_at: self.created_at.saturating_add(RESPONSE_RETENTION_SECONDS),
+            response: object.to_string(),
+            input: json!(self.input).to_string(),
+        }
+    }
+
+    /// The end of a response of which nothing has come, because it failed inside.
+    pub(super) fn failed(&self, run: &RunId, mut object: Value) -> EndedResponse {
+        object["status"] = "failed".into();
+        object["error"] = json!({"code": "server_error", "message": "the response failed inside the daemon"});
+        let id = ResponseIds::of_run(run).response();
+        EndedResponse { id, response: object.to_string(), events: None, conversation_items: Vec::new() }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct ResponseRun {
     pub(super) engine: Engine,
     pub(super) reader: AnswerReader,
-    pub(super) encoder: ResponseEncoder,
+    pub(super) encoder: SharedEncoder,
     /// `None` if the response is not stored.
     pub(super) record: Option<ResponseRecord>,
+    /// `None` if the database does not have it before its end.
+    pub(super) begun: Option<BegunResponse>,
     /// A part that was read and is not encoded yet.
     pub(super) pending: Option<AnswerPart>,
     /// How the run ended, once it has.
@@ -63,10 +98,8 @@ impl ResponseRun {
             return Some(if events.is_empty() { RunStep::StillWaiting } else { RunStep::Events(events) });
         };
         self.finish(&outcome, &mut events);
-        if self.record.as_ref().is_some_and(|record| !record.background)
-            && let Err(error) = self.store_ended().await
-        {
-            tracing::error!(%error, "a response could not be stored; its client cannot continue from it");
+        if self.record.as_ref().is_some_and(|record| !record.background) {
+            self.store_foreground_end(&mut events).await;
         }
         Some(RunStep::Events(events))
     }
@@ -80,8 +113,8 @@ impl ResponseRun {
             && let Some(part) = self.reader.try_next()
         {
             match part {
-                AnswerPart::Text(text) => self.encoder.push_text(&text, &mut events),
-                AnswerPart::Thinking(text) => self.encoder.push_thinking(&text, &mut events),
+                AnswerPart::Text(text) => self.encoder.lock().push_text(&text, &mut events),
+                AnswerPart::Thinking(text) => self.encoder.lock().push_thinking(&text, &mut events),
                 AnswerPart::StillWaiting => {}
                 ended @ AnswerPart::Ended(_) => self.pending = Some(ended),
             }
@@ -92,8 +125,8 @@ impl ResponseRun {
     /// The outcome, if the run has ended. A run that has gone without an end has failed.
     fn encode(&mut self, part: Option<AnswerPart>, events: &mut Vec<ResponseEvent>) -> Option<Box<AnswerOutcome>> {
         match part {
-            Some(AnswerPart::Text(text)) => self.encoder.push_text(&text, events),
-            Some(AnswerPart::Thinking(text)) => self.encoder.push_thinking(&text, events),
+            Some(AnswerPart::Text(text)) => self.encoder.lock().push_text(&text, events),
+            Some(AnswerPart::Thinking(text)) => self.encoder.lock().push_thinking(&text, events),
             Some(AnswerPart::StillWaiting) => {}
             Some(AnswerPart::Ended(outcome)) => return Some(outcome),
             None => {
@@ -112,74 +145,80 @@ impl ResponseRun {
         let message = message.map(|message| message.map_calls(|answered| answered.call));
         let calls = answer.map(|answer| answer.calls.clone()).unwrap_or_default();
         let finish = ResponseFinish { end, message, calls, usage: outcome.usage, ended_at: now() };
-        self.encoder.finish(finish, events);
+        self.encoder.lock().finish(finish, events);
         self.verdict = Some(outcome.verdict.clone());
     }
 
-    async fn store_ended(&self) -> Result<(), StoreError> {
-        let Some(record) = &self.record else { return Ok(()) };
+    async fn store_foreground_end(&mut self, events: &mut Vec<ResponseEvent>) {
+        let Some(record) = &self.record else { return };
         let object = self.stored_object();
-        let items = self.conversation_items(record, &object);
-        let response = self.stored(record, StoredResponseState::Ended, &object);
-        self.engine.responses().create(response, items).await
+        if self.begun.is_some() {
+            // waits: for the database, after the end of the run.
+            self.store_begun_end(&object, None, events).await;
+            return;
+        }
+        let response = record.stored(self.reader.run_id(), StoredResponseState::Ended, &object);
+        if let Err(error) = self.engine.responses().create(response, Vec::new()).await {
+            tracing::error!(%error, "a response could not be stored; its client cannot continue from it");
+        }
     }
 
-    /// Stores a response in the background as begun.
-    pub(super) async fn store_begun(&self) -> Result<(), StoreError> {
-        let Some(record) = &self.record else { return Ok(()) };
-        let response = self.stored(record, StoredResponseState::Open, &self.encoder.snapshot());
-        self.engine.responses().create(response, Vec::new()).await
+    /// Stores the end of a response in the background, with the events before the last ones.
+    pub(super) async fn store_background_end(&mut self, before: Vec<String>, events: &mut Vec<ResponseEvent>) {
+        let object = self.stored_object();
+        let frames = before.into_iter().chain(events.iter().map(|event| event.frame.clone()));
+        let frames = json!(frames.collect::<Vec<_>>()).to_string();
+        // waits: for the database, after the end of the run.
+        self.store_begun_end(&object, Some(frames), events).await;
     }
 
-    /// Stores the end of a response in the background, with its events.
-    pub(super) async fn store_end(&self, frames: Vec<String>) -> Result<bool, StoreError> {
-        let Some(record) = &self.record else { return Ok(false) };
-        let object = self.stored_object();
+    /// Stores the end of a response that the database has as begun. One that cannot be stored has failed: nobody could
+    /// read it again, and its conversation lacks it.
+    async fn store_begun_end(&mut self, object: &Value, frames: Option<String>, events: &mut Vec<ResponseEvent>) {
+        let (Some(record), Some(begun)) = (&self.record, &mut self.begun) else { return };
+        let extends = self.verdict.as_ref().is_some_and(|verdict| extends_conversation(verdict, object, record));
+        let items = if extends { continued_items(record.input.clone(), object) } else { Vec::new() };
         let ended = EndedResponse {
-            id: self.encoder.ids().response(),
+            id: self.encoder.lock().ids().response(),
             response: object.to_string(),
-            events: Some(json!(frames).to_string()),
-            conversation_items: self.conversation_items(record, &object),
+            events: frames,
+            conversation_items: items.iter().map(conversation_item).collect(),
         };
-        self.engine.responses().end(ended).await
+        if let Err(error) = begun.end(ended).await {
+            tracing::error!(%error, "the end of a response could not be stored; it has failed");
+            let message = "the response could not be stored; send the request again";
+            self.encoder.lock().replace_end(message, events);
+            self.verdict = Some(Verdict::Failed { code: UNSTORED.to_owned(), message: message.to_owned() });
+        }
     }
 
-    /// The object with the reasoning to send back.
+    /// The object with the reasoning to send back, and with its end if it did not complete.
     fn stored_object(&self) -> Value {
-        let mut object = self.encoder.snapshot();
-        object["output"] = self.encoder.output().into();
+        let encoder = self.encoder.lock();
+        let mut object = encoder.snapshot();
+        object["output"] = encoder.output().into();
+        drop(encoder);
+        if let Some(verdict) = self.verdict.clone().filter(|verdict| *verdict != Verdict::Completed) {
+            IncompleteEnd { verdict, cut_bytes: self.reader.cut_bytes() }.mark(&mut object);
+        }
         object
     }
+}
 
-    fn stored(&self, record: &ResponseRecord, state: StoredResponseState, object: &Value) -> StoredResponse {
-        StoredResponse {
-            id: self.encoder.ids().response(),
-            owner: record.owner.clone(),
-            run: self.reader.run_id().clone(),
-            previous: record.previous.clone(),
-            conversation: record.conversation.clone(),
-            background: record.background,
-            state,
-            created_at: record.created_at,
-            expires_at: record.created_at.saturating_add(RESPONSE_RETENTION_SECONDS),
-            response: object.to_string(),
-            input: json!(record.input).to_string(),
-        }
-    }
-
-    /// What a conversation gets: the request, and what came of the answer.
-    fn conversation_items(&self, record: &ResponseRecord, object: &Value) -> Vec<ConversationItem> {
-        if record.conversation.is_none() {
-            return Vec::new();
-        }
-        let items = record.input.iter().cloned().chain(continued_items(object));
-        items.map(|item| conversation_item(&item)).collect()
+/// True if a conversation gets the items of a response that ended so. It does not if the client sends the request again:
+/// it failed, or the daemon went away from a client that waited.
+pub(super) fn extends_conversation(verdict: &Verdict, object: &Value, record: &ResponseRecord) -> bool {
+    match verdict {
+        Verdict::Completed | Verdict::Failed { .. } => object["status"] != "failed",
+        Verdict::Aborted { reason: StopReason::Shutdown | StopReason::DaemonStopped, .. } => record.background,
+        Verdict::Aborted { .. } => true,
     }
 }
 
 /// Events that are handed on together, at most.
 const MAX_EVENTS_AT_ONCE: usize = 64;
 
+/// An item of a conversation.
 pub(super) fn conversation_item(item: &Value) -> ConversationItem {
     ConversationItem { id: item["id"].as_str().unwrap_or_default().to_owned(), item: item.to_string() }
 }

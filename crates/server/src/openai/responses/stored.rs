@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use quell_kernel::StopLevel;
+use quell_kernel::client_request::openai_responses::IncompleteEnd;
 use quell_kernel::registry::{StopRequest, StopScope};
 use quell_protocol::{ErrorCode, RunId, StopReason, Surface, Verdict};
 use quell_store::{EndedResponse, StoredResponse, StoredResponseState};
@@ -19,11 +20,12 @@ use tokio::time::timeout;
 
 use super::create::{KEEP_ALIVE, sse_headers};
 use super::encoder::{ResponseVerdict, without_encrypted_reasoning};
-use super::history::now;
-use super::items::{QueryPairs, includes_encrypted_reasoning, invalid, page, query_value};
+use super::history::{continued_items, now};
+use super::items::{PageQuery, QueryPairs, includes_encrypted_reasoning, invalid, query_value};
 use super::live::{LiveProgress, LiveResponse};
+use super::run::conversation_item;
 use crate::budget::Reservation;
-use crate::client_run::{KEEP_ALIVE_INTERVAL, credential_end, stream_permit};
+use crate::client_run::{CredentialEnd, KEEP_ALIVE_INTERVAL, stream_permit};
 use crate::http::{ApiCall, ProblemResponse, QueryParams, ask_response_node, problem_response};
 
 pub(super) async fn show(
@@ -32,8 +34,11 @@ pub(super) async fn show(
     uri: Uri,
     QueryParams(query): QueryParams<QueryPairs>,
 ) -> Result<Response, ProblemResponse> {
-    if query_value(&query, "stream").is_some_and(|value| value == "true") {
-        return stream_again(&call, &id, (&uri, &query)).await;
+    let from = first_event(&query)?;
+    match query_value(&query, "stream") {
+        Some("true") => return stream_again(&call, &id, &uri, from).await,
+        Some("false") | None => {}
+        Some(_) => return Err(invalid("stream", "must be true or false")),
     }
     if let Some(live) = call.server.live_responses().find(&id, &call.caller.principal) {
         return Ok(Json(live.object()).into_response());
@@ -49,16 +54,16 @@ pub(super) async fn show(
     Ok(Json(shown_object(&stored, includes_encrypted_reasoning(&query))).into_response())
 }
 
-async fn stream_again(
-    call: &ApiCall,
-    id: &str,
-    (uri, query): (&Uri, &QueryPairs),
-) -> Result<Response, ProblemResponse> {
-    let from = match query_value(query, "starting_after").map(str::parse::<usize>) {
-        None => 0,
-        Some(Ok(after)) => after.saturating_add(1),
-        Some(Err(_)) => return Err(invalid("starting_after", "must be the number of an event")),
-    };
+/// The number of the first event to stream.
+fn first_event(query: &QueryPairs) -> Result<usize, ProblemResponse> {
+    match query_value(query, "starting_after").map(str::parse::<usize>) {
+        None => Ok(0),
+        Some(Ok(after)) => Ok(after.saturating_add(1)),
+        Some(Err(_)) => Err(invalid("starting_after", "must be the number of an event")),
+    }
+}
+
+async fn stream_again(call: &ApiCall, id: &str, uri: &Uri, from: usize) -> Result<Response, ProblemResponse> {
     if let Some(live) = call.server.live_responses().find(id, &call.caller.principal) {
         let permit = stream_permit(call)?;
         return Ok(follower_response(ResponseFollower::new(call, live, from, permit)));
@@ -148,7 +153,7 @@ pub(super) async fn list_input_items(
     QueryParams(query): QueryParams<QueryPairs>,
 ) -> Result<Json<Value>, ProblemResponse> {
     let stored = find_own_response(&call, &id).await?.ok_or_else(|| not_found(&id))?;
-    page(serde_json::from_str(&stored.input).unwrap_or_default(), &query)
+    PageQuery::parse(&query)?.page_of(serde_json::from_str(&stored.input).unwrap_or_default())
 }
 
 /// The response of this id, if it belongs to the caller. One whose daemon has gone is ended first.
@@ -162,15 +167,33 @@ pub(super) async fn find_own_response(call: &ApiCall, id: &str) -> Result<Option
     if stored.state != StoredResponseState::Abandoned {
         return Ok(Some(stored));
     }
-    let verdict = call.engine().find_run(&stored.run).await?.and_then(|run| run.verdict);
-    let ended = EndedResponse {
-        id: id.to_owned(),
-        response: abandoned_object(&stored, verdict.as_ref()).to_string(),
-        events: None,
-        conversation_items: Vec::new(),
-    };
-    responses.end(ended).await?;
+    end_abandoned_response(call, stored).await?;
     Ok(responses.find(id.to_owned(), now()).await?)
+}
+
+/// Ends the responses of a conversation whose daemon has gone.
+pub(super) async fn end_abandoned(call: &ApiCall, conversation: &str) -> Result<(), ProblemResponse> {
+    for stored in call.engine().responses().find_abandoned(conversation.to_owned()).await? {
+        end_abandoned_response(call, stored).await?;
+    }
+    Ok(())
+}
+
+async fn end_abandoned_response(call: &ApiCall, stored: StoredResponse) -> Result<(), ProblemResponse> {
+    let verdict = call.engine().find_run(&stored.run).await?.and_then(|run| run.verdict);
+    let object = abandoned_object(&stored, verdict.as_ref());
+    // The client of a response in the foreground sends its request again.
+    let keeps_request = stored.background && stored.conversation.is_some();
+    let input: Vec<Value> = serde_json::from_str(&stored.input).unwrap_or_default();
+    let items = if keeps_request { continued_items(input, &object) } else { Vec::new() };
+    let ended = EndedResponse {
+        id: stored.id,
+        response: object.to_string(),
+        events: None,
+        conversation_items: items.iter().map(conversation_item).collect(),
+    };
+    call.engine().responses().end(ended).await?;
+    Ok(())
 }
 
 /// The object of a response whose daemon has gone: what had come of its answer went with it.
@@ -179,14 +202,22 @@ fn abandoned_object(stored: &StoredResponse, verdict: Option<&Verdict>) -> Value
     let is_cancelled = verdict.is_some_and(|verdict| ResponseVerdict::of(verdict, None) == ResponseVerdict::Cancelled);
     object["status"] = if is_cancelled { "cancelled" } else { "failed" }.into();
     if !is_cancelled {
-        let message = "the daemon was stopped while it made this response; send the request again";
+        let message = if stored.background && stored.conversation.is_some() {
+            "the daemon was stopped while it made this response; its conversation has the request"
+        } else {
+            "the daemon was stopped while it made this response; send the request again"
+        };
         object["error"] = json!({"code": "server_error", "message": message});
     }
+    let gone = Verdict::Aborted { reason: StopReason::DaemonStopped, by: None };
+    let verdict = verdict.cloned().unwrap_or(gone);
+    IncompleteEnd { verdict, cut_bytes: 0 }.mark(&mut object);
     object
 }
 
 fn shown_object(stored: &StoredResponse, with_encrypted_reasoning: bool) -> Value {
     let mut object: Value = serde_json::from_str(&stored.response).unwrap_or_default();
+    IncompleteEnd::remove(&mut object);
     if !with_encrypted_reasoning && let Some(output) = object["output"].as_array_mut() {
         for item in output {
             *item = without_encrypted_reasoning(item.take());
@@ -207,17 +238,18 @@ fn not_found(id: &str) -> ProblemResponse {
 
 /// Reads the events of a background response while it is made. Dropping it stops nothing.
 pub(super) struct ResponseFollower {
-    call: ApiCall,
     live: Arc<LiveResponse>,
     /// The number of the next event.
     next: usize,
     is_over: bool,
+    credential_end: CredentialEnd,
     _permit: Reservation,
 }
 
 impl ResponseFollower {
     pub(super) fn new(call: &ApiCall, live: Arc<LiveResponse>, next: usize, permit: Reservation) -> Self {
-        Self { call: call.clone(), live, next, is_over: false, _permit: permit }
+        let credential_end = CredentialEnd::watch(call.engine().clone(), call.credential);
+        Self { live, next, is_over: false, credential_end, _permit: permit }
     }
 
     async fn next_frames(&mut self) -> Option<Bytes> {
@@ -227,11 +259,11 @@ impl ResponseFollower {
         // waits: for the run of the response; a client that leaves drops this.
         let progress = tokio::select! {
             biased;
-            _ = credential_end(self.call.engine(), self.call.credential.as_ref()) => return None,
+            () = self.credential_end.wait() => return None,
             progress = timeout(KEEP_ALIVE_INTERVAL, self.live.wait_event(self.next)) => progress,
         };
         let Ok(progress) = progress else { return Some(Bytes::from_static(KEEP_ALIVE.as_bytes())) };
-        self.is_over = !matches!(progress, LiveProgress::Open(_) | LiveProgress::New);
+        self.is_over = progress == LiveProgress::Ended;
         let frames = self.live.frames_from(self.next);
         self.next += frames.len();
         (!frames.is_empty()).then(|| Bytes::from(frames.concat()))

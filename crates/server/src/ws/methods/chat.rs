@@ -70,7 +70,11 @@ impl From<SubmitError> for RpcError {
                 Self::unavailable(text).with_details(json!({"reason": "gateway-restarting"}))
             }
             SubmitError::PrivateSession(_) | SubmitError::KeyRefused(_) => Self::not_owner(text),
-            SubmitError::Store(_) | SubmitError::NotReady(_) | SubmitError::NotDue => Self::unavailable(text),
+            SubmitError::Store(_)
+            | SubmitError::NotReady(_)
+            | SubmitError::NotDue
+            // Only requests of model APIs are counted.
+            | SubmitError::Refused(AdmissionError::TooManyClientRuns { .. }) => Self::unavailable(text),
         }
     }
 }

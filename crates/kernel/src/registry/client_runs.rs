@@ -1,0 +1,40 @@
+//! The runs of each principal that clients of model APIs have started and that have not ended. Plain model calls wait for
+//! no permit, and each request to an agent has a session of its own, so nothing else bounds them.
+
+use std::collections::{HashMap, HashSet};
+
+use quell_protocol::{Principal, Surface};
+
+use super::{NewRun, RegistryEntry};
+use crate::admission::AdmissionError;
+
+/// The sequence numbers of acceptance, by principal. A principal without such a run is not in it.
+#[derive(Debug, Default)]
+pub(super) struct ClientRuns(HashMap<Principal, HashSet<u64>>);
+
+impl ClientRuns {
+    /// Checks whether one more run of its principal may start.
+    pub(super) fn check(&self, run: &NewRun, limit: usize) -> Result<(), AdmissionError> {
+        let active = self.0.get(&run.principal).map_or(0, HashSet::len);
+        if is_client_run(run) && active >= limit { Err(AdmissionError::TooManyClientRuns { limit }) } else { Ok(()) }
+    }
+
+    pub(super) fn add(&mut self, entry: &RegistryEntry) {
+        if is_client_run(&entry.run) {
+            self.0.entry(entry.run.principal.clone()).or_default().insert(entry.accept_seq);
+        }
+    }
+
+    /// Does nothing for a run that was removed before.
+    pub(super) fn remove(&mut self, entry: &RegistryEntry) {
+        let Some(active) = self.0.get_mut(&entry.run.principal).filter(|_| is_client_run(&entry.run)) else { return };
+        active.remove(&entry.accept_seq);
+        if active.is_empty() {
+            self.0.remove(&entry.run.principal);
+        }
+    }
+}
+
+fn is_client_run(run: &NewRun) -> bool {
+    run.parent.is_none() && matches!(run.surface, Surface::Openai | Surface::Anthropic)
+}
