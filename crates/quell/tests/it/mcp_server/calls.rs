@@ -212,9 +212,17 @@ async fn wait_active_run(api: &TestApiClient, text: &str, is_active: bool) {
 }
 
 async fn verdict_by_text(api: &TestApiClient, text: &str) -> Value {
-    let runs = api.get("/api/runs").await.expect_status(200);
-    let run = runs["items"].as_array().unwrap().iter().find(|run| run["text"] == text).unwrap().clone();
-    api.wait_ended(run["runId"].as_str().unwrap()).await["verdict"].clone()
+    ended_run(api, text).await["verdict"].clone()
+}
+
+/// The run with this text, once it has ended and is stored.
+pub(super) async fn ended_run(api: &TestApiClient, text: &str) -> Value {
+    let run = poll_until("the run is listed", async || {
+        let runs = api.get("/api/runs").await.expect_status(200);
+        runs["items"].as_array().unwrap().iter().find(|run| run["text"] == text).cloned()
+    })
+    .await;
+    api.wait_ended(run["runId"].as_str().unwrap()).await
 }
 
 /// Sends a request and drops it while its run waits for the database.

@@ -100,9 +100,7 @@ async fn a_killed_program_stops_its_call_and_frees_its_watch() {
     client.program.start_kill().unwrap();
     client.program.wait().await.unwrap();
     model.wait_for_requests(2).await[1].wait_client_left().await;
-    let runs = daemon.api().get("/api/runs").await.expect_status(200);
-    let run = runs["items"].as_array().unwrap().iter().find(|run| run["text"] == "go").unwrap();
-    let ended = daemon.api().wait_ended(run["runId"].as_str().unwrap()).await;
+    let ended = calls::ended_run(&daemon.api(), "go").await;
     let verdict = json!({"kind": "aborted", "reason": "disconnect"});
     assert_fields(&ended, &json!({"surface": "mcp", "verdict": verdict, "receipt": {"leftovers": []}}));
     // It had only looked on.
