@@ -118,7 +118,6 @@ fn is_reached(target: ClientTarget, case: &SweepCase, point: Point, nth: u32) ->
 struct NameOnPanic<'a>(&'a str);
 
 impl Drop for NameOnPanic<'_> {
-    #[expect(clippy::print_stderr, reason = "says which case has failed")]
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("the case is: {}", self.0);
