@@ -170,8 +170,8 @@ fn states_of(parts: &[Value]) -> Vec<&str> {
 }
 
 fn last_status(parts: &[Value]) -> &Value {
-    let updates = parts.iter().filter_map(|part| part.get("statusUpdate"));
-    updates.last().unwrap_or_else(|| panic!("no status: {parts:#?}"))
+    let mut updates = parts.iter().filter_map(|part| part.get("statusUpdate"));
+    updates.next_back().unwrap_or_else(|| panic!("no status: {parts:#?}"))
 }
 
 fn id_of(task: &Value) -> &str {

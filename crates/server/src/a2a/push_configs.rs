@@ -43,7 +43,7 @@ impl PushTranslator for A2aPushTranslator {
 
 /// The public key of the signatures, for everybody.
 pub(super) async fn show_keys(State(server): State<ServerState>) -> Json<Value> {
-    let keys: Vec<Value> = server.engine().push_public_key().iter().map(|key| describe_key(key)).collect();
+    let keys: Vec<Value> = server.engine().push_public_key().iter().map(describe_key).collect();
     Json(json!({"keys": keys}))
 }
 

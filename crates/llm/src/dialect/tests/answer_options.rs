@@ -1,7 +1,7 @@
 //! The options of an answer in the request of each dialect.
 
 use quell_kernel::ToolSpec;
-use quell_kernel::client_request::{AnswerFormat, ToolChoice};
+use quell_kernel::client_request::{AnswerFormat, ThinkingChoice, ToolChoice};
 use serde_json::json;
 
 use super::*;
@@ -49,7 +49,7 @@ fn all_options() -> AnswerOptions {
             strict: Some(true),
         },
         reasoning_effort: Some("low".into()),
-        thinking: None,
+        thinking: ThinkingChoice::Unspecified,
         strict_tools: vec!["act".into()],
     }
 }
