@@ -77,6 +77,7 @@ enum ClientTarget {
 #[case::messages_of_a_model(http_calls::MESSAGES, ClientTarget::Model)]
 #[case::mcp_calls_that_are_closed(http_calls::CLOSED_MCP_CALLS, ClientTarget::Agent)]
 #[case::mcp_calls_that_are_cancelled(http_calls::CANCELLED_MCP_CALLS, ClientTarget::Agent)]
+#[case::a2a_tasks(http_calls::A2A_TASKS, ClientTarget::Agent)]
 #[case::acp(editor::ACP, ClientTarget::Agent)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_stops_at_any_moment_ends_its_run(#[case] api: ClientApi, #[case] target: ClientTarget) {

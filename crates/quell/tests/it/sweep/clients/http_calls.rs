@@ -84,6 +84,36 @@ pub(super) const CANCELLED_MCP_CALLS: ClientApi = ClientApi {
     is_stopped_answer: Some(|answer| answer.starts_with("HTTP/1.1 200") && !answer.contains("\"result\"")),
 };
 
+/// Stopped by `CancelTask`.
+pub(super) const A2A_TASKS: ClientApi = ClientApi {
+    surface: Surface::A2a,
+    reason: StopReason::User,
+    prepare: |server, content| {
+        let parts = json!([{"text": content.text}]);
+        let message = json!({"messageId": "m", "role": "ROLE_USER", "contextId": content.session, "parts": parts});
+        let params = json!({"message": message, "configuration": {"returnImmediately": true}});
+        let path = format!("/a2a/{}", percent_encode(content.agent));
+        let mut call = HttpCall::new(server, content, &path, a2a_request("SendMessage", &params));
+        A2A_VERSION.clone_into(&mut call.request.headers);
+        Arc::new(CallCancelledById {
+            call,
+            cancel_request: |call, answer| HttpRequest {
+                path: call.request.path.clone(),
+                headers: A2A_VERSION.to_owned(),
+                body: a2a_request("CancelTask", &json!({"id": answer["result"]["task"]["id"]})),
+            },
+            cancel: Mutex::new(None),
+        })
+    },
+    is_stopped_answer: Some(|answer| json_of(answer)["result"]["status"]["state"] == "TASK_STATE_CANCELED"),
+};
+
+const A2A_VERSION: &str = "a2a-version: 1.0\r\n";
+
+fn a2a_request(method: &str, params: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+}
+
 impl CallContent {
     fn model(&self) -> String {
         match self.target {
