@@ -45,10 +45,11 @@ struct AskedCall {
     question: Option<Box<ServerQuestion>>,
 }
 
-/// What the editor says.
+/// What came of a question.
 #[derive(Debug)]
 pub(crate) enum PermissionReply {
-    Answer(ApprovalAnswer),
+    /// The editor has decided, and the daemon has heard it.
+    Answered { decision: Decision, accepted: Result<(), ClientError> },
     /// The editor has given up the whole turn.
     TurnCancelled,
     /// Decided elsewhere: the editor was told.
@@ -108,13 +109,15 @@ impl PermissionQuestion {
                 }
             }
             let request = RequestPermissionRequest::new(session, call.describe(&workdir), call.options());
-            match editor.send_request(request).block_task().await {
+            let answer = match editor.send_request(request).block_task().await {
                 Ok(response) => read_outcome(&response.outcome),
-                Err(error) => PermissionReply::Answer(ApprovalAnswer::denial(Some(format!(
-                    "the editor could not ask: {}",
-                    error.message
-                )))),
-            }
+                Err(error) => {
+                    Some(ApprovalAnswer::denial(Some(format!("the editor could not ask: {}", error.message))))
+                }
+            };
+            let Some(answer) = answer else { return PermissionReply::TurnCancelled };
+            let accepted = client.answer_approval(&approval, &answer).await.map(drop);
+            PermissionReply::Answered { decision: answer.decision, accepted }
         };
         let reply = tokio::select! {
             biased;
@@ -168,15 +171,16 @@ impl AskedCall {
     }
 }
 
-fn read_outcome(outcome: &RequestPermissionOutcome) -> PermissionReply {
+/// `None` if the editor has cancelled the turn.
+fn read_outcome(outcome: &RequestPermissionOutcome) -> Option<ApprovalAnswer> {
     match outcome {
-        RequestPermissionOutcome::Selected(selected) => PermissionReply::Answer(match &*selected.option_id.0 {
+        RequestPermissionOutcome::Selected(selected) => Some(match &*selected.option_id.0 {
             ALLOW_ONCE => Decision::Allow.into(),
             ALLOW_SESSION => ApprovalAnswer::for_session(),
             REJECT => Decision::Deny.into(),
             other => ApprovalAnswer::denial(Some(format!("the editor chose {other:?}, which is no option"))),
         }),
-        _ => PermissionReply::TurnCancelled,
+        _ => None,
     }
 }
 
@@ -186,20 +190,17 @@ mod tests {
 
     use super::*;
 
-    fn outcome(value: serde_json::Value) -> PermissionReply {
+    fn outcome(value: serde_json::Value) -> Option<ApprovalAnswer> {
         read_outcome(&serde_json::from_value(value).unwrap())
     }
 
     #[test]
     fn only_the_offered_options_allow() {
-        let selected = |id: &str| match outcome(json!({"outcome": "selected", "optionId": id})) {
-            PermissionReply::Answer(answer) => answer,
-            other => panic!("no answer: {other:?}"),
-        };
+        let selected = |id: &str| outcome(json!({"outcome": "selected", "optionId": id})).unwrap();
         assert_eq!(selected(ALLOW_ONCE), Decision::Allow.into());
         assert_eq!(selected(ALLOW_SESSION), ApprovalAnswer::for_session());
         assert_eq!(selected("yes").decision, Decision::Deny);
-        assert!(matches!(outcome(json!({"outcome": "cancelled"})), PermissionReply::TurnCancelled));
+        assert_eq!(outcome(json!({"outcome": "cancelled"})), None);
     }
 
     #[test]

@@ -44,8 +44,15 @@ pub(crate) struct EditorPrompt {
 
 struct OpenQuestion {
     withdrawn: CancellationToken,
-    /// The id of the call in the editor, if a sub-run asks.
-    sub_run_call: Option<String>,
+    sub_run_call: Option<SubRunCall>,
+}
+
+/// The call of a sub-run: nothing else tells the editor how it goes on. Its question stays open until the daemon lists
+/// it no more, so that it is not asked again.
+struct SubRunCall {
+    /// Its id in the editor.
+    id: String,
+    decision: Option<Decision>,
 }
 
 impl EditorPrompt {
@@ -145,9 +152,9 @@ impl EditorPrompt {
                     question.withdrawn.cancel();
                 }
             }
-            EventKind::Ending { .. } => self.withdraw_questions(),
+            EventKind::Ending { .. } => self.close_questions()?,
             EventKind::Ended { verdict, receipt, .. } => {
-                self.withdraw_questions();
+                self.close_questions()?;
                 return Ok(Some(self.answer(verdict, receipt)));
             }
             _ => {}
@@ -155,15 +162,18 @@ impl EditorPrompt {
         Ok(None)
     }
 
-    /// Asks what sub-runs ask now, and withdraws what was decided elsewhere.
+    /// Asks what sub-runs ask now, and closes what was decided.
     fn ask_for_sub_runs(&mut self, rows: Vec<ApprovalRow>) -> Result<(), RpcError> {
-        let is_decided = |(approval, question): &(&String, &OpenQuestion)| {
-            question.sub_run_call.is_some() && !rows.iter().any(|row| row.id == **approval)
+        let is_decided = |approval: &str, question: &OpenQuestion| {
+            question.sub_run_call.is_some() && !rows.iter().any(|row| row.id == approval)
         };
-        let decided: Vec<String> =
-            self.open_questions.iter().filter(is_decided).map(|(approval, _)| approval.clone()).collect();
-        for approval in decided {
-            self.close_question(&approval, ToolCallStatus::Failed)?;
+        let decided: Vec<OpenQuestion> = self
+            .open_questions
+            .extract_if(|approval, question| is_decided(approval, question))
+            .map(|(_, q)| q)
+            .collect();
+        for question in decided {
+            self.close_question(question, ToolCallStatus::Completed)?;
         }
         for row in rows {
             if !self.open_questions.contains_key(&row.id) {
@@ -174,38 +184,45 @@ impl EditorPrompt {
     }
 
     fn ask(&mut self, question: PermissionQuestion) {
-        let open = OpenQuestion { withdrawn: question.withdrawn.clone(), sub_run_call: question.id_of_sub_run_call() };
+        let sub_run_call = question.id_of_sub_run_call().map(|id| SubRunCall { id, decision: None });
+        let open = OpenQuestion { withdrawn: question.withdrawn.clone(), sub_run_call };
         self.open_questions.insert(question.approval.clone(), open);
         self.questions.push(Box::pin(question.ask(self.client.clone(), self.editor.clone())));
     }
 
-    /// Withdraws a question that is still open. Nothing else tells the editor how a call of a sub-run goes on.
-    fn close_question(&mut self, approval: &str, status: ToolCallStatus) -> Result<(), RpcError> {
-        let Some(question) = self.open_questions.remove(approval) else { return Ok(()) };
+    /// Withdraws a question. `undecided` is the state of a call of a sub-run that the editor has not decided.
+    fn close_question(&self, question: OpenQuestion, undecided: ToolCallStatus) -> Result<(), RpcError> {
         question.withdrawn.cancel();
         let Some(call) = question.sub_run_call else { return Ok(()) };
+        let status = match call.decision {
+            Some(Decision::Allow) => ToolCallStatus::Completed,
+            Some(Decision::Deny) => ToolCallStatus::Failed,
+            None => undecided,
+        };
         let fields = ToolCallUpdateFields::new().status(status);
-        self.send(SessionUpdate::ToolCallUpdate(ToolCallUpdate::new(call, fields)))
+        self.send(SessionUpdate::ToolCallUpdate(ToolCallUpdate::new(call.id, fields)))
     }
 
     async fn handle_reply(&mut self, approval: String, reply: PermissionReply) -> Result<(), RpcError> {
-        let status = match &reply {
-            PermissionReply::Answer(answer) if answer.decision == Decision::Allow => ToolCallStatus::Completed,
-            _ => ToolCallStatus::Failed,
-        };
-        self.close_question(&approval, status)?;
+        match self.open_questions.get_mut(&approval).and_then(|question| question.sub_run_call.as_mut()) {
+            Some(call) => {
+                if let PermissionReply::Answered { decision, .. } = reply {
+                    call.decision = Some(decision);
+                }
+            }
+            None => drop(self.open_questions.remove(&approval)),
+        }
         match reply {
-            PermissionReply::Withdrawn => Ok(()),
+            PermissionReply::Withdrawn | PermissionReply::Answered { accepted: Ok(()), .. } => Ok(()),
             PermissionReply::NotAsked(error) => self.send(message_chunk(&format!(
                 "\n(A call waits for a person, and the editor cannot ask: {error}. `quell approvals` shows it.)\n"
             ))),
             PermissionReply::TurnCancelled if self.is_stop_requested => Ok(()),
             PermissionReply::TurnCancelled => self.request_stop().await,
-            PermissionReply::Answer(answer) => match self.client.answer_approval(&approval, &answer).await {
-                Ok(_) => Ok(()),
+            PermissionReply::Answered { accepted: Err(error), .. } => match error {
                 // Decided meanwhile by somebody else, by time or by a stop.
-                Err(ClientError::Refused(problem)) if matches!(problem.status, 404 | 409) => Ok(()),
-                Err(error) => self.send(message_chunk(&format!("\n(The answer was not accepted: {error})\n"))),
+                ClientError::Refused(problem) if matches!(problem.status, 404 | 409) => Ok(()),
+                error => self.send(message_chunk(&format!("\n(The answer was not accepted: {error})\n"))),
             },
         }
     }
@@ -213,7 +230,8 @@ impl EditorPrompt {
     /// Asks the daemon to stop the run, also if it is not accepted yet.
     async fn request_stop(&mut self) -> Result<(), RpcError> {
         self.is_stop_requested = true;
-        self.withdraw_questions();
+        // Fails when the editor has gone, which is no reason not to stop.
+        let _ = self.close_questions();
         let reason = self.prompt.is_editor_gone().then(|| StopReason::Disconnect.as_str().to_owned());
         let request = StopRunRequest { session_key: Some(self.key.clone()), force: false, reason };
         match self.client.stop_run(self.prompt.run(), &request, StopWait::UntilRequested).await {
@@ -225,8 +243,9 @@ impl EditorPrompt {
         }
     }
 
-    fn withdraw_questions(&mut self) {
-        self.open_questions.drain().for_each(|(_, question)| question.withdrawn.cancel());
+    fn close_questions(&mut self) -> Result<(), RpcError> {
+        let open = std::mem::take(&mut self.open_questions);
+        open.into_values().try_for_each(|question| self.close_question(question, ToolCallStatus::Failed))
     }
 
     fn send(&self, update: SessionUpdate) -> Result<(), RpcError> {

@@ -289,6 +289,10 @@ impl RunTable {
         }
     }
 
+    pub fn waiting_steering_messages(&self, id: &RunId) -> Vec<RunId> {
+        self.lock().registry.waiting_steering_messages(id)
+    }
+
     /// Forgets a message that is stored as taken by another run.
     fn forget_steered_message(&self, id: &RunId) {
         self.forget_live_run(&mut self.lock(), id);

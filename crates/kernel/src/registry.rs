@@ -201,14 +201,24 @@ impl RunRegistry {
         }
         let key = entry.run.session.clone();
         let taken: Vec<(RunId, String)> = self
-            .runs_of_session(&key)
-            .filter(|e| e.wait_reason == WaitReason::Steer && e.durable && e.state == RunState::Queued)
+            .steering_messages(&key)
+            .filter(|e| e.durable)
             .map(|e| (e.run.id.clone(), e.run.text.clone()))
             .collect();
         for (id, _) in &taken {
             self.remove(id);
         }
         taken
+    }
+
+    /// The messages that this run would take at its next step, oldest first.
+    pub fn waiting_steering_messages(&self, id: &RunId) -> Vec<RunId> {
+        let Some(entry) = self.runs.get(id).filter(|entry| entry.state == RunState::Running) else { return Vec::new() };
+        self.steering_messages(&entry.run.session).map(|e| e.run.id.clone()).collect()
+    }
+
+    fn steering_messages(&self, key: &SessionKey) -> impl Iterator<Item = &RegistryEntry> {
+        self.runs_of_session(key).filter(|e| e.wait_reason == WaitReason::Steer && e.state == RunState::Queued)
     }
 
     pub fn set_phase(&mut self, id: &RunId, phase: RunPhase) {

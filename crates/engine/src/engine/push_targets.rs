@@ -16,7 +16,7 @@ use super::runs::remaining_events;
 use super::{Caller, Engine};
 use crate::live_run::{LiveRun, RunProgress};
 use crate::push::{
-    MAX_PUSH_TARGETS, PushDelivery, PushError, PushNotice, PushRegistration, PushTarget, PushTranslator,
+    MAX_PUSH_TARGETS, PushDelivery, PushError, PushNotice, PushOutcome, PushRegistration, PushTarget, PushTranslator,
 };
 
 /// Targets of other daemons that are taken over at once.
@@ -208,6 +208,9 @@ impl PushClient {
 
     /// The body that tells of an event; `None` if the client need not know of it, or may read the run no more.
     fn notification(&self, run: &RunView, event: &RunEvent) -> Option<Value> {
+        if self.engine.access().has_token_ended(&self.viewer.principal) {
+            return None;
+        }
         let ownership = self.engine.session_ownership(&run.session_key);
         let may_read = self.viewer.may_read_run(&run.principal, ownership.as_ref());
         may_read.then(|| self.translator.notification(run, event)).flatten()
@@ -261,7 +264,10 @@ async fn notify_of_live_run(delivery: PushDelivery, client: PushClient, live_run
         if changes_state(&event.kind) {
             let body = || client.notification(&live_run.view(), &event);
             let has_ended = live_run.wait_for_progress(RunProgress::Ended);
-            delivery.send_update(&PushNotice { seq: Some(event.seq), body: &body }, has_ended).await;
+            let notice = PushNotice { seq: Some(event.seq), body: &body };
+            if delivery.send_update(&notice, has_ended).await == PushOutcome::TargetGone {
+                return;
+            }
         }
     }
 }

@@ -66,6 +66,12 @@ impl Engine {
         self.inner().runs.runs_of_session(key).iter().map(|live_run| live_run.run.id.clone()).collect()
     }
 
+    /// The messages that a run of this node would take at its next step, oldest first. Each is a run of its own until
+    /// then.
+    pub fn waiting_steering_messages(&self, id: &RunId) -> Vec<RunId> {
+        self.inner().runs.waiting_steering_messages(id)
+    }
+
     /// The live run of a run that is in memory.
     pub fn live_run(&self, id: &RunId) -> Option<Arc<LiveRun>> {
         self.inner().runs.live_run(id)

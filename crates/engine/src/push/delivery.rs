@@ -53,8 +53,10 @@ pub struct PushNotice<'a> {
 pub enum PushOutcome {
     Delivered,
     GivenUp(String),
-    /// The target was deleted, or the receiver need not know.
+    /// The receiver need not know, or may not.
     NotSent,
+    /// The target was deleted or replaced, or its run was deleted.
+    TargetGone,
     /// Something newer is to be sent.
     Superseded,
 }
@@ -78,7 +80,10 @@ impl PushDelivery {
         let mut superseded = std::pin::pin!(superseded);
         for attempts in 0.. {
             // waits: in a task of the notifier, like all here.
-            let Some(answer) = self.attempt(notice).await else { return PushOutcome::NotSent };
+            let answer = match self.attempt(notice).await {
+                Ok(answer) => answer,
+                Err(outcome) => return outcome,
+            };
             match decide_outcome(answer, attempts, 0, &UPDATE_PATIENCE) {
                 WebhookOutcome::Delivered => return PushOutcome::Delivered,
                 WebhookOutcome::GivenUp(why) => {
@@ -114,7 +119,10 @@ impl PushDelivery {
     async fn try_end(&mut self, notice: &PushNotice<'_>, ended_at_s: i64) -> PushOutcome {
         for attempts in 0.. {
             // waits: in a task of the notifier, like all here.
-            let Some(answer) = self.attempt(notice).await else { return PushOutcome::NotSent };
+            let answer = match self.attempt(notice).await {
+                Ok(answer) => answer,
+                Err(outcome) => return outcome,
+            };
             let age_s = Clock::wall_seconds().saturating_sub(ended_at_s);
             match decide_outcome(answer, attempts, age_s, &END_PATIENCE) {
                 WebhookOutcome::Delivered => return PushOutcome::Delivered,
@@ -130,20 +138,24 @@ impl PushDelivery {
         unreachable!("the numbers do not end")
     }
 
-    /// Sends a notice once. `None` if there is nothing to send any more.
-    async fn attempt(&self, notice: &PushNotice<'_>) -> Option<WebhookResponse> {
+    /// Sends a notice once.
+    ///
+    /// # Errors
+    /// Why there is nothing to send.
+    async fn attempt(&self, notice: &PushNotice<'_>) -> Result<WebhookResponse, PushOutcome> {
         let inner = &self.notifier.0;
         // waits: for requests with a timeout. The semaphore is never closed.
         let _permit = inner.requests.acquire().await.ok();
         // Deleted by its owner, on any node, or with the run.
         // waits: for the database.
         if inner.store.push_targets().exists(self.number).await == Ok(false) {
-            return None;
+            return Err(PushOutcome::TargetGone);
         }
-        let body = serde_json::to_string(&(notice.body)()?).unwrap_or_default();
+        let body = (notice.body)().ok_or(PushOutcome::NotSent)?;
+        let body = serde_json::to_string(&body).unwrap_or_default();
         if body.len() > MAX_BODY_BYTES {
             tracing::warn!(run = %self.run, bytes = body.len(), "a notification is too long and is not sent");
-            return None;
+            return Err(PushOutcome::NotSent);
         }
         let id = match notice.seq {
             Some(seq) => format!("{}:{}:{seq}", self.run, self.number),
@@ -151,11 +163,11 @@ impl PushDelivery {
         };
         let request = match self.build_request(&id, body) {
             Ok(request) => request,
-            Err(why) => return Some(WebhookResponse::RefusedAddress(why)),
+            Err(why) => return Ok(WebhookResponse::RefusedAddress(why)),
         };
         // waits: within the timeout.
         let answer = timeout(REQUEST_TIMEOUT, send_once(request, 0)).await;
-        Some(answer.unwrap_or_else(|_| {
+        Ok(answer.unwrap_or_else(|_| {
             let limit = REQUEST_TIMEOUT.as_secs();
             WebhookResponse::NoResponse(format!("its receiver did not answer within {limit} s"))
         }))

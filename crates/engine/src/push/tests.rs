@@ -240,9 +240,11 @@ async fn a_deleted_or_replaced_target_gets_nothing() {
     let notifier = notifier(&store, AddressPolicy::Any);
     let replaced = delivery(&notifier, target(receiver.url("127.0.0.1"))).await;
     let deleted = delivery(&notifier, target(receiver.url("127.0.0.1"))).await;
-    assert_eq!(send_end(replaced).await, PushOutcome::NotSent);
+    assert_eq!(send_end(replaced).await, PushOutcome::TargetGone);
     assert_eq!(store.push_targets().delete(key()).await, Ok(true));
-    assert_eq!(send_end(deleted).await, PushOutcome::NotSent);
+    let update = PushNotice { seq: Some(1), body: &|| Some(json!({})) };
+    assert_eq!(deleted.send_update(&update, std::future::pending()).await, PushOutcome::TargetGone);
+    assert_eq!(send_end(deleted).await, PushOutcome::TargetGone);
     assert_eq!(receiver.received(), []);
 }
 

@@ -269,11 +269,17 @@ impl TestEngine {
     }
 
     pub(crate) async fn wait_resource_held(&self, run: &RunId, kind: ResourceKind) {
+        self.wait_held(run, kind, "").await;
+    }
+
+    /// Waits until the run holds a resource of this kind whose label begins so.
+    pub(crate) async fn wait_held(&self, run: &RunId, kind: ResourceKind, label: &str) {
+        let label = label.to_owned();
         let (engine, run) = (self.engine.clone(), run.clone());
         leaks::wait_until(WAIT_TIMEOUT, move || {
             let rows = engine.live_run(&run).map(|live_run| live_run.scope.ledger().rows()).unwrap_or_default();
-            let held = rows.iter().any(|row| row.kind == kind && row.is_held());
-            if held { Ok(()) } else { Err(format!("run {run} holds no {kind:?}: {rows:?}")) }
+            let held = rows.iter().any(|row| row.kind == kind && row.is_held() && row.label.starts_with(&label));
+            if held { Ok(()) } else { Err(format!("run {run} holds no {kind:?} {label:?}: {rows:?}")) }
         })
         .await;
     }

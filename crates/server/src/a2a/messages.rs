@@ -76,19 +76,28 @@ impl A2aMessage {
         Ok(content)
     }
 
-    /// The answer to an approval: data with a `decision`, or one of the texts for it.
-    pub(super) fn approval_answer(&self) -> Result<ApprovalAnswer, A2aError> {
+    /// The answer to an approval: data with a `decision`, or one of the texts for it; and the approval that the data
+    /// name.
+    pub(super) fn approval_answer(&self) -> Result<(Option<String>, ApprovalAnswer), A2aError> {
         if let Some(data) = self.decision_data() {
-            return serde_json::from_value(data.clone())
-                .map_err(|error| A2aError::invalid("message.parts", format!("the answer to the approval: {error}")));
+            let mut data = data.clone();
+            let named = data.as_object_mut().and_then(|fields| fields.remove("approval"));
+            let named = match named {
+                Some(Value::String(id)) => Some(id),
+                Some(_) => return Err(A2aError::invalid("message.parts", "`approval` must be a text")),
+                None => None,
+            };
+            let answer = serde_json::from_value(data)
+                .map_err(|error| A2aError::invalid("message.parts", format!("the answer to the approval: {error}")))?;
+            return Ok((named, answer));
         }
         let [part] = self.parts.as_slice() else { return Err(unclear_answer()) };
         let Some(text) = part.get("text").and_then(Value::as_str) else { return Err(unclear_answer()) };
         let word = text.trim().trim_end_matches(['.', '!']).to_lowercase();
         if ALLOWING_TEXTS.contains(&word.as_str()) {
-            Ok(Decision::Allow.into())
+            Ok((None, Decision::Allow.into()))
         } else if DENYING_TEXTS.contains(&word.as_str()) {
-            Ok(Decision::Deny.into())
+            Ok((None, Decision::Deny.into()))
         } else {
             Err(unclear_answer())
         }
@@ -184,6 +193,6 @@ mod tests {
     #[case(json!([{"data": {"decision": "maybe"}}]), None)]
     fn an_approval_is_answered_by_one_clear_part(#[case] parts: Value, #[case] expected: Option<Decision>) {
         let answer = message(parts).approval_answer();
-        assert_eq!(answer.ok().map(|answer| answer.decision), expected);
+        assert_eq!(answer.ok().map(|(_, answer)| answer.decision), expected);
     }
 }

@@ -184,6 +184,11 @@ async fn cancel(request: &A2aRequest) -> Result<Value, A2aError> {
         return Err(A2aError::task_not_found(&id));
     }
     let stop = StopRunRequest::default();
+    // What was said to the task is a part of it for its client, and must not begin to run afterwards.
+    for message in request.call.engine().waiting_steering_messages(&run) {
+        // Taken by the task meanwhile, it ends with the task; a message of somebody else stays.
+        let _ = stop_one_run(&request.call, &message, &stop, StopWaitMode::CarriedOut).await;
+    }
     let view = match stop_one_run(&request.call, &run, &stop, StopWaitMode::Settled).await.map_err(A2aError::from) {
         Ok(view) => view,
         Err(error) if error.is_problem(ErrorCode::RunNotFound) => return Err(A2aError::task_not_found(&id)),

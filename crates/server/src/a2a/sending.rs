@@ -3,6 +3,8 @@
 //! What begins by a message goes on when the client is lost: only a stop stops it. Clients are programs, so a text that
 //! is a stop word is only a text.
 
+use std::time::Duration;
+
 use quell_protocol::api::{OnBusy, RunView, SendRequest, StopRunRequest};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey};
 use serde::Deserialize;
@@ -21,6 +23,8 @@ use crate::client_run::stream_permit;
 use crate::http::{ApiCall, ProblemResponse, RunEventReader, StopWaitMode, problem_response, stop_one_run};
 use crate::sent_message::{new_run_id, send_message};
 
+/// How long the question of a sub-agent may stay unseen: no event of the task tells it.
+const SUB_AGENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Why a task is stopped that cannot tell its client anything.
 const REFUSED_RECEIVER: &str = "the push receiver was refused";
 
@@ -192,16 +196,29 @@ fn answer_approval(
     message: &A2aMessage,
     view: &RunView,
 ) -> Result<Option<MessageOutcome>, A2aError> {
-    let Some(approval) = pending_approval(&request.call, &view.run_id) else {
-        if message.decision_data().is_some() {
-            let text = format!("the task {} waits for no approval; it may have been answered already", view.run_id);
+    let waiting = request.call.engine().visible_approvals_of_tree(&request.call.caller, &view.run_id);
+    let over = || {
+        let text = format!("the task {} waits for no such approval; it may have been answered already", view.run_id);
+        A2aError::invalid("message.parts", text)
+    };
+    if waiting.is_empty() {
+        return if message.decision_data().is_some() { Err(over()) } else { Ok(None) };
+    }
+    let (named, answer) = message.approval_answer()?;
+    let approval = match (named, waiting.as_slice()) {
+        (Some(named), _) => named,
+        (None, [only]) => only.id.clone(),
+        (None, _) => {
+            let text =
+                "several calls wait; answer with a data part that has `approval`, as the question has, and `decision`";
             return Err(A2aError::invalid("message.parts", text));
         }
-        return Ok(None);
     };
-    let answer = message.approval_answer()?;
+    if !waiting.iter().any(|row| row.id == approval) {
+        return Err(over());
+    }
     let caller = request.call.require_approver()?;
-    request.call.engine().answer_approval(caller, &approval.id, answer).map_err(ProblemResponse::from)?;
+    request.call.engine().answer_approval(caller, &approval, answer).map_err(ProblemResponse::from)?;
     Ok(Some(MessageOutcome::ToTask(Box::new(view.clone()))))
 }
 
@@ -213,7 +230,21 @@ fn new_context(context: Option<&str>) -> Result<SessionKey, A2aError> {
 /// Waits until a task is over or needs input. A client that leaves meanwhile changes nothing.
 async fn wait_for_answer(call: &ApiCall, run: &RunId, after: u64, permit: Reservation) -> Result<(), A2aError> {
     let mut reader = RunEventReader::open_with(call.clone(), run, after, permit).await?;
-    while let Some(next) = reader.next().await {
+    let mut look = tokio::time::interval(SUB_AGENT_INTERVAL);
+    loop {
+        let next = {
+            let mut next = std::pin::pin!(reader.next());
+            loop {
+                // waits: for the task; a client that leaves drops it.
+                tokio::select! {
+                    next = &mut next => break next,
+                    _ = look.tick() => if pending_approval(call, run).is_some() {
+                        return Ok(());
+                    },
+                }
+            }
+        };
+        let Some(next) = next else { break };
         let event = next.map_err(|end| problem_response(ErrorCode::Unauthorized, end.reason()))?;
         match &event.kind {
             EventKind::Ended { .. } => break,

@@ -82,10 +82,17 @@ impl TaskParts {
     }
 }
 
-/// The calls that wait for a person and that the caller may see, one of each run.
+/// The calls that wait for a person and that the caller may see: the first one of each task and its sub-agents.
 pub(super) fn pending_approvals(call: &ApiCall) -> BTreeMap<RunId, ApprovalRow> {
-    let approvals = call.engine().visible_approvals(&call.caller).into_iter();
-    approvals.rev().map(|approval| (approval.run_id.clone(), approval)).collect()
+    let mut by_task = BTreeMap::new();
+    for approval in call.engine().visible_approvals(&call.caller) {
+        let live_run = call.engine().live_run(&approval.run_id);
+        let tree = live_run.map_or_else(|| vec![approval.run_id.clone()], |live_run| live_run.lineage());
+        for run in tree {
+            by_task.entry(run).or_insert_with(|| approval.clone());
+        }
+    }
+    by_task
 }
 
 /// The first call of the task or of its sub-agents that waits for a person.

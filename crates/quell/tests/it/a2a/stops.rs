@@ -70,6 +70,33 @@ async fn a_blocking_message_answers_with_the_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_covers_what_was_said_to_the_task() {
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let client = A2aTestClient::new(&server.http, A2aTestBinding::JsonRpc);
+    let mut stream = client.open_stream("SendStreamingMessage", &message("hi", &json!({"contextId": "c"}))).await;
+    let task = stream.first_task().await;
+    stream.read_until("begun").await;
+    let word = message("do this, too", &json!({"taskId": id_of(&task)}));
+    let cancel = async {
+        poll_until("the message waits for the next step", async || {
+            let runs = server.http.get("/api/runs?state=active").await.expect_status(200);
+            (runs["items"].as_array().unwrap().len() == 2).then_some(())
+        })
+        .await;
+        client.task("CancelTask", &json!({"id": id_of(&task)})).await
+    };
+    let (said, cancelled) = tokio::join!(client.task("SendMessage", &word), cancel);
+    for shown in [said, cancelled] {
+        assert_fields(&shown, &json!({"id": task["id"], "status": {"state": "TASK_STATE_CANCELED"}}));
+    }
+    server.model.script(ScriptedResponse::text("next"));
+    let next = client.task("SendMessage", &message("and now?", &json!({"contextId": "c"}))).await;
+    assert_eq!(next["status"]["state"], "TASK_STATE_COMPLETED", "{next:#}");
+    assert_eq!(server.model.request_count(), 2, "the message has begun to run");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stop_word_of_a_program_is_only_a_text() {
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::text("the opposite of start"));

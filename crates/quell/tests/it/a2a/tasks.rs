@@ -144,10 +144,37 @@ async fn a_denial_by_data_may_say_why() {
     let waiting = client.task("SendMessage", &message("list", &json!({}))).await;
     assert_eq!(waiting["status"]["state"], "TASK_STATE_INPUT_REQUIRED", "{waiting:#}");
     let mut answer = message("", &json!({"taskId": id_of(&waiting)}));
-    answer["message"]["parts"] = json!([{"data": {"decision": "deny", "reason": "not these files"}}]);
-    let done = client.task("SendMessage", &answer).await;
+    let question = &waiting["status"]["message"]["parts"][1]["data"];
+    let mut decide = async |approval: &Value| {
+        let data = json!({"approval": approval, "decision": "deny", "reason": "not these files"});
+        answer["message"]["parts"] = json!([{"data": data}]);
+        client.call("SendMessage", &answer).await
+    };
+    // An answer to another call than the one that waits decides nothing.
+    assert_eq!(decide(&json!("another")).await.unwrap_err(), "INVALID_PARAMS");
+    let done = decide(&question["approval"]).await.unwrap()["task"].clone();
     assert_eq!(done["artifacts"][0]["parts"][0]["text"], "not listed", "{done:#}");
     assert!(messages_as_text(server.model.recorded_requests()[1].messages()).contains("not these files"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sub_agent_that_asks_is_input_that_the_task_needs() {
+    let server = TestServer::start_with(|plan| {
+        let writer = plan.engine.agents.get_mut(&parse_agent_id("team/writer")).unwrap();
+        writer.tools = vec!["list_files".to_owned()];
+        writer.approvals.insert("list_files".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
+    })
+    .await;
+    let delegation = json!({"agent": "team/writer", "prompt": "look"});
+    server.model.script(ScriptedResponse::tool_call("c0", "spawn_agent", &delegation)).script(list_files_call());
+    server.model.script(ScriptedResponse::text("not listed")).script(ScriptedResponse::text("done"));
+    let client = A2aTestClient::new(&server.http, A2aTestBinding::JsonRpc);
+    let waiting = client.task("SendMessage", &message("go", &json!({}))).await;
+    assert_eq!(waiting["status"]["state"], "TASK_STATE_INPUT_REQUIRED", "{waiting:#}");
+    let listed = client.call("ListTasks", &json!({"status": "TASK_STATE_INPUT_REQUIRED"})).await.unwrap();
+    assert_eq!(listed["tasks"][0]["id"], waiting["id"], "{listed:#}");
+    let done = client.task("SendMessage", &message("no", &json!({"taskId": id_of(&waiting)}))).await;
+    assert_fields(&done, &json!({"id": waiting["id"], "status": {"state": "TASK_STATE_COMPLETED"}}));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -104,7 +104,7 @@ fn tool_cases() -> Vec<SweepCase> {
             .hides(&["after all others\\n"]),
         SweepCase::new("blocking file tool running")
             .prepare(script_long_search)
-            .when(|case_run| wait_held(case_run, ResourceKind::Task).boxed())
+            .when(|case_run| wait_searching(case_run).boxed())
             .shows(&["Stopped while it ran"]),
         // The thread that plans the write, the one that writes, and both while they are at work.
         SweepCase::new("before a write is planned").prepare(script_write).at(Point::Blocking, 1),
@@ -466,6 +466,12 @@ async fn wait_model_disconnected(case_run: &CaseRun<'_>) {
 
 async fn wait_held(case_run: &CaseRun<'_>, kind: ResourceKind) {
     case_run.sweep.test_engine.wait_resource_held(&case_run.run, kind).await;
+}
+
+/// Waits for the thread of the tool. A run holds other ones before its first step.
+async fn wait_searching(case_run: &CaseRun<'_>) {
+    let test_engine = &case_run.sweep.test_engine;
+    test_engine.wait_held(&case_run.run, ResourceKind::Task, "search_files").await;
 }
 
 async fn wait_shell_output(case_run: &CaseRun<'_>) {

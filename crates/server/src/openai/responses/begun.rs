@@ -58,6 +58,11 @@ impl BegunResponse {
         }
     }
 
+    /// Whether nothing is stored yet of its end.
+    pub(super) fn is_open(&self) -> bool {
+        !matches!(self.on_drop, OnDrop::Nothing)
+    }
+
     /// Sets what is stored if the run ends without an end of its response, by a panic.
     pub(super) fn set_end(&mut self, ended: EndedResponse) {
         self.on_drop = OnDrop::End(Box::new(ended));
@@ -107,15 +112,26 @@ impl Drop for BegunResponse {
         match std::mem::replace(&mut self.on_drop, OnDrop::Nothing) {
             OnDrop::Nothing => {}
             OnDrop::Delete => self.engine.spawn_until_run_ends(async move {
-                // waits: for the database; no run is left that could be stopped.
-                if let Err(error) = engine.responses().delete(id).await {
-                    tracing::error!(%error, "a response that has not begun could not be deleted");
-                }
+                // waits: for the database; a shutdown ends it.
+                delete_later(&engine, id).await;
             }),
             OnDrop::End(ended) => self.engine.spawn_until_run_ends(async move {
                 // waits: for the database; a shutdown ends it.
                 store_later(&engine, *ended).await;
             }),
+        }
+    }
+}
+
+/// Tries until the daemon ends: else its conversation would be locked.
+async fn delete_later(engine: &Engine, id: String) {
+    // waits: for the database; no run is left that could be stopped.
+    while let Err(error) = engine.responses().delete(id.clone()).await {
+        tracing::error!(%error, response = id, "a response that has not begun could not be deleted; it is tried again");
+        tokio::select! {
+            biased;
+            () = engine.wait_for_close() => return,
+            () = sleep(LATER) => {}
         }
     }
 }

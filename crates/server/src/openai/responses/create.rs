@@ -159,12 +159,18 @@ impl ForegroundRun {
 
 impl Drop for ForegroundRun {
     fn drop(&mut self) {
-        let Some(mut run) = self.0.take().filter(|run| run.verdict.is_none()) else { return };
-        run.reader.stop();
-        if run.record.is_some() {
-            let engine = run.engine.clone();
-            // waits: for a run that was stopped.
-            engine.spawn_until_run_ends(async move { while run.next().await.is_some() {} });
+        let Some(mut run) = self.0.take() else { return };
+        let engine = run.engine.clone();
+        if run.verdict.is_none() {
+            run.reader.stop();
+            if run.record.is_some() {
+                // waits: for a run that was stopped.
+                engine.spawn_until_run_ends(async move { while run.next().await.is_some() {} });
+            }
+        } else if run.begun.as_ref().is_some_and(BegunResponse::is_open) {
+            // Dropped while it stored how the run ended.
+            // waits: for the database, after the end of the run.
+            engine.spawn_until_run_ends(async move { run.store_foreground_end(&mut Vec::new()).await });
         }
     }
 }

@@ -149,7 +149,7 @@ impl ResponseRun {
         self.verdict = Some(outcome.verdict.clone());
     }
 
-    async fn store_foreground_end(&mut self, events: &mut Vec<ResponseEvent>) {
+    pub(super) async fn store_foreground_end(&mut self, events: &mut Vec<ResponseEvent>) {
         let Some(record) = &self.record else { return };
         let object = self.stored_object();
         if self.begun.is_some() {
