@@ -371,11 +371,13 @@ mod tests {
     const MATRIX: &PackageGroup = &GROUPS[2];
     const OPENAPI: &PackageGroup = &GROUPS[3];
     const MODEL_CLIENTS_GROUP: &PackageGroup = &GROUPS[4];
-    const MCP: &PackageGroup = &GROUPS[5];
-    const MCP_CLIENT_GROUP: &PackageGroup = &GROUPS[6];
-    const POSTGRES: &PackageGroup = &GROUPS[7];
-    const NATS: &PackageGroup = &GROUPS[8];
-    const NODES: &PackageGroup = &GROUPS[9];
+    const API_EXAMPLES: &PackageGroup = &GROUPS[5];
+    const MCP: &PackageGroup = &GROUPS[6];
+    const MCP_CLIENT_GROUP: &PackageGroup = &GROUPS[7];
+    const A2A_CLIENT_GROUP: &PackageGroup = &GROUPS[8];
+    const POSTGRES: &PackageGroup = &GROUPS[9];
+    const NATS: &PackageGroup = &GROUPS[10];
+    const NODES: &PackageGroup = &GROUPS[11];
 
     fn package_state<'a>(group: &'static PackageGroup, names: &[&str], filters: &'a [String]) -> PackageState<'a> {
         let missing = group.packages.iter().filter(|package| names.contains(&package.name)).collect();
@@ -423,6 +425,8 @@ mod tests {
             (MODEL_CLIENTS_GROUP, "python3", "dialects::official_clients", Install(vec!["python3"])),
             (MCP, "python3", "mcp::real_servers", Install(vec!["python3"])),
             (MCP_CLIENT_GROUP, "python3", "mcp_server::official_clients", Install(vec!["python3"])),
+            (A2A_CLIENT_GROUP, "python3", "a2a::official_clients", Install(vec!["python3"])),
+            (API_EXAMPLES, "curl", "api_doc_examples", Install(vec!["curl"])),
             (OPENAPI, "python3", "openapi", Install(vec!["python3"])),
             (POSTGRES, "postgresql", "tidy", Nothing),
             (POSTGRES, "postgresql", "store::postgres", Install(vec!["postgresql"])),

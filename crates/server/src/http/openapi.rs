@@ -333,6 +333,16 @@ mod tests {
 
     use super::{ROUTES, build_document, parse_response};
 
+    /// The text up to the parenthesis that closes the call.
+    fn arguments(text: &str) -> &str {
+        let mut open = 1;
+        let is_end = |letter: char| {
+            open += i32::from(letter == '(') - i32::from(letter == ')');
+            open == 0
+        };
+        text.find(is_end).map_or(text, |end| &text[..end])
+    }
+
     /// Reads the routes from the router's source. WebSocket upgrades are not part of OpenAPI.
     fn mounted_routes() -> BTreeSet<String> {
         let sources = [
@@ -343,10 +353,12 @@ mod tests {
             include_str!("../anthropic.rs"),
         ];
         let mut routes = BTreeSet::new();
-        for line in
-            sources.iter().flat_map(|source| source.lines()).filter_map(|line| line.trim().strip_prefix(".route(\""))
-        {
-            let Some((path, handlers)) = line.split_once('"') else { continue };
+        for call in sources.iter().flat_map(|source| source.split(".route(").skip(1)) {
+            let Some((path, handlers)) = call.trim_start().strip_prefix('"').and_then(|call| call.split_once('"'))
+            else {
+                continue;
+            };
+            let handlers = arguments(handlers);
             if matches!(path, "/" | "/ws" | "/api/agent//abort") {
                 continue;
             }
