@@ -162,13 +162,24 @@ impl PushNotifier {
         self.0.keys.as_ref()?.signer.public_key()
     }
 
-    /// Checks and encrypts a target for the database.
+    /// Checks all that is known of a target before there is a run for it.
+    ///
+    /// # Errors
+    /// [`PushError::NotAvailable`], [`PushError::InvalidTarget`], [`PushError::Overloaded`].
+    pub fn check_target(&self, target: &PushTarget) -> Result<(), PushError> {
+        if self.0.keys.is_none() || self.translator().is_none() {
+            return Err(PushError::NotAvailable);
+        }
+        target.check(self.0.address_policy)?;
+        if self.room() == 0 { Err(PushError::Overloaded) } else { Ok(()) }
+    }
+
+    /// Encrypts a checked target for the database.
     ///
     /// # Errors
     /// [`PushError::NotAvailable`], [`PushError::InvalidTarget`].
     pub fn seal_target(&self, key: &PushTargetKey, registration: &PushRegistration) -> Result<Vec<u8>, PushError> {
         let keys = self.0.keys.as_ref().ok_or(PushError::NotAvailable)?;
-        registration.target.check(self.0.address_policy)?;
         let plain = serde_json::to_vec(registration).unwrap_or_default();
         seal_for(&sealed_owner(key), &keys.storage, &plain).map_err(|why| InvalidPushTarget::new(why).into())
     }

@@ -1,8 +1,5 @@
 //! A run that answers a client of a model API: started, followed, and stopped when the client is gone.
 
-use std::pin::Pin;
-use std::time::Duration;
-
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use quell_engine::Engine;
 use quell_engine::access::{Credential, CredentialRefusal};
@@ -12,16 +9,13 @@ use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequ
 use quell_kernel::turn::{AnsweredCall, ModelMessage, TurnItem};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
 use serde_json::Value;
-use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::ReusableBoxFuture;
 
 use crate::budget::Reservation;
 use crate::disconnect_stop::DisconnectStop;
 use crate::http::{ApiCall, ProblemResponse, problem_response};
+use crate::keep_alive::KeepAliveTimer;
 use crate::sent_message::new_run_id;
-
-/// Pause after which a stream shows that it is alive.
-pub(crate) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Binds a conversation to a session; as `metadata.session` in the body.
 pub(crate) const SESSION_HEADER: HeaderName = HeaderName::from_static("x-quell-session");
@@ -63,7 +57,7 @@ pub(crate) struct AnswerReader {
     follower: Follower,
     /// Both are kept from one event to the next: a stream waits once for each piece of text.
     credential_end: CredentialEnd,
-    keep_alive: Pin<Box<Sleep>>,
+    keep_alive: KeepAliveTimer,
     disconnect_stop: DisconnectStop,
     /// Bytes of text that the client has.
     sent: usize,
@@ -100,7 +94,7 @@ impl AnswerReader {
         };
         let follower = live_run.follow(0).with_whole_answer();
         let credential_end = CredentialEnd::watch(call.engine().clone(), call.credential);
-        let keep_alive = Box::pin(sleep(KEEP_ALIVE_INTERVAL));
+        let keep_alive = KeepAliveTimer::start();
         Ok(Self { follower, credential_end, keep_alive, disconnect_stop, sent: 0, between_steps: false })
     }
 
@@ -114,7 +108,7 @@ impl AnswerReader {
     /// Safe: the cursor moves only when a part is returned.
     pub(crate) async fn next(&mut self) -> Option<AnswerPart> {
         // From the last part on, whatever is read meanwhile: what the client does not hear of keeps nothing alive.
-        self.keep_alive.as_mut().reset(Instant::now() + KEEP_ALIVE_INTERVAL);
+        self.keep_alive.reset();
         loop {
             let event = tokio::select! {
                 biased;
@@ -123,7 +117,7 @@ impl AnswerReader {
                     continue;
                 }
                 // Before the events: a run may have one ready at any moment.
-                () = self.keep_alive.as_mut() => return Some(AnswerPart::StillWaiting),
+                () = self.keep_alive.wait() => return Some(AnswerPart::StillWaiting),
                 event = self.follower.next() => event?,
             };
             if let Some(part) = self.read_event(&event.kind) {

@@ -1,29 +1,31 @@
 //! The pause after which a stream shows that it is alive.
 
-use tokio::time::{Instant, sleep_until};
+use std::pin::Pin;
+use std::time::Duration;
 
-use crate::client_run::KEEP_ALIVE_INTERVAL;
+use tokio::time::{Instant, Sleep, sleep};
 
-/// Runs from the last thing that was written, whatever is read meanwhile.
+/// Pause after which a stream shows that it is alive.
+pub(crate) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Runs from the last thing that was written, whatever is read meanwhile. One timer serves a stream to its end.
 #[derive(Debug)]
-pub(crate) struct KeepAliveTimer {
-    due_at: Instant,
-}
+pub(crate) struct KeepAliveTimer(Pin<Box<Sleep>>);
 
 impl KeepAliveTimer {
     pub(crate) fn start() -> Self {
-        Self { due_at: Instant::now() + KEEP_ALIVE_INTERVAL }
+        Self(Box::pin(sleep(KEEP_ALIVE_INTERVAL)))
     }
 
     /// Something was written.
     pub(crate) fn reset(&mut self) {
-        *self = Self::start();
+        self.0.as_mut().reset(Instant::now() + KEEP_ALIVE_INTERVAL);
     }
 
     /// # Cancel safety
     /// Safe: a dropped wait does not move the time.
-    pub(crate) async fn wait(&self) {
-        sleep_until(self.due_at).await;
+    pub(crate) async fn wait(&mut self) {
+        self.0.as_mut().await;
     }
 }
 

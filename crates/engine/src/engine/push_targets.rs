@@ -42,6 +42,14 @@ impl Engine {
         self.inner().push.public_key()
     }
 
+    /// Checks all that is known of a target before there is a run for it.
+    ///
+    /// # Errors
+    /// [`PushError`], as [`Engine::put_push_target`] would return it.
+    pub fn check_push_target(&self, target: &PushTarget) -> Result<(), PushError> {
+        self.inner().push.check_target(target)
+    }
+
     /// Stores a target, in place of the caller's one with the same id. It hears first of the state that the run is in,
     /// then of each change, and of the end in any case.
     ///
@@ -58,13 +66,11 @@ impl Engine {
     ) -> Result<PushTarget, PushError> {
         let notifier = self.inner().push.clone();
         let translator = notifier.translator().cloned().ok_or(PushError::NotAvailable)?;
+        notifier.check_target(&target)?;
         let source = self.find_push_source(caller, run).await?;
         let key = PushTargetKey { run: run.clone(), owner: caller.principal.clone(), id: target.id.clone() };
         let registration = PushRegistration { target, reads_all: caller.viewer().reads_all() };
         let sealed = notifier.seal_target(&key, &registration)?;
-        if notifier.room() == 0 {
-            return Err(PushError::Overloaded);
-        }
         let client = PushClient::new(self, translator, &key, &registration);
         let (engine, target) = (self.clone(), registration.target);
         let stored = self.run_detached(async move {

@@ -227,7 +227,7 @@ async fn a_private_receiver_gets_nothing_whatever_its_name_says() {
         let PushOutcome::GivenUp(why) = outcome else { panic!("{host}: {outcome:?}") };
         assert!(why.contains("may not be reached") && !why.contains("x?y"), "{host}: {why}");
         if host == "127.0.0.1" {
-            let refused = notifier.seal_target(&key(), &registration(receiver.url(host)));
+            let refused = notifier.check_target(&target(receiver.url(host)));
             assert!(matches!(refused, Err(PushError::InvalidTarget(_))), "{refused:?}");
         }
     }

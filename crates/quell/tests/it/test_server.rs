@@ -60,6 +60,16 @@ impl TestServer {
         Self::build(model, data, change, process_lock).await
     }
 
+    /// Starts a server whose agent `team/writer` asks a person before it lists files.
+    pub(crate) async fn start_with_asking_sub_agent() -> Self {
+        Self::start_with(|config| {
+            let writer = config.engine.agents.get_mut(&parse_agent_id("team/writer")).unwrap();
+            writer.tools = vec!["list_files".to_owned()];
+            writer.approvals.insert("list_files".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
+        })
+        .await
+    }
+
     /// Starts a server whose runs may start processes.
     pub(crate) async fn start_with_processes() -> Self {
         Self::start_with(|config| {

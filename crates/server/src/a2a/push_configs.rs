@@ -84,7 +84,7 @@ struct PushConfigListParams {
 
 impl PushConfigParams {
     /// A config without an id gets a new one.
-    fn into_target(self) -> PushTarget {
+    pub(super) fn into_target(self) -> PushTarget {
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         PushTarget {
             id: given(self.id).unwrap_or_else(|| Uuid::now_v7().simple().to_string()),
@@ -99,7 +99,7 @@ impl PushConfigParams {
 }
 
 /// Refuses what needs push notifications where there are none.
-pub(super) fn require_push(request: &A2aRequest) -> Result<(), A2aError> {
+fn require_push(request: &A2aRequest) -> Result<(), A2aError> {
     if request.call.engine().push_public_key().is_some() { Ok(()) } else { Err(PushError::NotAvailable.into()) }
 }
 
@@ -107,18 +107,18 @@ pub(super) async fn create(request: &A2aRequest) -> Result<Value, A2aError> {
     require_push(request)?;
     let params: PushConfigParams = request.parse_params()?;
     let task = request.find_task(&params.task_id).await?;
-    let stored = store_config(request, &task.run_id, params).await?;
+    let stored = store_target(request, &task.run_id, params.into_target()).await?;
     Ok(describe_config(&task.run_id, &stored))
 }
 
-/// Stores a config for a task that the caller has found.
-pub(super) async fn store_config(
+/// Stores a target for a task that the caller has found.
+pub(super) async fn store_target(
     request: &A2aRequest,
     task: &RunId,
-    params: PushConfigParams,
+    target: PushTarget,
 ) -> Result<PushTarget, A2aError> {
     let caller = request.call.require_write()?;
-    Ok(request.call.engine().put_push_target(caller, task, params.into_target()).await?)
+    Ok(request.call.engine().put_push_target(caller, task, target).await?)
 }
 
 pub(super) async fn get(request: &A2aRequest) -> Result<Value, A2aError> {

@@ -101,8 +101,8 @@ pub(super) async fn stream(request: &A2aRequest, binding: &A2aBinding) -> Result
             let approval = pending_approval(&request.call, &view.run_id);
             let parts = TaskParts::ALL.with_history(configuration.history_length);
             if A2aTaskState::of(&view, approval.as_ref()).is_terminal() {
-                let task = json!({"task": describe_task(&view, None, parts)});
-                return Ok(A2aAnswer::Stream(Box::new(TaskStream::of_one(task, binding.clone()))));
+                let task = describe_task(&view, None, parts);
+                return Ok(A2aAnswer::Stream(Box::new(TaskStream::of_ended(&task, binding.clone()))));
             }
             let task = describe_task(&view, approval.as_ref(), TaskParts { artifacts: false, ..parts });
             (task, before.run_id.clone(), TaskUpdates::after(&view))
@@ -120,11 +120,16 @@ fn as_accepted(view: RunView) -> RunView {
 
 /// Starts a task, or gives the message to the one that it names, and notes the receiver of its notifications.
 async fn deliver(request: &A2aRequest, received: &ReceivedMessage) -> Result<MessageOutcome, A2aError> {
+    let config = received.configuration.task_push_notification_config.clone();
+    let Some(target) = config.map(PushConfigParams::into_target) else {
+        return deliver_message(request, received).await;
+    };
+    // Before the message: a receiver that is refused must leave no work.
+    request.call.engine().check_push_target(&target)?;
     let outcome = deliver_message(request, received).await?;
-    let Some(config) = received.configuration.task_push_notification_config.clone() else { return Ok(outcome) };
     match &outcome {
         MessageOutcome::NewTask(run) => {
-            if let Err(refused) = push_configs::store_config(request, run, config).await {
+            if let Err(refused) = push_configs::store_target(request, run, target).await {
                 // Its client waits for notifications that would never come.
                 let stop = StopRunRequest { reason: Some(REFUSED_RECEIVER.to_owned()), ..StopRunRequest::default() };
                 stop_one_run(&request.call, run, &stop, StopWaitMode::CarriedOut).await?;
@@ -132,16 +137,13 @@ async fn deliver(request: &A2aRequest, received: &ReceivedMessage) -> Result<Mes
             }
         }
         MessageOutcome::ToTask(view) => {
-            push_configs::store_config(request, &view.run_id, config).await?;
+            push_configs::store_target(request, &view.run_id, target).await?;
         }
     }
     Ok(outcome)
 }
 
 async fn deliver_message(request: &A2aRequest, received: &ReceivedMessage) -> Result<MessageOutcome, A2aError> {
-    if received.configuration.task_push_notification_config.is_some() {
-        push_configs::require_push(request)?;
-    }
     request.call.require_write()?;
     let (context, before) = match received.message.task() {
         None => (new_context(received.message.context())?, None),

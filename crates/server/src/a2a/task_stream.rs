@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use super::A2aBinding;
 use super::errors::A2aError;
 use super::tasks::{A2aTaskState, answer_artifact, status_update};
-use crate::client_run::KEEP_ALIVE_INTERVAL;
 use crate::http::{RunEventReader, problem_response};
+use crate::keep_alive::KEEP_ALIVE_INTERVAL;
 
 pub(super) struct TaskStream {
     binding: A2aBinding,
@@ -28,9 +28,9 @@ pub(super) struct TaskStream {
 }
 
 impl TaskStream {
-    /// A stream of one answer: a message, or a task that is over.
-    pub(super) fn of_one(answer: Value, binding: A2aBinding) -> Self {
-        Self { binding, ready: VecDeque::from([answer]), events: None }
+    /// A stream of a task that is over.
+    pub(super) fn of_ended(task: &Value, binding: A2aBinding) -> Self {
+        Self { binding, ready: VecDeque::from([json!({"task": task})]), events: None }
     }
 
     /// Begins with this task; `updates` continues it.

@@ -20,8 +20,8 @@ use super::extractors::QueryParams;
 use super::runs::{parse_run_id, run_not_found};
 use super::{ApiCall, ProblemResponse, problem_response};
 use crate::budget::Reservation;
-use crate::client_run::KEEP_ALIVE_INTERVAL;
 use crate::disconnect_stop::DisconnectStop;
+use crate::keep_alive::KEEP_ALIVE_INTERVAL;
 use crate::state::ServerState;
 use crate::stream_end::StreamEnd;
 

@@ -159,12 +159,7 @@ async fn a_denial_by_data_may_say_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sub_agent_that_asks_is_input_that_the_task_needs() {
-    let server = TestServer::start_with(|plan| {
-        let writer = plan.engine.agents.get_mut(&parse_agent_id("team/writer")).unwrap();
-        writer.tools = vec!["list_files".to_owned()];
-        writer.approvals.insert("list_files".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
-    })
-    .await;
+    let server = TestServer::start_with_asking_sub_agent().await;
     let delegation = json!({"agent": "team/writer", "prompt": "look"});
     server.model.script(ScriptedResponse::tool_call("c0", "spawn_agent", &delegation)).script(list_files_call());
     server.model.script(ScriptedResponse::text("not listed")).script(ScriptedResponse::text("done"));

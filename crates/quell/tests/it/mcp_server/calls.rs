@@ -322,12 +322,7 @@ async fn agents_are_listed_without_the_runs_of_other_tokens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_asks_for_all_approvals_of_its_sub_runs() {
-    let server = TestServer::start_with(|plan| {
-        let writer = plan.engine.agents.get_mut(&parse_agent_id("team/writer")).unwrap();
-        writer.tools = vec!["list_files".to_owned()];
-        writer.approvals.insert("list_files".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
-    })
-    .await;
+    let server = TestServer::start_with_asking_sub_agent().await;
     let delegation = json!({"agent": "team/writer", "prompt": "look"});
     server.model.script(ScriptedResponse::tool_call("c0", "spawn_agent", &delegation));
     let two = ScriptedStream::new().tool_call("c1", "list_files", &json!({"path": "."}));

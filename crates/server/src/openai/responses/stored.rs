@@ -25,8 +25,9 @@ use super::items::{PageQuery, QueryPairs, includes_encrypted_reasoning, invalid,
 use super::live::{LiveProgress, LiveResponse};
 use super::run::conversation_item;
 use crate::budget::Reservation;
-use crate::client_run::{CredentialEnd, KEEP_ALIVE_INTERVAL, stream_permit};
+use crate::client_run::{CredentialEnd, stream_permit};
 use crate::http::{ApiCall, ProblemResponse, QueryParams, ask_response_node, problem_response};
+use crate::keep_alive::KEEP_ALIVE_INTERVAL;
 
 pub(super) async fn show(
     call: ApiCall,
