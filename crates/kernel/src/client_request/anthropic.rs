@@ -145,7 +145,7 @@ fn text_of_blocks(content: &RequestField<'_>) -> Result<String, ClientRequestPro
         return Ok(text.clone());
     }
     let mut texts = Vec::new();
-    for block in content.items()? {
+    for block in content.items_unless_text()? {
         let fields = block.object()?;
         let kind = fields.required("type")?;
         if kind.string()? != "text" {
@@ -201,7 +201,7 @@ fn push_user(
     }
     let mut parts = Vec::new();
     let mut is_empty = true;
-    for block in content.items()? {
+    for block in content.items_unless_text()? {
         is_empty = false;
         let fields = block.object()?;
         if fields.type_name()? == "tool_result" {
@@ -234,7 +234,7 @@ fn push_result(
         None => {}
         Some(RequestField { value: Value::String(text), .. }) => parts.push(ClientPart::Text(text.clone())),
         Some(content) => {
-            for block in content.items()? {
+            for block in content.items_unless_text()? {
                 parts.push(user_part(&block.object()?)?);
             }
         }
@@ -286,7 +286,7 @@ fn assistant_blocks(content: &RequestField<'_>) -> Result<Vec<MessageBlock<Clien
         return Ok(vec![MessageBlock::Text { text: text.clone() }]);
     }
     let mut blocks = Vec::new();
-    for block in content.items()? {
+    for block in content.items_unless_text()? {
         let fields = block.object()?;
         if fields.type_name()? == "thinking" {
             fields.check_fields(&[("type", Read), ("thinking", Read), ("signature", Read)])?;

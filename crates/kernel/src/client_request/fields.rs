@@ -65,7 +65,18 @@ impl<'a> RequestField<'a> {
     }
 
     pub(super) fn items(&self) -> Result<impl Iterator<Item = RequestField<'a>> + use<'a>, ClientRequestProblem> {
-        let Value::Array(items) = self.value else { return Err(self.expected("an array")) };
+        self.items_of("an array")
+    }
+
+    /// The items of a field that may also be a text, which the caller has taken.
+    pub(super) fn items_unless_text(
+        &self,
+    ) -> Result<impl Iterator<Item = RequestField<'a>> + use<'a>, ClientRequestProblem> {
+        self.items_of("a string or an array")
+    }
+
+    fn items_of(&self, what: &str) -> Result<impl Iterator<Item = RequestField<'a>> + use<'a>, ClientRequestProblem> {
+        let Value::Array(items) = self.value else { return Err(self.expected(what)) };
         let path = self.path.clone();
         Ok(items.iter().enumerate().map(move |(at, value)| RequestField { value, path: format!("{path}[{at}]") }))
     }

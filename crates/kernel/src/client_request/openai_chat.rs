@@ -163,7 +163,7 @@ fn text_of_parts(content: &RequestField<'_>, part_type: &str) -> Result<String, 
         return Ok(text.clone());
     }
     let mut texts = Vec::new();
-    for part in content.items()? {
+    for part in content.items_unless_text()? {
         let fields = part.object()?;
         let kind = fields.required("type")?;
         match kind.string()? {
@@ -186,7 +186,7 @@ fn user_parts(content: &RequestField<'_>) -> Result<Vec<ClientPart>, ClientReque
         return Ok(vec![ClientPart::Text(text.clone())]);
     }
     let mut parts = Vec::new();
-    for part in content.items()? {
+    for part in content.items_unless_text()? {
         let fields = part.object()?;
         let kind = fields.required("type")?;
         parts.push(match kind.string()? {
@@ -364,7 +364,8 @@ fn parse_stop(stop: &RequestField<'_>) -> Result<Vec<String>, ClientRequestProbl
     if let Value::String(text) = stop.value {
         return Ok(vec![text.clone()]);
     }
-    let sequences = stop.items()?.map(|item| item.string().map(str::to_owned)).collect::<Result<Vec<_>, _>>()?;
+    let sequences =
+        stop.items_unless_text()?.map(|item| item.string().map(str::to_owned)).collect::<Result<Vec<_>, _>>()?;
     if sequences.len() > MAX_STOP_SEQUENCES {
         return Err(stop.invalid("at most 4 stop sequences are possible"));
     }

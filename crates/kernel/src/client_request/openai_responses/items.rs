@@ -97,7 +97,7 @@ pub(super) fn parse_input(input: &RequestField<'_>) -> Result<Vec<Value>, Client
     if let Some(text) = input.value.as_str() {
         return Ok(vec![message_item("user", text)]);
     }
-    let items = input.items()?.map(|item| parse_item(&item)).collect::<Result<Vec<_>, _>>()?;
+    let items = input.items_unless_text()?.map(|item| parse_item(&item)).collect::<Result<Vec<_>, _>>()?;
     if items.is_empty() { Err(input.invalid("it must not be empty")) } else { Ok(items) }
 }
 
@@ -259,7 +259,7 @@ fn parse_call(item: &RequestObject<'_>) -> Result<ClientCall, ClientRequestProbl
 fn parse_parts(content: &RequestField<'_>, speaker: Speaker) -> Result<Vec<ClientPart>, ClientRequestProblem> {
     match content.value {
         Value::String(text) => Ok(vec![ClientPart::Text(text.clone())]),
-        _ => content.items()?.map(|part| parse_part(&part, speaker)).collect(),
+        _ => content.items_unless_text()?.map(|part| parse_part(&part, speaker)).collect(),
     }
 }
 

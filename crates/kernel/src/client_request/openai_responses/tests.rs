@@ -85,6 +85,12 @@ fn what_the_neutral_form_lacks_is_named(#[case] change: Value, #[case] field: &s
     assert_eq!((problem.kind, problem.field.as_str()), (RequestProblemKind::Unsupported, field));
 }
 
+#[test]
+fn a_refused_input_is_told_both_its_forms() {
+    let message = problem(&body(json!(7))).message;
+    assert_eq!(message, "expected a string or an array, but got a number");
+}
+
 #[rstest]
 #[case(json!({"input": []}), RequestProblemKind::Invalid, "input")]
 #[case(json!({"input": 7}), RequestProblemKind::Invalid, "input")]
