@@ -3,19 +3,24 @@
 //! Handlers run inside the dispatch loop of the connection, which must not wait: they note what was asked for and spawn
 //! the work. So a cancellation is handled as soon as it arrives.
 
+use std::io;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{TryStreamExt as _, sink};
 use quell_client::{DaemonClient, DaemonTarget};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{SessionKey, Surface};
-use tokio_util::compat::{TokioAsyncReadCompatExt as _, TokioAsyncWriteCompatExt as _};
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio_util::codec::{FramedRead, LinesCodec};
 
 use crate::AcpArgs;
 use crate::content::read_prompt;
 use crate::errors::{failed, from_client, invalid, session_unknown};
 use crate::open_sessions::OpenSessions;
+use crate::output::write_lines;
 use crate::replay::replay_history;
 use crate::settings::{EditorSettings, patch_for_mode, patch_for_option};
 use crate::turn::{EditorPrompt, new_run_id};
@@ -29,9 +34,29 @@ const KEY_PREFIX: &str = "acp";
 
 /// Serves the editor on standard input and output until it closes one of them.
 pub(crate) async fn serve_stdio(args: AcpArgs, target: DaemonTarget) -> Result<(), RpcError> {
+    let (lines, waiting) = mpsc::unbounded_channel();
+    let serving = serve(args, target, lines);
+    let mut writing = pin!(write_lines(waiting, tokio::io::stdout()));
+    tokio::select! {
+        biased;
+        // A closed output: nobody sees the rest.
+        written = &mut writing => written.map_err(RpcError::into_internal_error),
+        served = serving => {
+            let written = tokio::time::timeout(CLOSE_TIME, writing).await;
+            served.and(written.unwrap_or(Ok(())).map_err(RpcError::into_internal_error))
+        }
+    }
+}
+
+async fn serve(args: AcpArgs, target: DaemonTarget, output: UnboundedSender<String>) -> Result<(), RpcError> {
     let agent = Arc::new(AcpAgent { args, target, sessions: Arc::default() });
     let sessions = Arc::clone(&agent.sessions);
-    let transport = ByteStreams::new(tokio::io::stdout().compat_write(), tokio::io::stdin().compat());
+    let output = sink::unfold(output, |output: UnboundedSender<String>, line| async move {
+        output.send(line).map_err(io::Error::other)?;
+        Ok(output)
+    });
+    let input = FramedRead::new(tokio::io::stdin(), LinesCodec::new()).map_err(io::Error::other);
+    let transport = Lines::new(output, input);
     let [on_new, on_load, on_resume, on_close, on_list, on_mode, on_option, on_prompt] =
         std::array::from_fn(|_| Arc::clone(&agent));
     Agent

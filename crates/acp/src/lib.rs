@@ -9,6 +9,7 @@ mod content;
 mod diff;
 mod errors;
 mod open_sessions;
+mod output;
 mod permissions;
 mod replay;
 mod settings;

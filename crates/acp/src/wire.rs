@@ -16,7 +16,7 @@ pub(crate) use agent_client_protocol::v1::schema::{
 };
 pub(crate) use agent_client_protocol::v1::{ConnectionTo, Responder};
 pub(crate) use agent_client_protocol::{
-    Agent, ByteStreams, Client as Editor, Error as RpcError, on_receive_notification, on_receive_request,
+    Agent, Client as Editor, Error as RpcError, Lines, on_receive_notification, on_receive_request,
 };
 
 /// A connection to the editor.
