@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use quell_client::StreamedAnswer;
 use quell_protocol::RunId;
 use quell_protocol::event::{EventKind, SnapshotCall};
 use serde_json::Value;
@@ -14,8 +15,8 @@ use crate::wire::{ContentChunk, SessionUpdate, ToolCallStatus, ToolCallUpdate, T
 pub(crate) struct RunUpdates {
     run: RunId,
     workdir: PathBuf,
-    /// Text and reasoning of the current step.
-    text: String,
+    text: StreamedAnswer,
+    /// Reasoning of the current step.
     thinking: String,
     calls: HashMap<String, ShownCall>,
 }
@@ -36,19 +37,19 @@ enum ShownStatus {
 
 impl RunUpdates {
     pub(crate) fn new(run: RunId, workdir: PathBuf) -> Self {
-        Self { run, workdir, text: String::new(), thinking: String::new(), calls: HashMap::new() }
+        Self { run, workdir, text: StreamedAnswer::default(), thinking: String::new(), calls: HashMap::new() }
     }
 
     /// The updates that an event means, in order. Approvals and the end are not among them.
     pub(crate) fn translate(&mut self, event: &EventKind) -> Vec<SessionUpdate> {
         match event {
             EventKind::StepStarted { .. } => {
-                self.text.clear();
+                self.text.begin_step();
                 self.thinking.clear();
                 Vec::new()
             }
             EventKind::TextDelta { text } => {
-                self.text.push_str(text);
+                self.text.push(text);
                 vec![message_chunk(text)]
             }
             EventKind::ThinkingDelta { text } => {
@@ -73,7 +74,9 @@ impl RunUpdates {
                 let result = ToolCallEnd { end: *end, code: *code, output, diff: diff.as_deref() };
                 self.end_call(call_id.as_str(), &result)
             }
-            EventKind::Snapshot { text, thinking, calls } => self.catch_up(text, thinking, calls),
+            EventKind::Snapshot { earlier_text, text, thinking, calls } => {
+                self.catch_up([earlier_text, text], thinking, calls)
+            }
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => vec![thought_chunk(&format!(
                 "\nAttempt {attempt} of {attempts} to ask the model failed: {reason}. The next one follows in {delay_ms} ms.\n"
             ))],
@@ -128,10 +131,12 @@ impl RunUpdates {
     }
 
     /// Sends what was missed: a reader that falls behind gets the state instead of events.
-    fn catch_up(&mut self, text: &str, thinking: &str, calls: &[SnapshotCall]) -> Vec<SessionUpdate> {
+    fn catch_up(&mut self, [earlier, text]: [&str; 2], thinking: &str, calls: &[SnapshotCall]) -> Vec<SessionUpdate> {
         let mut updates = Vec::new();
         updates.extend(missing_part(&mut self.thinking, thinking).map(|part| thought_chunk(&part)));
-        updates.extend(missing_part(&mut self.text, text).map(|part| message_chunk(&part)));
+        let missed = self.text.catch_up(earlier, text);
+        let missed = missed.earlier + &missed.step;
+        updates.extend((!missed.is_empty()).then(|| message_chunk(&missed)));
         for call in calls {
             let (id, status) =
                 (call.call_id.as_str(), if call.waiting { ShownStatus::Pending } else { ShownStatus::Started });
@@ -146,7 +151,7 @@ impl RunUpdates {
     }
 }
 
-/// The part of a text that was not sent. A text of a later step is sent whole.
+/// The part of the reasoning that was not sent. That of a later step is sent whole.
 fn missing_part(sent: &mut String, whole: &str) -> Option<String> {
     let missing = whole.strip_prefix(sent.as_str()).unwrap_or(whole).to_owned();
     whole.clone_into(sent);

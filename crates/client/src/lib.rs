@@ -7,6 +7,7 @@
 pub mod daemon_client;
 mod mcp_stdio;
 pub mod receipt_chart;
+mod streamed_answer;
 pub mod subcommands;
 pub mod term;
 pub mod text_format;
@@ -20,5 +21,6 @@ pub use daemon_client::{AttachedSend, ClientError, DaemonClient, DaemonTarget, R
 pub use quell_protocol::receipt::summary_line as receipt_line;
 pub use quell_protocol::receipt::summary_line::receipt_line;
 pub use receipt_chart::receipt_chart;
+pub use streamed_answer::StreamedAnswer;
 pub use subcommands::{ClientSubcommand, Exit, SubcommandError, run, run_with_client, serve_mcp};
 pub use term::{CliOutput, CliOutputStream, CommandIo, Interrupts};

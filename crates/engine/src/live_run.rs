@@ -124,6 +124,8 @@ struct LiveRunState {
     status: RunStatus,
     phase: RunPhase,
     steps: u32,
+    /// The number of messages in the draft when the newest step began.
+    step_start: usize,
     running_calls: BTreeMap<CallId, Moment>,
     /// Announced calls that have not started.
     waiting_calls: BTreeSet<CallId>,
@@ -228,6 +230,7 @@ impl LiveRun {
             status: RunStatus::Queued,
             phase: RunPhase::Processing,
             steps: 0,
+            step_start: 0,
             running_calls: BTreeMap::new(),
             waiting_calls: BTreeSet::new(),
             usage: Usage::default(),

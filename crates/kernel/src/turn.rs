@@ -301,6 +301,32 @@ pub struct PartialMessage {
     pub policy: PartialPolicy,
 }
 
+/// What a model has written in a run, as it streamed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StreamedText {
+    /// The texts of the steps before the newest one, without separators.
+    pub earlier: String,
+    /// The text of the newest step.
+    pub step: String,
+}
+
+impl StreamedText {
+    fn of_messages<'a, C: 'a>(
+        messages: impl Iterator<Item = &'a ModelMessage<C>>,
+        known: usize,
+        step_start: usize,
+        partial: &str,
+    ) -> Self {
+        let mut text = Self::default();
+        for (index, message) in messages.enumerate().skip(known) {
+            let part = if index < step_start { &mut text.earlier } else { &mut text.step };
+            part.push_str(&message.own_text());
+        }
+        text.step.push_str(partial);
+        text
+    }
+}
+
 impl Turn {
     pub fn run_id(&self) -> &RunId {
         &self.run_id
@@ -407,10 +433,10 @@ impl Turn {
         self.final_text().or_else(partial).filter(|text| !text.is_empty())
     }
 
-    /// What the model has written after the first `known` messages, as it streamed.
-    pub fn text_after(&self, known: usize) -> String {
-        let complete = self.messages().skip(known).map(ModelMessage::own_text);
-        complete.chain(self.partial.iter().map(|partial| partial.text.clone())).collect()
+    /// What the model has written, as it streamed: see [`TurnDraft::streamed_text`].
+    pub fn streamed_text(&self, known: usize, step_start: usize) -> StreamedText {
+        let partial = self.partial.as_ref().map(|partial| partial.text.as_str());
+        StreamedText::of_messages(self.messages(), known, step_start, partial.unwrap_or_default())
     }
 
     /// All calls in order: id, tool, result.

@@ -140,7 +140,11 @@ pub enum EventKind {
     },
     /// The state of the run so far, for a client that fell behind and missed deltas.
     #[serde(rename = "run.snapshot")]
+    #[serde(rename_all = "camelCase")]
     Snapshot {
+        /// Text of the steps before the current one, without separators.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        earlier_text: String,
         /// Text of the current step so far.
         text: String,
         /// Reasoning of the current step so far.

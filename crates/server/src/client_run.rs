@@ -92,7 +92,7 @@ impl AnswerReader {
                 return Err(error.into());
             }
         };
-        let follower = live_run.follow(0).with_whole_answer();
+        let follower = live_run.follow(0);
         let credential_end = CredentialEnd::watch(call.engine().clone(), call.credential);
         let keep_alive = KeepAliveTimer::start();
         Ok(Self { follower, credential_end, keep_alive, disconnect_stop, sent: 0, between_steps: false })
@@ -181,8 +181,9 @@ impl AnswerReader {
             }
             EventKind::ThinkingDelta { text } => Some(AnswerPart::Thinking(text.clone())),
             // The reader fell behind. The snapshot has the whole answer, and the client a part of it.
-            EventKind::Snapshot { text, .. } => {
-                let rest = text.get(self.sent..).unwrap_or_default().to_owned();
+            EventKind::Snapshot { earlier_text, text, .. } => {
+                let whole = format!("{earlier_text}{text}");
+                let rest = whole.get(self.sent..).unwrap_or_default().to_owned();
                 self.sent += rest.len();
                 (!rest.is_empty()).then(|| AnswerPart::Text(self.after_step(&rest)))
             }

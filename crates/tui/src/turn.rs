@@ -172,7 +172,7 @@ impl ChatTurn {
                 self.request_approval(id, call_id, tool, arguments, now);
             }
             EventKind::ApprovalResolved { id, .. } => self.resolve_approval(id),
-            EventKind::Snapshot { text, thinking, calls } => self.apply_snapshot(text, thinking, calls, now),
+            EventKind::Snapshot { text, thinking, calls, .. } => self.apply_snapshot(text, thinking, calls, now),
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => {
                 self.activity = ChatRunActivity::Retrying(ModelRetryWait {
                     attempt: *attempt,

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_kernel::turn::{CallResult, keep_both_ends};
+use quell_kernel::turn::{CallResult, StreamedText, keep_both_ends};
 use quell_protocol::event::SnapshotCall;
 use quell_protocol::{CallId, EventKind, RunEvent};
 use tokio::sync::watch;
@@ -122,7 +122,7 @@ fn event_bytes(event: &RunEvent) -> usize {
         EventKind::ToolStarted { tool, .. } | EventKind::ToolWaiting { tool, .. } => tool.len() + 256,
         EventKind::ModelSearch { query } => query.len(),
         EventKind::ModelRetry { reason, .. } | EventKind::ModelFallback { reason, .. } => reason.len(),
-        EventKind::Snapshot { text, thinking, .. } => text.len() + thinking.len(),
+        EventKind::Snapshot { earlier_text, text, thinking, .. } => earlier_text.len() + text.len() + thinking.len(),
         EventKind::Ended { receipt, text, .. } => {
             text.as_ref().map_or(0, String::len) + 256 * (receipt.resources.len() + 1)
         }
@@ -139,32 +139,16 @@ pub struct Follower {
     progress: watch::Receiver<RunProgress>,
     last_seen_seq: u64,
     is_finished: bool,
-    snapshot_text: SnapshotText,
 }
 
 async fn wait_ended(progress: &mut watch::Receiver<RunProgress>) {
     let _ = progress.wait_for(|now| *now >= RunProgress::Ended).await;
 }
 
-/// What the text of a snapshot is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SnapshotText {
-    /// That of the current step.
-    Step,
-    /// All that models have written in this run.
-    WholeAnswer,
-}
-
 impl Follower {
     pub(super) fn new(live_run: Arc<LiveRun>, last_seen_seq: u64) -> Self {
         let (seq, progress) = (live_run.seq.subscribe(), live_run.progress.subscribe());
-        Self { live_run, seq, progress, last_seen_seq, is_finished: false, snapshot_text: SnapshotText::Step }
-    }
-
-    /// Makes the text of a snapshot all that models have written in this run, for a reader that must not lose any.
-    #[must_use]
-    pub fn with_whole_answer(self) -> Self {
-        Self { snapshot_text: SnapshotText::WholeAnswer, ..self }
+        Self { live_run, seq, progress, last_seen_seq, is_finished: false }
     }
 
     /// The next event. `None` after the terminal event, and also if the run ended without one because another run took
@@ -220,13 +204,10 @@ impl Follower {
     fn build_snapshot(&self, state: &super::LiveRunState) -> RunEvent {
         let oldest = state.events.ring.front().map_or(state.events.last_seq, |event| event.seq);
         let known = self.live_run.known_messages();
-        let (text, thinking) = match (&state.draft, self.snapshot_text) {
-            (Some(draft), SnapshotText::WholeAnswer) => (draft.text_after(known), draft.partial_thinking().to_owned()),
-            (None, SnapshotText::WholeAnswer) => {
-                (state.sealed_turn.as_ref().map(|turn| turn.text_after(known)).unwrap_or_default(), String::new())
-            }
-            (Some(draft), SnapshotText::Step) => (draft.partial_text().to_owned(), draft.partial_thinking().to_owned()),
-            (None, SnapshotText::Step) => (state.shown_output().unwrap_or_default(), String::new()),
+        let (text, thinking) = match (&state.draft, &state.sealed_turn) {
+            (Some(draft), _) => (draft.streamed_text(known, state.step_start), draft.partial_thinking().to_owned()),
+            (None, Some(turn)) => (turn.streamed_text(known, state.step_start), String::new()),
+            (None, None) => (StreamedText::default(), String::new()),
         };
         let calls = match (&state.draft, &state.sealed_turn) {
             (Some(draft), _) => snapshot_calls(draft.results()),
@@ -243,7 +224,7 @@ impl Follower {
             session_key: self.live_run.run.session.clone(),
             seq: last_delta.max(oldest.saturating_sub(1)).max(self.last_seen_seq + 1),
             at: self.live_run.clock.rfc3339(self.live_run.clock.now()),
-            kind: EventKind::Snapshot { text, thinking, calls },
+            kind: EventKind::Snapshot { earlier_text: text.earlier, text: text.step, thinking, calls },
         }
     }
 }

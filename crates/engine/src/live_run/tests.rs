@@ -208,12 +208,11 @@ async fn a_snapshot_says_how_calls_have_ended() {
     assert!(calls[0].ms.is_some(), "a call that was cut off had run for some time");
 }
 
-/// The snapshots of other readers have the text of the step only.
 #[test]
 fn a_reader_of_an_answer_loses_no_text_when_it_falls_behind() {
     let live_run = test_live_run();
     let writer = live_run.writer();
-    let mut follower = live_run.follow(0).with_whole_answer();
+    let mut follower = live_run.follow(0);
     let mut written = String::new();
     for step in 1..=2 {
         writer.begin_step(step).expect("an open stream");
@@ -231,7 +230,9 @@ fn a_reader_of_an_answer_loses_no_text_when_it_falls_behind() {
     while let Some(event) = follower.try_next() {
         match &event.kind {
             EventKind::TextDelta { text } => read.push_str(text),
-            EventKind::Snapshot { text, .. } => read.push_str(&text[read.len()..]),
+            EventKind::Snapshot { earlier_text, text, .. } => {
+                read.push_str(&format!("{earlier_text}{text}")[read.len()..]);
+            }
             _ => {}
         }
     }

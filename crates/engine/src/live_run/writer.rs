@@ -46,6 +46,7 @@ impl RunWriter {
     pub fn begin_step(&self, step: u32) -> Result<(), TurnSealed> {
         self.write_if_open(|live_run, state| {
             state.steps = step;
+            state.step_start = state.draft.as_ref().map_or(0, TurnDraft::message_count);
             live_run.journal.write_line(JournalLine::Step { step });
             live_run.emit_event(state, EventKind::StepStarted { step });
         })

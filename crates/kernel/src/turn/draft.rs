@@ -11,7 +11,7 @@ use quell_protocol::{CallEnd, CallId, RunId};
 use super::output_buffer::{HeadTailBuffer, shorten_result};
 use super::{
     AnsweredCall, AssistantMessage, CallResult, Citations, Compaction, DisplayOnly, MessageBlock, ModelMessage,
-    ToolCall, TurnItem, call_ids, is_blank,
+    StreamedText, ToolCall, TurnItem, call_ids, is_blank,
 };
 use crate::image::image_sources;
 
@@ -290,10 +290,10 @@ impl TurnDraft {
         self.messages().next_back().map(ModelMessage::text)
     }
 
-    /// What the model has written after the first `known` messages, as it streamed.
-    pub fn text_after(&self, known: usize) -> String {
-        let complete = self.messages().skip(known).map(ModelMessage::own_text);
-        complete.chain([self.partial_text.clone()]).collect()
+    /// What the model has written, as it streamed. The first `known` messages are not its own; `step_start` is the number
+    /// of messages before the newest step.
+    pub fn streamed_text(&self, known: usize, step_start: usize) -> StreamedText {
+        StreamedText::of_messages(self.messages(), known, step_start, &self.partial_text)
     }
 
     /// Text of the last message, if that has no calls.

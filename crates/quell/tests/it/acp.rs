@@ -4,6 +4,7 @@ mod acpx;
 mod client;
 mod permissions;
 mod sessions;
+mod slow_editor;
 mod stops;
 
 pub(crate) use client::AcpTestClient;

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::receipt_line::receipt_line;
+use crate::streamed_answer::StreamedAnswer;
 use crate::subcommands::{CliOutputFormat, Exit, SubcommandResult};
 use crate::term::{CliOutput, CommandIo, OutputStyle};
 use crate::text_format::{escalation_lines, format_millis, one_line, tool_call_label, tool_call_lines};
@@ -73,8 +74,8 @@ struct PrintedCall {
 pub(super) struct RunPrinter {
     run: RunId,
     format: CliOutputFormat,
-    /// Text of the current step that was printed.
-    text: String,
+    /// The text that was printed.
+    answer: StreamedAnswer,
     calls: BTreeMap<CallId, PrintedCall>,
     activity: PrintedActivity,
     activity_since: Instant,
@@ -85,7 +86,7 @@ impl RunPrinter {
         Self {
             run,
             format,
-            text: String::new(),
+            answer: StreamedAnswer::default(),
             calls: BTreeMap::new(),
             activity: PrintedActivity::Starting,
             activity_since: Instant::now(),
@@ -120,7 +121,7 @@ impl RunPrinter {
                 output.eprint_line(&format!("  searched the web: {}", one_line(&query, MAX_LABEL_CHARS)))?;
             }
             EventKind::ModelFallback { from, to, reason } => print_fallback(&from, &to, &reason, output)?,
-            EventKind::Snapshot { text, .. } => self.print_missed_text(&text, output)?,
+            EventKind::Snapshot { earlier_text, text, .. } => self.print_missed_text(&earlier_text, &text, output)?,
             EventKind::Ending { verdict: Verdict::Aborted { .. } } if !self.is_stopping() => self.set_stopping(""),
             EventKind::ToolWaiting { .. }
             | EventKind::Ending { .. }
@@ -154,34 +155,40 @@ impl RunPrinter {
     }
 
     fn start_step(&mut self, output: &mut CliOutput) -> io::Result<()> {
-        self.text.clear();
+        self.answer.begin_step();
         self.set_activity(PrintedActivity::WaitingForModel);
         output.end_answer_line()
     }
 
     fn print_text(&mut self, text: &str, output: &mut CliOutput) -> io::Result<()> {
+        self.answer.push(text);
+        self.stream_text(text, output)
+    }
+
+    fn stream_text(&mut self, text: &str, output: &mut CliOutput) -> io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
         if matches!(
             self.activity,
             PrintedActivity::Starting | PrintedActivity::Queued | PrintedActivity::WaitingForModel
         ) {
             self.set_activity(PrintedActivity::Answering);
         }
-        self.text.push_str(text);
         match self.format {
             CliOutputFormat::Text => output.stream_answer(text),
             CliOutputFormat::Json => Ok(()),
         }
     }
 
-    /// Prints the missed text of the current step, on a new line if an unknown part lies between.
-    fn print_missed_text(&mut self, text: &str, output: &mut CliOutput) -> io::Result<()> {
-        if let Some(rest) = text.strip_prefix(self.text.as_str()) {
-            let rest = rest.to_owned();
-            return self.print_text(&rest, output);
+    /// Prints what a snapshot adds, each step on a line of its own.
+    fn print_missed_text(&mut self, earlier: &str, step: &str, output: &mut CliOutput) -> io::Result<()> {
+        let missed = self.answer.catch_up(earlier, step);
+        self.stream_text(&missed.earlier, output)?;
+        if missed.is_new_step {
+            output.end_answer_line()?;
         }
-        self.text.clear();
-        output.end_answer_line()?;
-        self.print_text(text, output)
+        self.stream_text(&missed.step, output)
     }
 
     fn track_call(&mut self, id: CallId, tool: String, arguments: &Value, output: &mut CliOutput) -> io::Result<()> {
@@ -248,8 +255,9 @@ impl RunPrinter {
     }
 
     pub(super) fn print_end(mut self, end: PrintedRunEnd, io: &mut CommandIo) -> SubcommandResult {
-        if let Some(text) = end.text.clone().filter(|text| *text != self.text) {
-            self.print_missed_text(&text, &mut io.output)?;
+        if let Some(text) = end.text.clone().filter(|text| text != self.answer.step()) {
+            let earlier = self.answer.earlier().to_owned();
+            self.print_missed_text(&earlier, &text, &mut io.output)?;
         }
         io.output.end_open_lines()?;
         let exit = match &end.verdict {
@@ -265,12 +273,12 @@ impl RunPrinter {
         }
         if self.format == CliOutputFormat::Json {
             let result = RunResult::of(&end.verdict, end.steps);
-            let partial = !end.is_completed() && !self.text.is_empty();
+            let partial = !end.is_completed() && !self.answer.step().is_empty();
             io.output.print_json(&SendCommandOutput {
                 result,
                 run_id: self.run,
                 session_key: end.session,
-                text: self.text,
+                text: self.answer.step().to_owned(),
                 partial,
                 verdict: end.verdict,
                 receipt: end.receipt,

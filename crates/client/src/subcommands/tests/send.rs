@@ -302,7 +302,12 @@ async fn torn(
 
 #[tokio::test]
 async fn a_lost_connection_is_told_and_the_text_goes_on_without_a_seam() {
-    let snapshot = EventKind::Snapshot { text: "one two three".into(), thinking: String::new(), calls: Vec::new() };
+    let snapshot = EventKind::Snapshot {
+        earlier_text: String::new(),
+        text: "one two three".into(),
+        thinking: String::new(),
+        calls: Vec::new(),
+    };
     let end = ended(11, receipts::completed_receipt(), Some("one two three four"));
     let first = vec![step(1, 1), text_delta_piece(2, "one "), text_delta_piece(3, "two")];
     let (exit, seen, daemon) =
@@ -314,11 +319,23 @@ async fn a_lost_connection_is_told_and_the_text_goes_on_without_a_seam() {
 }
 
 fn snapshot_of_a_later_step() -> Vec<ScriptedStreamPiece> {
-    let snapshot = EventKind::Snapshot { text: "second".into(), thinking: String::new(), calls: Vec::new() };
+    let snapshot = EventKind::Snapshot {
+        earlier_text: String::new(),
+        text: "second".into(),
+        thinking: String::new(),
+        calls: Vec::new(),
+    };
     vec![event_piece(9, snapshot), ended(11, receipts::completed_receipt(), Some("second step"))]
 }
 
+fn snapshot_across_steps() -> Vec<ScriptedStreamPiece> {
+    let (earlier_text, text) = ("first and more".into(), "second".into());
+    let snapshot = EventKind::Snapshot { earlier_text, text, thinking: String::new(), calls: Vec::new() };
+    vec![event_piece(9, snapshot), ended(11, receipts::completed_receipt(), Some("second"))]
+}
+
 #[rstest]
+#[case::the_rest_of_its_step_and_the_next_ones("first", snapshot_across_steps(), "first and more\nsecond\n")]
 #[case::a_later_step_on_a_line_of_its_own("first", snapshot_of_a_later_step(), "first\nsecond step\n")]
 #[case::the_rest_from_the_end("one ", vec![ended(9, receipts::completed_receipt(), Some("one two"))], "one two\n")]
 #[tokio::test]
