@@ -18,7 +18,7 @@ use crate::wire::RpcError;
 
 /// Time for the ends of runs after the editor has closed the connection. What is not over then is stopped by the end of
 /// this process.
-const CLOSE_TIME: Duration = Duration::from_secs(10);
+pub(crate) const CLOSE_TIME: Duration = Duration::from_secs(10);
 /// Begins the keys of sessions that editors open.
 const KEY_PREFIX: &str = "acp";
 

@@ -9,14 +9,17 @@ use crate::AcpArgs;
 use crate::agent::AcpAgent;
 use crate::v1::V1Server;
 use crate::v2::V2Server;
-use crate::wire::{Agent, ByteStreams, ConnectTo as _, JsonRpcResponse, Protocol, Responder, RpcError};
+use crate::wire::{Agent, ByteStreams, ConnectTo, JsonRpcResponse, Protocol, Responder, RpcError};
 
 /// Serves the editor on standard input and output until it closes one of them.
-///
-/// Its `initialize` chooses the version: 2 if it asks for 2 or a newer one, else 1.
 pub(crate) async fn serve_stdio(args: AcpArgs, target: DaemonTarget) -> Result<(), RpcError> {
-    let agent = Arc::new(AcpAgent::new(args, target));
     let transport = ByteStreams::new(tokio::io::stdout().compat_write(), tokio::io::stdin().compat());
+    serve(AcpAgent::new(args, target), transport).await
+}
+
+/// Serves an editor. Its `initialize` chooses the version: 2 if it asks for 2 or a newer one, else 1.
+async fn serve(agent: AcpAgent, transport: impl ConnectTo<Agent>) -> Result<(), RpcError> {
+    let agent = Arc::new(agent);
     let versions = Agent.protocol_router().with_v1(V1Server(Arc::clone(&agent))).with_v2(V2Server(agent));
     versions.connect_to(transport).await
 }
@@ -31,4 +34,41 @@ pub(crate) async fn answer<T: JsonRpcResponse, P: Protocol>(
     // Fails when the editor has gone.
     let _ = responder.respond_with_result(answer);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use futures_util::{sink, stream};
+    use serde_json::{Value, json};
+    use tokio::sync::mpsc::{self, UnboundedSender};
+
+    use super::*;
+    use crate::wire::Lines;
+
+    /// The answer to the `initialize` of an editor that asks for this version and then closes its input.
+    async fn initialize(version: u64) -> Value {
+        let params = json!({"protocolVersion": version, "info": {"name": "it", "version": "1"}, "capabilities": {}});
+        let request = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+        let (output, mut answers) = mpsc::unbounded_channel();
+        let output = sink::unfold(output, |output: UnboundedSender<String>, line| async move {
+            output.send(line).map_err(io::Error::other)?;
+            Ok(output)
+        });
+        let input = stream::iter([Ok(request.to_string())]);
+        let args = AcpArgs { agent: None, ignore_mcp_servers: false };
+        serve(AcpAgent::new(args, DaemonTarget::default()), Lines::new(output, input)).await.unwrap();
+        serde_json::from_str(&answers.recv().await.unwrap()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_editor_chooses_the_version() {
+        for (asked, given) in [(0, 1), (1, 1), (2, 2), (3, 2)] {
+            let answer = initialize(asked).await;
+            assert_eq!(answer["result"]["protocolVersion"], given, "asked for {asked}: {answer:#}");
+            let capabilities = if given == 1 { "agentCapabilities" } else { "capabilities" };
+            assert!(answer["result"][capabilities].is_object(), "asked for {asked}: {answer:#}");
+        }
+    }
 }

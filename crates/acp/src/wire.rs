@@ -9,5 +9,8 @@ pub(crate) use agent_client_protocol::{
     Responder, on_receive_notification, on_receive_request,
 };
 
+#[cfg(test)]
+pub(crate) use agent_client_protocol::Lines;
+
 /// Metadata of a message, by reserved names.
 pub(crate) type Meta = serde_json::Map<String, serde_json::Value>;
