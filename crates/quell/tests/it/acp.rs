@@ -5,6 +5,7 @@ mod client;
 mod permissions;
 mod sessions;
 mod stops;
+mod version_2;
 
 pub(crate) use client::AcpTestClient;
 
