@@ -4,8 +4,9 @@ use percent_encoding::percent_decode_str;
 use quell_protocol::api::SendAttachment;
 use url::Url;
 
+use crate::editor::PromptPart;
 use crate::errors::invalid;
-use crate::wire::{ContentBlock, EmbeddedResourceResource, RpcError};
+use crate::wire::RpcError;
 
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct PromptContent {
@@ -17,32 +18,24 @@ pub(crate) struct PromptContent {
 /// message.
 ///
 /// # Errors
-/// Which block cannot be expressed.
-pub(crate) fn read_prompt(blocks: &[ContentBlock]) -> Result<PromptContent, RpcError> {
+/// The prompt is empty.
+pub(crate) fn join_prompt(parts: Vec<PromptPart>) -> Result<PromptContent, RpcError> {
     let (mut text, mut context, mut attachments) = (String::new(), String::new(), Vec::new());
-    for block in blocks {
-        match block {
-            ContentBlock::Text(part) => text.push_str(&part.text),
-            ContentBlock::ResourceLink(link) => text.push_str(&format!("[{}]({})", link.name, shown_place(&link.uri))),
-            ContentBlock::Image(image) => attachments.push(SendAttachment {
-                name: image.uri.as_deref().and_then(file_name),
-                media_type: Some(image.mime_type.clone()),
-                content: image.data.clone(),
+    for part in parts {
+        match part {
+            PromptPart::Text(part) => text.push_str(&part),
+            PromptPart::Link { name, uri } => text.push_str(&format!("[{name}]({})", shown_place(&uri))),
+            PromptPart::Picture { uri, media_type, data } => attachments.push(SendAttachment {
+                name: uri.as_deref().and_then(file_name),
+                media_type: Some(media_type),
+                content: data,
             }),
-            ContentBlock::Resource(embedded) => match &embedded.resource {
-                EmbeddedResourceResource::TextResourceContents(file) => {
-                    let place = shown_place(&file.uri);
-                    context.push_str(&format!("\n\n<file path=\"{place}\">\n{}\n</file>", file.text));
-                }
-                EmbeddedResourceResource::BlobResourceContents(file) => attachments.push(SendAttachment {
-                    name: file_name(&file.uri),
-                    media_type: file.mime_type.clone(),
-                    content: file.blob.clone(),
-                }),
-                _ => return Err(unsupported("an embedded resource of an unknown kind")),
-            },
-            ContentBlock::Audio(_) => return Err(unsupported("audio")),
-            _ => return Err(unsupported("a block of an unknown kind")),
+            PromptPart::TextFile { uri, text } => {
+                context.push_str(&format!("\n\n<file path=\"{}\">\n{text}\n</file>", shown_place(&uri)));
+            }
+            PromptPart::BinaryFile { uri, media_type, data } => {
+                attachments.push(SendAttachment { name: file_name(&uri), media_type, content: data });
+            }
         }
     }
     text.push_str(&context);
@@ -52,7 +45,8 @@ pub(crate) fn read_prompt(blocks: &[ContentBlock]) -> Result<PromptContent, RpcE
     Ok(PromptContent { text: text.trim_start().to_owned(), attachments })
 }
 
-fn unsupported(what: &str) -> RpcError {
+/// The error for a block that Quell cannot read.
+pub(crate) fn unsupported_block(what: &str) -> RpcError {
     invalid(format!("the prompt has {what}, which Quell does not read; send text, pictures, files or links"))
 }
 
@@ -70,41 +64,31 @@ fn file_name(uri: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
-
-    fn read(blocks: Value) -> Result<PromptContent, RpcError> {
-        read_prompt(&serde_json::from_value::<Vec<ContentBlock>>(blocks).unwrap())
-    }
 
     #[test]
     fn links_stay_in_the_text_and_files_follow_it() {
-        let content = read(json!([
-            {"type": "text", "text": "Compare "},
-            {"type": "resource_link", "name": "a b.rs", "uri": "file:///src/a%20b.rs"},
-            {"type": "resource", "resource": {"uri": "file:///src/c.rs", "text": "fn c() {}"}},
-            {"type": "text", "text": " with it"},
-        ]));
+        let content = join_prompt(vec![
+            PromptPart::Text("Compare ".into()),
+            PromptPart::Link { name: "a b.rs".into(), uri: "file:///src/a%20b.rs".into() },
+            PromptPart::TextFile { uri: "file:///src/c.rs".into(), text: "fn c() {}".into() },
+            PromptPart::Text(" with it".into()),
+        ]);
         let wanted = "Compare [a b.rs](/src/a b.rs) with it\n\n<file path=\"/src/c.rs\">\nfn c() {}\n</file>";
         assert_eq!(content.unwrap(), PromptContent { text: wanted.to_owned(), attachments: vec![] });
     }
 
     #[test]
     fn pictures_and_binary_files_become_files_of_the_message() {
-        let content = read(json!([
-            {"type": "image", "mimeType": "image/png", "data": "iVBORw0KGgo="},
-            {"type": "resource", "resource": {"uri": "file:///x/data.bin", "blob": "AAEC"}},
-        ]));
-        let files = content.unwrap().attachments;
+        let picture = PromptPart::Picture { uri: None, media_type: "image/png".into(), data: "iVBORw0KGgo=".into() };
+        let file = PromptPart::BinaryFile { uri: "file:///x/data.bin".into(), media_type: None, data: "AAEC".into() };
+        let files = join_prompt(vec![picture, file]).unwrap().attachments;
         assert_eq!(files[0].media_type.as_deref(), Some("image/png"));
         assert_eq!((files[1].name.as_deref(), files[1].content.as_str()), (Some("data.bin"), "AAEC"));
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
-        let audio = read(json!([{"type": "audio", "mimeType": "audio/wav", "data": "AA=="}])).unwrap_err();
-        assert!(audio.message.contains("audio"), "{audio:?}");
-        assert!(read(json!([{"type": "text", "text": " "}])).unwrap_err().message.contains("empty"));
+    fn an_empty_prompt_is_refused() {
+        assert!(join_prompt(vec![PromptPart::Text(" ".into())]).unwrap_err().message.contains("empty"));
     }
 }

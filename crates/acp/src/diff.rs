@@ -1,37 +1,49 @@
-//! Unified diffs of changed files as the protocol's diffs: for each hunk the lines before and after.
+//! Unified diffs of changed files: for each file its hunks, as the lines before and after, and a patch of Git's form.
 
 use std::path::{Path, PathBuf};
+
+/// The changes of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileDiff {
+    pub(crate) path: PathBuf,
+    pub(crate) change: FileChange,
+    pub(crate) hunks: Vec<FileHunk>,
+    /// The hunks below a head with absolute paths; `None` if the path would have to be quoted.
+    pub(crate) patch: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileChange {
+    Added,
+    Modified,
+    Deleted,
+}
 
 /// The part of a file that a hunk replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileHunk {
-    pub(crate) path: PathBuf,
-    /// `None`: a new file.
-    pub(crate) old: Option<String>,
-    /// Empty if the file was deleted.
+    pub(crate) old: String,
     pub(crate) new: String,
     /// Number of the first line after the change, from 1.
     pub(crate) line: u32,
 }
 
 /// Parses the diffs of a call. `None` if any part of them is not shown, so that the text says more than the hunks.
-pub(crate) fn parse_diff(diff: &str, workdir: &Path) -> Option<Vec<FileHunk>> {
+pub(crate) fn parse_diff(diff: &str, workdir: &Path) -> Option<Vec<FileDiff>> {
     let mut lines = diff.lines().peekable();
-    let (mut hunks, mut file) = (Vec::new(), None);
+    let mut files: Vec<FileDiff> = Vec::new();
     while let Some(line) = lines.next() {
         if let Some(old_name) = line.strip_prefix("--- ") {
-            let new_name = lines.next()?.strip_prefix("+++ ")?;
-            let is_new = old_name == "/dev/null";
-            let name =
-                if new_name == "/dev/null" { old_name.strip_prefix("a/")? } else { new_name.strip_prefix("b/")? };
-            file = Some((workdir.join(name), is_new));
+            files.push(parse_file_head(old_name, lines.next()?.strip_prefix("+++ ")?, workdir)?);
             continue;
         }
-        let (path, is_new) = file.as_ref()?;
+        let file = files.last_mut()?;
         let (mut old_left, mut new_left, first) = parse_hunk_head(line)?;
         let (mut old, mut new) = (String::new(), String::new());
+        add_patch_line(file, line);
         while old_left > 0 || new_left > 0 || lines.peek().is_some_and(|line| line.starts_with('\\')) {
             let line = lines.next()?;
+            add_patch_line(file, line);
             let (mark, text) = line.split_at_checked(1).unwrap_or((" ", ""));
             match mark {
                 // No line end at the end of the file.
@@ -45,9 +57,36 @@ pub(crate) fn parse_diff(diff: &str, workdir: &Path) -> Option<Vec<FileHunk>> {
                 _ => return None,
             }
         }
-        hunks.push(FileHunk { path: path.clone(), old: (!is_new).then_some(old), new, line: first.max(1) });
+        file.hunks.push(FileHunk { old, new, line: first.max(1) });
     }
-    Some(hunks)
+    Some(files)
+}
+
+fn parse_file_head(old_name: &str, new_name: &str, workdir: &Path) -> Option<FileDiff> {
+    let (change, name) = match (old_name, new_name) {
+        ("/dev/null", _) => (FileChange::Added, new_name.strip_prefix("b/")?),
+        (_, "/dev/null") => (FileChange::Deleted, old_name.strip_prefix("a/")?),
+        _ => (FileChange::Modified, new_name.strip_prefix("b/")?),
+    };
+    let path = workdir.join(name);
+    let patch = path.to_str().filter(|path| is_plain(path)).map(|path| {
+        let old = if change == FileChange::Added { "/dev/null" } else { path };
+        let new = if change == FileChange::Deleted { "/dev/null" } else { path };
+        format!("diff --git {path} {path}\n--- {old}\n+++ {new}\n")
+    });
+    Some(FileDiff { path, change, hunks: Vec::new(), patch })
+}
+
+/// Whether Git writes a path as it is, without quotes.
+fn is_plain(path: &str) -> bool {
+    path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
+}
+
+fn add_patch_line(file: &mut FileDiff, line: &str) {
+    if let Some(patch) = &mut file.patch {
+        patch.push_str(line);
+        patch.push('\n');
+    }
 }
 
 fn add_line(text: &mut String, line: &str, left: &mut u32) -> Option<()> {
@@ -76,21 +115,28 @@ mod tests {
     #[test]
     fn hunks_become_the_lines_before_and_after() {
         let diff = "--- a/src/a.rs\n+++ b/src/a.rs\n@@ -2,3 +2,3 @@\n one\n--- two\n+2\n three\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n\\ No newline at end of file\n";
-        let hunks = parse_diff(diff, Path::new("/w")).unwrap();
-        let changed = FileHunk {
-            path: "/w/src/a.rs".into(),
-            old: Some("one\n-- two\nthree\n".to_owned()),
-            new: "one\n2\nthree\n".to_owned(),
-            line: 2,
-        };
-        let created = FileHunk { path: "/w/n".into(), old: None, new: "x\n".to_owned(), line: 1 };
-        assert_eq!(hunks, [changed, created]);
+        let files = parse_diff(diff, Path::new("/w")).unwrap();
+        let changed = FileHunk { old: "one\n-- two\nthree\n".to_owned(), new: "one\n2\nthree\n".to_owned(), line: 2 };
+        let created = FileHunk { old: String::new(), new: "x\n".to_owned(), line: 1 };
+        assert_eq!((files[0].path.as_path(), files[0].change), (Path::new("/w/src/a.rs"), FileChange::Modified));
+        assert_eq!((files[1].path.as_path(), files[1].change), (Path::new("/w/n"), FileChange::Added));
+        assert_eq!((&files[0].hunks, &files[1].hunks), (&vec![changed], &vec![created]));
+    }
+
+    #[test]
+    fn a_patch_names_absolute_paths() {
+        let diff = "--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n\\ No newline at end of file\n--- a/ö\n+++ b/ö\n@@ -1 +1 @@\n-x\n+y\n";
+        let files = parse_diff(diff, Path::new("/w")).unwrap();
+        let patch = "diff --git /w/n /w/n\n--- /dev/null\n+++ /w/n\n@@ -0,0 +1 @@\n+x\n\\ No newline at end of file\n";
+        assert_eq!(files[0].patch.as_deref(), Some(patch));
+        assert_eq!(files[1].patch, None, "Git would quote this name");
     }
 
     #[test]
     fn a_deleted_file_keeps_its_name() {
-        let hunks = parse_diff("--- a/old\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n", Path::new("/w")).unwrap();
-        assert_eq!((hunks[0].path.as_path(), hunks[0].new.as_str()), (Path::new("/w/old"), ""));
+        let files = parse_diff("--- a/old\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n", Path::new("/w")).unwrap();
+        assert_eq!((files[0].path.as_path(), files[0].change), (Path::new("/w/old"), FileChange::Deleted));
+        assert_eq!(files[0].hunks[0].new, "");
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub(crate) fn session_unknown(id: &str) -> RpcError {
         RESOURCE_NOT_FOUND,
         format!("there is no open session {id:?}; open one with session/new, session/load or session/resume"),
     )
+    .data(json!({"sessionId": id}))
 }
 
 /// An answer of the daemon, or why there is none. The code of the daemon is in `data`.

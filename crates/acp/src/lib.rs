@@ -1,12 +1,16 @@
-//! `quell acp`: the Agent Client Protocol (version 1) on standard input and output, for editors.
+//! `quell acp`: the Agent Client Protocol on standard input and output, for editors.
 //!
 //! It is a client of the daemon, like the terminal. The daemon holds the runs; when this process ends, in whatever way,
-//! the daemon notices the closed connections and stops them. [`connection`] answers the editor, [`turn`] runs a prompt,
-//! and the rest translates: pure functions between the daemon's types and those of the protocol.
+//! the daemon notices the closed connections and stops them. [`agent`] does what an editor asks for, [`turn`] runs a
+//! prompt, and `updates`, `replay`, `tool_calls`, `permissions` and `settings` translate what the daemon says into the
+//! types of [`editor`]. [`v1`] and the draft of version 2, [`v2`], answer the requests of an editor and write those types
+//! in their words; [`connection`] lets the editor choose between them.
 
+mod agent;
 mod connection;
 mod content;
 mod diff;
+mod editor;
 mod errors;
 mod open_sessions;
 mod output;
@@ -17,6 +21,8 @@ mod sub_run_approvals;
 mod tool_calls;
 mod turn;
 mod updates;
+mod v1;
+mod v2;
 mod wire;
 
 use std::io;

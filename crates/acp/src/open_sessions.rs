@@ -68,8 +68,9 @@ impl OpenSessions {
 
     /// Cancels the active prompts of a session.
     pub(crate) fn cancel(&self, session: &str) {
-        let sessions = self.lock();
-        sessions.get(session).into_iter().flat_map(|open| &open.prompts).for_each(|prompt| prompt.cancel.cancel());
+        if let Some(open) = self.lock().get(session) {
+            cancel_all(&open.prompts);
+        }
     }
 
     /// Cancels the prompts of a session, waits for their answers, and closes it. False if it is not open.
@@ -95,8 +96,13 @@ impl OpenSessions {
     }
 }
 
+/// Those that wait come first, so that none begins when the one before it ends.
+fn cancel_all(prompts: &[ActivePrompt]) {
+    prompts.iter().rev().for_each(|prompt| prompt.cancel.cancel());
+}
+
 async fn wait_answered(prompts: Vec<ActivePrompt>) {
-    prompts.iter().for_each(|prompt| prompt.cancel.cancel());
+    cancel_all(&prompts);
     for prompt in prompts {
         prompt.answered.cancelled().await;
     }

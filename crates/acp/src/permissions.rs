@@ -1,6 +1,7 @@
 //! Calls that wait for a person, as requests for permission to the editor.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use quell_client::{ClientError, DaemonClient};
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision, Escalation};
@@ -10,11 +11,8 @@ use quell_protocol::{AgentId, CallId, RunId};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::editor::{ChoiceKind, EditorTurn, PermissionChoice, PermissionOutcome, PermissionRequest};
 use crate::tool_calls::{CallStart, wire_call_id};
-use crate::wire::{
-    EditorConnection, PermissionOption, PermissionOptionKind, RequestPermissionOutcome, RequestPermissionRequest,
-    SessionId, ToolCallUpdate,
-};
 
 const ALLOW_ONCE: &str = "allow_once";
 const ALLOW_SESSION: &str = "allow_session";
@@ -23,7 +21,6 @@ const REJECT: &str = "reject";
 /// A question to the editor.
 pub(crate) struct PermissionQuestion {
     pub(crate) approval: String,
-    session: SessionId,
     workdir: PathBuf,
     call: AskedCall,
     /// The event of an approval does not carry the question of an MCP server.
@@ -60,7 +57,7 @@ pub(crate) enum PermissionReply {
 
 impl PermissionQuestion {
     /// The question that an event of the run means; `None` for other events than a requested approval.
-    pub(crate) fn from_event(session: &SessionId, workdir: &Path, run: &RunId, event: &EventKind) -> Option<Self> {
+    pub(crate) fn from_event(workdir: &Path, run: &RunId, event: &EventKind) -> Option<Self> {
         let EventKind::ApprovalRequested { id, call_id, tool, arguments, escalation, quorum, .. } = event else {
             return None;
         };
@@ -74,18 +71,17 @@ impl PermissionQuestion {
             quorum: *quorum,
             question: None,
         };
-        let (session, workdir) = (session.clone(), workdir.to_owned());
-        let (approval, withdrawn) = (id.clone(), CancellationToken::new());
-        Some(Self { approval, session, workdir, call, is_question_known: false, withdrawn })
+        let (approval, workdir, withdrawn) = (id.clone(), workdir.to_owned(), CancellationToken::new());
+        Some(Self { approval, workdir, call, is_question_known: false, withdrawn })
     }
 
     /// The question of a sub-run.
-    pub(crate) fn from_sub_run(session: &SessionId, workdir: &Path, row: ApprovalRow) -> Self {
+    pub(crate) fn from_sub_run(workdir: &Path, row: ApprovalRow) -> Self {
         let ApprovalRow { id, run_id, agent, call_id, tool, arguments, escalation, quorum, question, .. } = row;
         let sub_agent = Some(agent);
         let call = AskedCall { run: run_id, sub_agent, id: call_id, tool, arguments, escalation, quorum, question };
-        let (session, workdir, withdrawn) = (session.clone(), workdir.to_owned(), CancellationToken::new());
-        Self { approval: id, session, workdir, call, is_question_known: true, withdrawn }
+        let (workdir, withdrawn) = (workdir.to_owned(), CancellationToken::new());
+        Self { approval: id, workdir, call, is_question_known: true, withdrawn }
     }
 
     /// The id of the call in the editor, if a sub-run asks: the editor has not heard of this call before.
@@ -97,8 +93,8 @@ impl PermissionQuestion {
     ///
     /// # Cancel safety
     /// If dropped, the editor is told that the answer is not needed any more.
-    pub(crate) async fn ask(self, client: DaemonClient, editor: EditorConnection) -> (String, PermissionReply) {
-        let Self { approval, session, workdir, mut call, is_question_known, withdrawn } = self;
+    pub(crate) async fn ask(self, client: DaemonClient, editor: Arc<dyn EditorTurn>) -> (String, PermissionReply) {
+        let Self { approval, workdir, mut call, is_question_known, withdrawn } = self;
         let asking = async {
             if !is_question_known {
                 match client.list_approvals().await {
@@ -108,9 +104,8 @@ impl PermissionQuestion {
                     Err(error) => return PermissionReply::NotAsked(error),
                 }
             }
-            let request = RequestPermissionRequest::new(session, call.describe(&workdir), call.options());
-            let answer = match editor.send_request(request).block_task().await {
-                Ok(response) => read_outcome(&response.outcome),
+            let answer = match editor.ask(call.permission_request(&workdir)).await {
+                Ok(outcome) => read_outcome(&outcome),
                 Err(error) => {
                     Some(ApprovalAnswer::denial(Some(format!("the editor could not ask: {}", error.message))))
                 }
@@ -130,7 +125,7 @@ impl PermissionQuestion {
 }
 
 impl AskedCall {
-    fn describe(&self, workdir: &Path) -> ToolCallUpdate {
+    fn permission_request(&self, workdir: &Path) -> PermissionRequest {
         let mut notes = Vec::new();
         if let Some(agent) = &self.sub_agent {
             notes.push(format!("Asked by the sub-agent {agent}."));
@@ -146,19 +141,20 @@ impl AskedCall {
         }
         let wire_id = wire_call_id(&self.run, self.id.as_str());
         let start = CallStart { id: &wire_id, tool: &self.tool, arguments: &self.arguments, workdir };
-        start.describe((!notes.is_empty()).then(|| notes.join("\n")))
+        let note = (!notes.is_empty()).then(|| notes.join("\n"));
+        PermissionRequest { call: start.describe(), note, choices: self.choices() }
     }
 
-    fn options(&self) -> Vec<PermissionOption> {
-        let accept = |name: &str| PermissionOption::new(ALLOW_ONCE, name, PermissionOptionKind::AllowOnce);
-        let mut options = match &self.question {
+    fn choices(&self) -> Vec<PermissionChoice> {
+        let accept = |name| PermissionChoice { id: ALLOW_ONCE, name, kind: ChoiceKind::AllowOnce };
+        let mut choices = match &self.question {
             None => vec![
                 accept("Allow"),
-                PermissionOption::new(
-                    ALLOW_SESSION,
-                    "Allow this tool in this session",
-                    PermissionOptionKind::AllowAlways,
-                ),
+                PermissionChoice {
+                    id: ALLOW_SESSION,
+                    name: "Allow this tool in this session",
+                    kind: ChoiceKind::AllowAlways,
+                },
             ],
             // The editor cannot fill in fields.
             Some(question) if question.fields.iter().any(|field| field.required && field.default.is_none()) => {
@@ -166,21 +162,21 @@ impl AskedCall {
             }
             Some(_) => vec![accept("Accept")],
         };
-        options.push(PermissionOption::new(REJECT, "Reject", PermissionOptionKind::RejectOnce));
-        options
+        choices.push(PermissionChoice { id: REJECT, name: "Reject", kind: ChoiceKind::RejectOnce });
+        choices
     }
 }
 
 /// `None` if the editor has cancelled the turn.
-fn read_outcome(outcome: &RequestPermissionOutcome) -> Option<ApprovalAnswer> {
+fn read_outcome(outcome: &PermissionOutcome) -> Option<ApprovalAnswer> {
     match outcome {
-        RequestPermissionOutcome::Selected(selected) => Some(match &*selected.option_id.0 {
+        PermissionOutcome::Selected(choice) => Some(match choice.as_str() {
             ALLOW_ONCE => Decision::Allow.into(),
             ALLOW_SESSION => ApprovalAnswer::for_session(),
             REJECT => Decision::Deny.into(),
             other => ApprovalAnswer::denial(Some(format!("the editor chose {other:?}, which is no option"))),
         }),
-        _ => None,
+        PermissionOutcome::Cancelled => None,
     }
 }
 
@@ -190,17 +186,13 @@ mod tests {
 
     use super::*;
 
-    fn outcome(value: serde_json::Value) -> Option<ApprovalAnswer> {
-        read_outcome(&serde_json::from_value(value).unwrap())
-    }
-
     #[test]
-    fn only_the_offered_options_allow() {
-        let selected = |id: &str| outcome(json!({"outcome": "selected", "optionId": id})).unwrap();
+    fn only_the_offered_choices_allow() {
+        let selected = |id: &str| read_outcome(&PermissionOutcome::Selected(id.to_owned())).unwrap();
         assert_eq!(selected(ALLOW_ONCE), Decision::Allow.into());
         assert_eq!(selected(ALLOW_SESSION), ApprovalAnswer::for_session());
         assert_eq!(selected("yes").decision, Decision::Deny);
-        assert_eq!(outcome(json!({"outcome": "cancelled"})), None);
+        assert_eq!(read_outcome(&PermissionOutcome::Cancelled), None);
     }
 
     #[test]
@@ -210,13 +202,11 @@ mod tests {
             "arguments": {"command": "rm -r x"}, "expiresAt": "2026-01-01T00:00:00Z", "quorum": 2,
         }))
         .unwrap();
-        let (session, run) = (SessionId::new("s"), RunId::parse("r1").unwrap());
-        let asked = PermissionQuestion::from_event(&session, Path::new("/w"), &run, &event).unwrap();
-        let shown = serde_json::to_value(asked.call.describe(&asked.workdir)).unwrap();
-        assert_eq!(shown["title"], "`rm -r x`");
-        assert!(shown["content"][0]["content"]["text"].as_str().unwrap().contains("2 people"));
-        let kinds = serde_json::to_value(asked.call.options()).unwrap();
-        let kinds: Vec<_> = kinds.as_array().unwrap().iter().map(|option| &option["kind"]).collect();
-        assert_eq!(kinds, ["allow_once", "allow_always", "reject_once"]);
+        let asked = PermissionQuestion::from_event(Path::new("/w"), &RunId::parse("r1").unwrap(), &event).unwrap();
+        let request = asked.call.permission_request(&asked.workdir);
+        assert_eq!(request.call.title, "`rm -r x`");
+        assert!(request.note.unwrap().contains("2 people"));
+        let kinds: Vec<_> = request.choices.iter().map(|choice| choice.kind).collect();
+        assert_eq!(kinds, [ChoiceKind::AllowOnce, ChoiceKind::AllowAlways, ChoiceKind::RejectOnce]);
     }
 }

@@ -7,14 +7,8 @@ use quell_protocol::web_ui::{ModelRow, SessionPatch};
 use quell_protocol::{AgentId, SessionKey};
 
 use crate::errors::invalid;
-use crate::wire::{
-    RpcError, SessionConfigOption, SessionConfigOptionCategory, SessionConfigOptionValue, SessionConfigSelectOption,
-    SessionMode, SessionModeState,
-};
+use crate::wire::RpcError;
 
-const MODE_OPTION: &str = "mode";
-const MODEL_OPTION: &str = "model";
-const THINKING_OPTION: &str = "thinking";
 const THINKING_LEVELS: [ThinkingLevel; 6] = [
     ThinkingLevel::Default,
     ThinkingLevel::Off,
@@ -23,6 +17,48 @@ const THINKING_LEVELS: [ThinkingLevel; 6] = [
     ThinkingLevel::High,
     ThinkingLevel::Adaptive,
 ];
+
+/// An option of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) kind: SettingKind,
+    pub(crate) current: String,
+    pub(crate) values: Vec<SettingValue>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SettingKind {
+    /// The agent. Version 1 also knows it as the mode of the session.
+    Agent,
+    Model,
+    Thinking,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SettingValue {
+    pub(crate) id: String,
+    pub(crate) description: Option<String>,
+}
+
+impl SettingKind {
+    const ALL: [Self; 3] = [Self::Agent, Self::Model, Self::Thinking];
+
+    pub(crate) const fn id(self) -> &'static str {
+        match self {
+            Self::Agent => "mode",
+            Self::Model => "model",
+            Self::Thinking => "thinking",
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Agent => "Agent",
+            Self::Model => "Model",
+            Self::Thinking => "Thinking",
+        }
+    }
+}
 
 /// What a session may choose from, and what it has chosen.
 pub(crate) struct EditorSettings {
@@ -53,41 +89,36 @@ impl EditorSettings {
         }
     }
 
-    /// The agents, as modes.
-    pub(crate) fn modes(&self) -> SessionModeState {
-        let mode = |agent: &AgentRow| {
-            SessionMode::new(agent.id.to_string(), agent.id.to_string()).description(describe_agent(agent))
-        };
-        SessionModeState::new(self.agent.clone(), self.agents.iter().map(mode).collect::<Vec<_>>())
+    pub(crate) fn options(&self) -> [Setting; 3] {
+        SettingKind::ALL.map(|kind| match kind {
+            SettingKind::Agent => self.agent_setting(),
+            SettingKind::Model => self.model_setting(),
+            SettingKind::Thinking => {
+                let values = THINKING_LEVELS.iter().map(|level| SettingValue::plain(level.as_str())).collect();
+                Setting { kind, current: self.thinking.as_str().to_owned(), values }
+            }
+        })
     }
 
-    pub(crate) fn options(&self) -> Vec<SessionConfigOption> {
-        let agents = self.agents.iter().map(|agent| {
-            SessionConfigSelectOption::new(agent.id.to_string(), agent.id.to_string())
-                .description(describe_agent(agent))
-        });
-        let mut model_names: Vec<&str> = self.models.iter().map(|row| row.model.as_str()).collect();
-        if !self.model.is_empty() && !model_names.contains(&self.model.as_str()) {
-            model_names.push(&self.model);
+    pub(crate) fn agent_setting(&self) -> Setting {
+        let value = |agent: &AgentRow| SettingValue { id: agent.id.to_string(), description: describe_agent(agent) };
+        let values = self.agents.iter().map(value).collect();
+        Setting { kind: SettingKind::Agent, current: self.agent.clone(), values }
+    }
+
+    fn model_setting(&self) -> Setting {
+        let mut names: Vec<&str> = self.models.iter().map(|row| row.model.as_str()).collect();
+        if !self.model.is_empty() && !names.contains(&self.model.as_str()) {
+            names.push(&self.model);
         }
-        let models =
-            model_names.iter().map(|name| SessionConfigSelectOption::new((*name).to_owned(), (*name).to_owned()));
-        let levels = THINKING_LEVELS
-            .iter()
-            .map(|level| SessionConfigSelectOption::new(level.as_str().to_owned(), level.as_str().to_owned()));
-        vec![
-            SessionConfigOption::select(MODE_OPTION, "Agent", self.agent.clone(), agents.collect::<Vec<_>>())
-                .category(SessionConfigOptionCategory::Mode),
-            SessionConfigOption::select(MODEL_OPTION, "Model", self.model.clone(), models.collect::<Vec<_>>())
-                .category(SessionConfigOptionCategory::Model),
-            SessionConfigOption::select(
-                THINKING_OPTION,
-                "Thinking",
-                self.thinking.as_str().to_owned(),
-                levels.collect::<Vec<_>>(),
-            )
-            .category(SessionConfigOptionCategory::ThoughtLevel),
-        ]
+        let values = names.into_iter().map(SettingValue::plain).collect();
+        Setting { kind: SettingKind::Model, current: self.model.clone(), values }
+    }
+}
+
+impl SettingValue {
+    fn plain(id: &str) -> Self {
+        Self { id: id.to_owned(), description: None }
     }
 }
 
@@ -101,20 +132,19 @@ pub(crate) fn patch_for_mode(mode: &str) -> Result<SessionPatch, RpcError> {
     Ok(SessionPatch { agent: Some(agent), ..SessionPatch::default() })
 }
 
-/// The change of a session that a new value of an option means.
-pub(crate) fn patch_for_option(id: &str, value: &SessionConfigOptionValue) -> Result<SessionPatch, RpcError> {
-    let SessionConfigOptionValue::ValueId { value } = value else {
-        return Err(invalid(format!("the option {id:?} takes one of its values")));
+/// The change of a session that a new value of an option means. `None`: the value is of another kind than a choice.
+pub(crate) fn patch_for_option(id: &str, value: Option<&str>) -> Result<SessionPatch, RpcError> {
+    let Some(kind) = SettingKind::ALL.into_iter().find(|kind| kind.id() == id) else {
+        return Err(invalid(format!("there is no option {id:?}; the options are mode, model and thinking")));
     };
-    let value = value.to_string();
-    match id {
-        MODE_OPTION => patch_for_mode(&value),
-        MODEL_OPTION => Ok(SessionPatch { model: Some(value), ..SessionPatch::default() }),
-        THINKING_OPTION => {
+    let value = value.ok_or_else(|| invalid(format!("the option {id:?} takes one of its values")))?;
+    match kind {
+        SettingKind::Agent => patch_for_mode(value),
+        SettingKind::Model => Ok(SessionPatch { model: Some(value.to_owned()), ..SessionPatch::default() }),
+        SettingKind::Thinking => {
             let level = THINKING_LEVELS.into_iter().find(|level| level.as_str() == value);
             let level = level.ok_or_else(|| invalid(format!("thinking has no value {value:?}")))?;
             Ok(SessionPatch { thinking: Some(level), ..SessionPatch::default() })
         }
-        _ => Err(invalid(format!("there is no option {id:?}; the options are mode, model and thinking"))),
     }
 }

@@ -7,9 +7,8 @@ use quell_protocol::event::CallEnd;
 use serde_json::{Value, json};
 
 use crate::diff::parse_diff;
-use crate::wire::{
-    Content, Diff, Plan, PlanEntry, PlanEntryPriority, PlanEntryStatus, ToolCall, ToolCallContent, ToolCallLocation,
-    ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields, ToolKind,
+use crate::editor::{
+    CallContent, CallDescription, CallKind, CallResult, CallStatus, FileLocation, PlanItem, PlanStatus,
 };
 
 /// Longest part of an argument in a title, in characters.
@@ -39,28 +38,15 @@ pub(crate) struct ToolCallEnd<'a> {
 }
 
 impl CallStart<'_> {
-    pub(crate) fn announce(&self, status: ToolCallStatus) -> ToolCall {
-        ToolCall::new(self.id.to_owned(), self.title())
-            .name(self.tool.to_owned())
-            .kind(kind_of(self.tool))
-            .status(status)
-            .locations(self.locations())
-            .raw_input(self.arguments.clone())
-    }
-
-    /// The call as a request for permission shows it.
-    pub(crate) fn describe(&self, note: Option<String>) -> ToolCallUpdate {
-        let fields = ToolCallUpdateFields::new()
-            .title(self.title())
-            .kind(kind_of(self.tool))
-            .status(ToolCallStatus::Pending)
-            .locations(self.locations())
-            .raw_input(self.arguments.clone());
-        let fields = match note {
-            Some(note) => fields.content(vec![text_content(note)]),
-            None => fields,
-        };
-        ToolCallUpdate::new(self.id.to_owned(), fields)
+    pub(crate) fn describe(&self) -> CallDescription {
+        CallDescription {
+            id: self.id.to_owned(),
+            tool: self.tool.to_owned(),
+            title: self.title(),
+            kind: kind_of(self.tool),
+            location: self.location(),
+            arguments: self.arguments.clone(),
+        }
     }
 
     fn title(&self) -> String {
@@ -80,61 +66,45 @@ impl CallStart<'_> {
         titled.unwrap_or_else(|| self.tool.to_owned())
     }
 
-    fn locations(&self) -> Vec<ToolCallLocation> {
+    fn location(&self) -> Option<FileLocation> {
         let is_file_tool =
             matches!(self.tool, "read_file" | "write_file" | "edit_file" | "list_files" | "search_files");
-        let Some(path) = self.arguments.get("path").and_then(Value::as_str).filter(|_| is_file_tool) else {
-            return Vec::new();
-        };
+        let path = self.arguments.get("path").and_then(Value::as_str).filter(|_| is_file_tool)?;
         let line = self.arguments.get("offset").and_then(Value::as_u64).and_then(|line| u32::try_from(line).ok());
-        vec![ToolCallLocation::new(self.workdir.join(path)).line(line)]
+        Some(FileLocation { path: self.workdir.join(path), line })
     }
 
     /// The plan that a call of the `todo` tool shows.
-    pub(crate) fn plan(&self) -> Option<Plan> {
+    pub(crate) fn plan(&self) -> Option<Vec<PlanItem>> {
         let items = self.arguments.get("items").and_then(Value::as_array).filter(|_| self.tool == "todo")?;
         let entry = |item: &Value| {
             let status = match item.get("status").and_then(Value::as_str)? {
-                "in_progress" => PlanEntryStatus::InProgress,
-                "completed" => PlanEntryStatus::Completed,
-                _ => PlanEntryStatus::Pending,
+                "in_progress" => PlanStatus::InProgress,
+                "completed" => PlanStatus::Completed,
+                _ => PlanStatus::Pending,
             };
-            Some(PlanEntry::new(item.get("text").and_then(Value::as_str)?, PlanEntryPriority::Medium, status))
+            Some(PlanItem { text: item.get("text").and_then(Value::as_str)?.to_owned(), status })
         };
-        items.iter().map(entry).collect::<Option<Vec<_>>>().map(Plan::new)
+        items.iter().map(entry).collect()
     }
 }
 
 impl ToolCallEnd<'_> {
-    pub(crate) fn update(&self, id: &str, workdir: &Path) -> ToolCallUpdate {
+    pub(crate) fn result(&self, id: String, workdir: &Path) -> CallResult {
         let status = match self.end {
-            CallEnd::Ok => ToolCallStatus::Completed,
-            // Version 1 has no word for a call that was stopped.
-            CallEnd::Error | CallEnd::Stopped | CallEnd::NotStarted | CallEnd::Denied => ToolCallStatus::Failed,
+            CallEnd::Ok => CallStatus::Completed,
+            CallEnd::Error | CallEnd::Denied => CallStatus::Failed,
+            CallEnd::Stopped | CallEnd::NotStarted => CallStatus::Cancelled,
         };
-        let mut fields = ToolCallUpdateFields::new()
-            .status(status)
-            .raw_output(json!({"end": self.end, "code": self.code, "output": self.output}));
-        let hunks = self.diff.and_then(|diff| parse_diff(diff, workdir)).unwrap_or_default();
-        let content = match (hunks.is_empty(), self.diff) {
-            (false, _) => {
-                let place = |hunk: &crate::diff::FileHunk| ToolCallLocation::new(hunk.path.clone()).line(hunk.line);
-                fields = fields.locations(hunks.iter().map(place).collect::<Vec<_>>());
-                let diffs = hunks.into_iter().map(|hunk| Diff::new(hunk.path, hunk.new).old_text(hunk.old));
-                diffs.map(ToolCallContent::Diff).collect()
-            }
-            (true, Some(diff)) => vec![text_content(fence(self.output)), text_content(fence(diff))],
-            (true, None) if self.output.is_empty() => Vec::new(),
-            (true, None) => vec![text_content(fence(self.output))],
+        let files = self.diff.and_then(|diff| parse_diff(diff, workdir)).unwrap_or_default();
+        let content = match (files.is_empty(), self.diff) {
+            (false, _) => CallContent::Diffs(files),
+            (true, Some(diff)) => CallContent::Texts(vec![fence(self.output), fence(diff)]),
+            (true, None) if self.output.is_empty() => CallContent::Texts(Vec::new()),
+            (true, None) => CallContent::Texts(vec![fence(self.output)]),
         };
-        ToolCallUpdate::new(id.to_owned(), fields.content(content))
+        CallResult { id, status, raw: json!({"end": self.end, "code": self.code, "output": self.output}), content }
     }
-}
-
-/// The update of a running call that has printed something.
-pub(crate) fn output_update(id: &str, output: &str) -> ToolCallUpdate {
-    let fields = ToolCallUpdateFields::new().content(vec![text_content(fence(output))]);
-    ToolCallUpdate::new(id.to_owned(), fields)
 }
 
 /// Adds printed output. A carriage return at its beginning takes back the unfinished line.
@@ -154,24 +124,20 @@ pub(crate) fn add_output(shown: &mut String, added: &str) {
     }
 }
 
-fn kind_of(tool: &str) -> ToolKind {
+fn kind_of(tool: &str) -> CallKind {
     match tool {
-        "read_file" => ToolKind::Read,
-        "write_file" | "edit_file" | "apply_patch" => ToolKind::Edit,
-        "list_files" | "search_files" | "recall" => ToolKind::Search,
-        "shell" | "process" => ToolKind::Execute,
-        "fetch_url" => ToolKind::Fetch,
-        "todo" | "remember" => ToolKind::Think,
-        _ => ToolKind::Other,
+        "read_file" => CallKind::Read,
+        "write_file" | "edit_file" | "apply_patch" => CallKind::Edit,
+        "list_files" | "search_files" | "recall" => CallKind::Search,
+        "shell" | "process" => CallKind::Execute,
+        "fetch_url" => CallKind::Fetch,
+        "todo" | "remember" => CallKind::Think,
+        _ => CallKind::Other,
     }
 }
 
-fn text_content(text: String) -> ToolCallContent {
-    ToolCallContent::Content(Content::new(text))
-}
-
 /// Editors render text as Markdown: output stays as it is in a block of code.
-fn fence(output: &str) -> String {
+pub(crate) fn fence(output: &str) -> String {
     let longest_run = output.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let marks = "`".repeat(longest_run.max(2) + 1);
     format!("{marks}\n{}\n{marks}", output.trim_end_matches('\n'))
@@ -195,37 +161,37 @@ mod tests {
     #[test]
     fn a_call_says_what_it_does_and_where() {
         let arguments = json!({"path": "src/a.rs", "offset": 7});
-        let call = start("read_file", &arguments).announce(ToolCallStatus::InProgress);
-        assert_eq!((call.title.as_str(), call.kind), ("Read src/a.rs", ToolKind::Read));
-        assert_eq!(call.locations, [ToolCallLocation::new("/w/src/a.rs").line(7)]);
+        let call = start("read_file", &arguments).describe();
+        assert_eq!((call.title.as_str(), call.kind), ("Read src/a.rs", CallKind::Read));
+        assert_eq!(call.location, Some(FileLocation { path: "/w/src/a.rs".into(), line: Some(7) }));
         let command = json!({"command": "make\nmake test"});
-        assert_eq!(start("shell", &command).announce(ToolCallStatus::Pending).title, "`make…`");
-        assert_eq!(start("docs__find", &json!({})).announce(ToolCallStatus::Pending).title, "docs__find");
+        assert_eq!(start("shell", &command).describe().title, "`make…`");
+        assert_eq!(start("docs__find", &json!({})).describe().title, "docs__find");
     }
 
     #[test]
     fn the_todo_list_is_a_plan() {
         let items =
             json!({"items": [{"text": "Look", "status": "completed"}, {"text": "Do", "status": "in_progress"}]});
-        let plan = start("todo", &items).plan().unwrap();
-        let statuses: Vec<_> = plan.entries.iter().map(|entry| entry.status.clone()).collect();
-        assert_eq!(statuses, [PlanEntryStatus::Completed, PlanEntryStatus::InProgress]);
+        let statuses: Vec<_> = start("todo", &items).plan().unwrap().iter().map(|item| item.status).collect();
+        assert_eq!(statuses, [PlanStatus::Completed, PlanStatus::InProgress]);
         assert_eq!(start("todo", &json!({"items": "x"})).plan(), None);
         assert_eq!(start("shell", &items).plan(), None);
     }
 
     #[test]
-    fn a_stopped_call_has_failed_and_an_edit_shows_its_diff() {
-        let result = ToolCallEnd { end: CallEnd::Stopped, code: None, output: "cut ```", diff: None };
-        let update = result.update("c1", Path::new("/w"));
-        assert_eq!(update.fields.status, Some(ToolCallStatus::Failed));
-        let shown = serde_json::to_value(&update).unwrap();
-        assert_eq!(shown["content"][0]["content"]["text"], "````\ncut ```\n````");
-        let diff = Some("--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n");
-        let edited = ToolCallEnd { end: CallEnd::Ok, code: None, output: "ok", diff }.update("c2", Path::new("/w"));
-        let shown = serde_json::to_value(&edited).unwrap();
-        assert_eq!(shown["content"][0], json!({"type": "diff", "path": "/w/a", "oldText": "x\n", "newText": "y\n"}));
-        assert_eq!(shown["status"], "completed");
+    fn each_end_has_its_status_and_an_edit_shows_its_diff() {
+        let result =
+            |end, diff| ToolCallEnd { end, code: None, output: "cut ```", diff }.result("c1".into(), "/w".as_ref());
+        let stopped = result(CallEnd::Stopped, None);
+        assert_eq!(stopped.content, CallContent::Texts(vec!["````\ncut ```\n````".to_owned()]));
+        assert_eq!(stopped.status, CallStatus::Cancelled);
+        assert_eq!(result(CallEnd::NotStarted, None).status, CallStatus::Cancelled);
+        assert_eq!(result(CallEnd::Denied, None).status, CallStatus::Failed);
+        let edited = result(CallEnd::Ok, Some("--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n"));
+        assert_eq!(edited.status, CallStatus::Completed);
+        let CallContent::Diffs(files) = edited.content else { panic!("{edited:?}") };
+        assert_eq!((files[0].hunks[0].old.as_str(), files[0].hunks[0].new.as_str()), ("x\n", "y\n"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One prompt of the editor: a run that is followed to its end, with its permissions and its stop.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -10,36 +11,35 @@ use quell_client::{AttachedSend, ClientError, DaemonClient, receipt_line};
 use quell_protocol::api::{SendRequest, StopAnswer, StopRunRequest};
 use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::event::EventKind;
-use quell_protocol::{Receipt, RunEvent, RunId, SessionKey, StopReason, Verdict};
+use quell_protocol::{Receipt, RunEvent, SessionKey, StopReason, Verdict};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::content::PromptContent;
+use crate::editor::{CallStatus, EditorTurn, EditorUpdate, EndReason, PromptEnd, RunActivity};
 use crate::errors::{failed, from_client};
 use crate::open_sessions::PromptGuard;
 use crate::permissions::{PermissionQuestion, PermissionReply};
 use crate::sub_run_approvals::watch_sub_run_approvals;
-use crate::updates::{RunUpdates, message_chunk};
-use crate::wire::{
-    EditorConnection, Meta, PromptResponse, PromptStopReason, RpcError, SessionId, SessionNotification, SessionUpdate,
-    ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields,
-};
+use crate::updates::RunUpdates;
+use crate::wire::{Meta, RequestCancellation, RpcError};
 
 /// Codes of failed runs that have a stop reason of their own.
 const CODE_REFUSED: &str = "refused";
 const CODE_TRUNCATED: &str = "truncated";
 
 pub(crate) struct EditorPrompt {
-    pub(crate) client: DaemonClient,
-    pub(crate) editor: EditorConnection,
-    pub(crate) session: SessionId,
-    pub(crate) key: SessionKey,
+    client: DaemonClient,
+    editor: Arc<dyn EditorTurn>,
+    key: SessionKey,
     pub(crate) prompt: PromptGuard,
     updates: RunUpdates,
     questions: FuturesUnordered<BoxFuture<'static, (String, PermissionReply)>>,
     /// The open questions, by their approvals.
     open_questions: HashMap<String, OpenQuestion>,
     is_stop_requested: bool,
+    /// What the editor was told last; `None` before the run has begun.
+    activity: Option<RunActivity>,
 }
 
 struct OpenQuestion {
@@ -56,20 +56,15 @@ struct SubRunCall {
 }
 
 impl EditorPrompt {
-    pub(crate) fn new(
-        client: DaemonClient,
-        editor: EditorConnection,
-        session: SessionId,
-        key: SessionKey,
-        prompt: PromptGuard,
-    ) -> Self {
+    pub(crate) fn new(client: DaemonClient, editor: Arc<dyn EditorTurn>, key: SessionKey, prompt: PromptGuard) -> Self {
         let updates = RunUpdates::new(prompt.run().clone(), prompt.workdir.clone());
         let (questions, open_questions) = (FuturesUnordered::new(), HashMap::new());
-        Self { client, editor, session, key, prompt, updates, questions, open_questions, is_stop_requested: false }
+        let (is_stop_requested, activity) = (false, None);
+        Self { client, editor, key, prompt, updates, questions, open_questions, is_stop_requested, activity }
     }
 
-    /// Sends the message and follows its run to the end. `cancelled` asks for a stop; the answer still comes with the
-    /// end of the run.
+    /// Sends the message and follows its run to the end. A cancelled session or `request` asks for a stop; the answer
+    /// still comes with the end of the run.
     ///
     /// # Errors
     /// Why there is no run, or why it failed. A stop is no error, whatever the run came to meanwhile.
@@ -79,8 +74,15 @@ impl EditorPrompt {
     pub(crate) async fn run(
         &mut self,
         content: PromptContent,
-        cancelled: impl Future<Output = ()>,
-    ) -> Result<PromptResponse, RpcError> {
+        request: RequestCancellation,
+    ) -> Result<PromptEnd, RpcError> {
+        let session = self.prompt.cancel_token();
+        let cancelled = async {
+            tokio::select! {
+                () = session.cancelled() => {}
+                () = request.cancelled() => {}
+            }
+        };
         match self.send_and_follow(content, cancelled).await {
             Err(error) if self.is_stop_requested => {
                 let run = self.prompt.run();
@@ -88,8 +90,8 @@ impl EditorPrompt {
                     "\n(The end of the run is not known: {}. `quell runs show {run}` shows it.)\n",
                     error.message
                 );
-                self.send(message_chunk(&note))?;
-                Ok(PromptResponse::new(PromptStopReason::Cancelled))
+                self.editor.send(self.updates.add_text(&note))?;
+                Ok(PromptEnd { reason: EndReason::Cancelled, meta: None })
             }
             answer => answer,
         }
@@ -99,7 +101,7 @@ impl EditorPrompt {
         &mut self,
         content: PromptContent,
         cancelled: impl Future<Output = ()>,
-    ) -> Result<PromptResponse, RpcError> {
+    ) -> Result<PromptEnd, RpcError> {
         let PromptContent { text, attachments } = content;
         let (agent, timeout_ms, on_busy, idempotency_key) = (None, None, None, None);
         let message = SendRequest { text, attachments, agent, idempotency_key, on_busy, timeout_ms, literal: false };
@@ -116,8 +118,9 @@ impl EditorPrompt {
         let mut events = match sent {
             AttachedSend::Following(events) => events,
             AttachedSend::Stopped(answer) => {
-                self.send(message_chunk(&describe_stop(&answer)))?;
-                return Ok(PromptResponse::new(PromptStopReason::EndTurn));
+                self.report_activity()?;
+                self.editor.send(self.updates.add_text(&describe_stop(&answer)))?;
+                return Ok(PromptEnd { reason: EndReason::EndTurn, meta: None });
             }
         };
         let mut lists_below = watch_sub_run_approvals(self.client.clone(), self.prompt.run().clone());
@@ -125,7 +128,10 @@ impl EditorPrompt {
             tokio::select! {
                 biased;
                 () = &mut cancelled, if !self.is_stop_requested => self.request_stop().await?,
-                Some((approval, reply)) = self.questions.next() => self.handle_reply(approval, reply).await?,
+                Some((approval, reply)) = self.questions.next() => {
+                    self.handle_reply(approval, reply).await?;
+                    self.report_activity()?;
+                }
                 Some(rows) = lists_below.next(), if !self.is_stop_requested => self.ask_for_sub_runs(rows)?,
                 item = events.next() => if let Some(event) = read_item(item)?
                     && let Some(answer) = self.handle_event(&event)?
@@ -136,14 +142,19 @@ impl EditorPrompt {
         }
     }
 
-    fn handle_event(&mut self, event: &RunEvent) -> Result<Option<Result<PromptResponse, RpcError>>, RpcError> {
+    fn handle_event(&mut self, event: &RunEvent) -> Result<Option<Result<PromptEnd, RpcError>>, RpcError> {
+        let tells_of_work =
+            !matches!(event.kind, EventKind::Queued { .. } | EventKind::Ending { .. } | EventKind::Ended { .. });
+        if tells_of_work && self.activity.is_none() {
+            self.report_activity()?;
+        }
         for update in self.updates.translate(&event.kind) {
-            self.send(update)?;
+            self.editor.send(update)?;
         }
         match &event.kind {
             requested @ EventKind::ApprovalRequested { .. } if !self.is_stop_requested => {
                 let (workdir, run) = (&self.prompt.workdir, self.prompt.run());
-                if let Some(question) = PermissionQuestion::from_event(&self.session, workdir, run, requested) {
+                if let Some(question) = PermissionQuestion::from_event(workdir, run, requested) {
                     self.ask(question);
                 }
             }
@@ -159,7 +170,21 @@ impl EditorPrompt {
             }
             _ => {}
         }
+        if tells_of_work {
+            self.report_activity()?;
+        }
         Ok(None)
+    }
+
+    /// Tells the editor whether the run waits for a person, if that has changed.
+    fn report_activity(&mut self) -> Result<(), RpcError> {
+        let has_own_question = self.open_questions.values().any(|question| question.sub_run_call.is_none());
+        let activity = if has_own_question && !self.updates.is_call_running() {
+            RunActivity::WaitsForPerson
+        } else {
+            RunActivity::Working
+        };
+        if self.activity.replace(activity) == Some(activity) { Ok(()) } else { self.editor.report(activity) }
     }
 
     /// Asks what sub-runs ask now, and closes what was decided.
@@ -173,11 +198,11 @@ impl EditorPrompt {
             .map(|(_, q)| q)
             .collect();
         for question in decided {
-            self.close_question(question, ToolCallStatus::Completed)?;
+            self.close_question(question, CallStatus::Completed)?;
         }
         for row in rows {
             if !self.open_questions.contains_key(&row.id) {
-                self.ask(PermissionQuestion::from_sub_run(&self.session, &self.prompt.workdir, row));
+                self.ask(PermissionQuestion::from_sub_run(&self.prompt.workdir, row));
             }
         }
         Ok(())
@@ -187,20 +212,19 @@ impl EditorPrompt {
         let sub_run_call = question.id_of_sub_run_call().map(|id| SubRunCall { id, decision: None });
         let open = OpenQuestion { withdrawn: question.withdrawn.clone(), sub_run_call };
         self.open_questions.insert(question.approval.clone(), open);
-        self.questions.push(Box::pin(question.ask(self.client.clone(), self.editor.clone())));
+        self.questions.push(Box::pin(question.ask(self.client.clone(), Arc::clone(&self.editor))));
     }
 
     /// Withdraws a question. `undecided` is the state of a call of a sub-run that the editor has not decided.
-    fn close_question(&self, question: OpenQuestion, undecided: ToolCallStatus) -> Result<(), RpcError> {
+    fn close_question(&self, question: OpenQuestion, undecided: CallStatus) -> Result<(), RpcError> {
         question.withdrawn.cancel();
         let Some(call) = question.sub_run_call else { return Ok(()) };
         let status = match call.decision {
-            Some(Decision::Allow) => ToolCallStatus::Completed,
-            Some(Decision::Deny) => ToolCallStatus::Failed,
+            Some(Decision::Allow) => CallStatus::Completed,
+            Some(Decision::Deny) => CallStatus::Failed,
             None => undecided,
         };
-        let fields = ToolCallUpdateFields::new().status(status);
-        self.send(SessionUpdate::ToolCallUpdate(ToolCallUpdate::new(call.id, fields)))
+        self.editor.send(EditorUpdate::CallStatus { id: call.id, status })
     }
 
     async fn handle_reply(&mut self, approval: String, reply: PermissionReply) -> Result<(), RpcError> {
@@ -214,7 +238,7 @@ impl EditorPrompt {
         }
         match reply {
             PermissionReply::Withdrawn | PermissionReply::Answered { accepted: Ok(()), .. } => Ok(()),
-            PermissionReply::NotAsked(error) => self.send(message_chunk(&format!(
+            PermissionReply::NotAsked(error) => self.editor.send(self.updates.add_text(&format!(
                 "\n(A call waits for a person, and the editor cannot ask: {error}. `quell approvals` shows it.)\n"
             ))),
             PermissionReply::TurnCancelled if self.is_stop_requested => Ok(()),
@@ -222,7 +246,9 @@ impl EditorPrompt {
             PermissionReply::Answered { accepted: Err(error), .. } => match error {
                 // Decided meanwhile by somebody else, by time or by a stop.
                 ClientError::Refused(problem) if matches!(problem.status, 404 | 409) => Ok(()),
-                error => self.send(message_chunk(&format!("\n(The answer was not accepted: {error})\n"))),
+                error => {
+                    self.editor.send(self.updates.add_text(&format!("\n(The answer was not accepted: {error})\n")))
+                }
             },
         }
     }
@@ -245,18 +271,14 @@ impl EditorPrompt {
 
     fn close_questions(&mut self) -> Result<(), RpcError> {
         let open = std::mem::take(&mut self.open_questions);
-        open.into_values().try_for_each(|question| self.close_question(question, ToolCallStatus::Failed))
+        open.into_values().try_for_each(|question| self.close_question(question, CallStatus::Cancelled))
     }
 
-    fn send(&self, update: SessionUpdate) -> Result<(), RpcError> {
-        self.editor.send_notification(SessionNotification::new(self.session.clone(), update))
-    }
-
-    fn answer(&self, verdict: &Verdict, receipt: &Receipt) -> Result<PromptResponse, RpcError> {
+    fn answer(&self, verdict: &Verdict, receipt: &Receipt) -> Result<PromptEnd, RpcError> {
         match stop_reason(verdict) {
-            Ok(reason) => Ok(PromptResponse::new(reason).meta(receipt_meta(receipt))),
+            Ok(reason) => Ok(PromptEnd { reason, meta: receipt_meta(receipt) }),
             Err(_) if self.is_stop_requested => {
-                Ok(PromptResponse::new(PromptStopReason::Cancelled).meta(receipt_meta(receipt)))
+                Ok(PromptEnd { reason: EndReason::Cancelled, meta: receipt_meta(receipt) })
             }
             Err(message) => Err(failed(message).data(json!({"runId": self.prompt.run(), "receipt": receipt}))),
         }
@@ -274,15 +296,15 @@ fn read_item(item: Option<Result<RunEventStreamItem, ClientError>>) -> Result<Op
 }
 
 /// The stop reason of a verdict, or the text of an error.
-fn stop_reason(verdict: &Verdict) -> Result<PromptStopReason, String> {
+fn stop_reason(verdict: &Verdict) -> Result<EndReason, String> {
     match verdict {
-        Verdict::Completed => Ok(PromptStopReason::EndTurn),
-        Verdict::Failed { code, .. } if code == CODE_TRUNCATED => Ok(PromptStopReason::MaxTokens),
-        Verdict::Failed { code, .. } if code == CODE_REFUSED => Ok(PromptStopReason::Refusal),
+        Verdict::Completed => Ok(EndReason::EndTurn),
+        Verdict::Failed { code, .. } if code == CODE_TRUNCATED => Ok(EndReason::MaxTokens),
+        Verdict::Failed { code, .. } if code == CODE_REFUSED => Ok(EndReason::Refusal),
         Verdict::Failed { message, .. } => Err(message.clone()),
         Verdict::Aborted { reason, .. } => match reason {
-            StopReason::Steps => Ok(PromptStopReason::MaxTurnRequests),
-            StopReason::Tokens => Ok(PromptStopReason::MaxTokens),
+            StopReason::Steps => Ok(EndReason::MaxTurnRequests),
+            StopReason::Tokens => Ok(EndReason::MaxTokens),
             StopReason::Timeout => {
                 Err("the run has reached its time limit; raise run_timeout_s in [limits]".to_owned())
             }
@@ -293,7 +315,7 @@ fn stop_reason(verdict: &Verdict) -> Result<PromptStopReason, String> {
             | StopReason::Superseded
             | StopReason::Shutdown
             | StopReason::Disconnect
-            | StopReason::Other(_) => Ok(PromptStopReason::Cancelled),
+            | StopReason::Other(_) => Ok(EndReason::Cancelled),
         },
     }
 }
@@ -313,16 +335,11 @@ fn describe_stop(answer: &StopAnswer) -> String {
     }
 }
 
-/// A new id of a run.
-pub(crate) fn new_run_id() -> Result<RunId, RpcError> {
-    RunId::parse(uuid::Uuid::now_v7().to_string()).map_err(|bad| failed(bad.to_string()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn reason_of(verdict: Verdict) -> Result<PromptStopReason, String> {
+    fn reason_of(verdict: Verdict) -> Result<EndReason, String> {
         stop_reason(&verdict)
     }
 
@@ -330,13 +347,13 @@ mod tests {
     fn each_end_has_its_stop_reason() {
         let aborted = |reason| reason_of(Verdict::Aborted { reason, by: None });
         let failed = |code: &str| reason_of(Verdict::Failed { code: code.into(), message: "why".into() });
-        assert_eq!(reason_of(Verdict::Completed), Ok(PromptStopReason::EndTurn));
-        assert_eq!(failed("truncated"), Ok(PromptStopReason::MaxTokens));
-        assert_eq!(failed("refused"), Ok(PromptStopReason::Refusal));
+        assert_eq!(reason_of(Verdict::Completed), Ok(EndReason::EndTurn));
+        assert_eq!(failed("truncated"), Ok(EndReason::MaxTokens));
+        assert_eq!(failed("refused"), Ok(EndReason::Refusal));
         assert_eq!(failed("model_error"), Err("why".to_owned()));
-        assert_eq!(aborted(StopReason::Steps), Ok(PromptStopReason::MaxTurnRequests));
+        assert_eq!(aborted(StopReason::Steps), Ok(EndReason::MaxTurnRequests));
         for reason in [StopReason::User, StopReason::Command, StopReason::Disconnect, StopReason::Other("x".into())] {
-            assert_eq!(aborted(reason), Ok(PromptStopReason::Cancelled), "a stop is no error");
+            assert_eq!(aborted(reason), Ok(EndReason::Cancelled), "a stop is no error");
         }
         assert!(aborted(StopReason::Timeout).unwrap_err().contains("run_timeout_s"));
     }

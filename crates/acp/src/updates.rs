@@ -8,13 +8,20 @@ use quell_protocol::RunId;
 use quell_protocol::event::{EventKind, SnapshotCall};
 use serde_json::Value;
 
-use crate::tool_calls::{CallStart, ToolCallEnd, add_output, output_update, wire_call_id};
-use crate::wire::{ContentChunk, SessionUpdate, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields};
+use crate::editor::{CallStatus, EditorUpdate, MessageRole, MessageText};
+use crate::tool_calls::{CallStart, ToolCallEnd, add_output, fence, wire_call_id};
+
+/// Kinds of messages, as parts of their ids.
+pub(crate) const USER_MESSAGE: &str = "user";
+pub(crate) const TEXT: &str = "text";
+pub(crate) const THINKING: &str = "thinking";
 
 /// What the editor knows of a run so far.
 pub(crate) struct RunUpdates {
     run: RunId,
     workdir: PathBuf,
+    /// The number of the current step, 0 before the first one.
+    step: u32,
     text: StreamedAnswer,
     /// Reasoning of the current step.
     thinking: String,
@@ -37,24 +44,26 @@ enum ShownStatus {
 
 impl RunUpdates {
     pub(crate) fn new(run: RunId, workdir: PathBuf) -> Self {
-        Self { run, workdir, text: StreamedAnswer::default(), thinking: String::new(), calls: HashMap::new() }
+        let (text, thinking) = (StreamedAnswer::default(), String::new());
+        Self { run, workdir, step: 0, text, thinking, calls: HashMap::new() }
     }
 
     /// The updates that an event means, in order. Approvals and the end are not among them.
-    pub(crate) fn translate(&mut self, event: &EventKind) -> Vec<SessionUpdate> {
+    pub(crate) fn translate(&mut self, event: &EventKind) -> Vec<EditorUpdate> {
         match event {
-            EventKind::StepStarted { .. } => {
+            EventKind::StepStarted { step } => {
+                self.step = *step;
                 self.text.begin_step();
                 self.thinking.clear();
                 Vec::new()
             }
             EventKind::TextDelta { text } => {
                 self.text.push(text);
-                vec![message_chunk(text)]
+                vec![self.add_text(text)]
             }
             EventKind::ThinkingDelta { text } => {
                 self.thinking.push_str(text);
-                vec![thought_chunk(text)]
+                vec![self.add_thought(text)]
             }
             EventKind::ToolWaiting { call_id, tool, arguments } => {
                 self.show_call(call_id.as_str(), tool, arguments, ShownStatus::Pending)
@@ -68,7 +77,8 @@ impl RunUpdates {
             EventKind::ToolOutput { call_id, text, .. } => {
                 let shown = &mut self.calls.entry(call_id.to_string()).or_default().output;
                 add_output(shown, text);
-                vec![SessionUpdate::ToolCallUpdate(output_update(&wire_call_id(&self.run, call_id.as_str()), shown))]
+                let (id, output) = (wire_call_id(&self.run, call_id.as_str()), fence(shown));
+                vec![EditorUpdate::CallOutput { id, output }]
             }
             EventKind::ToolEnded { call_id, end, code, output, diff, ms: _ } => {
                 let result = ToolCallEnd { end: *end, code: *code, output, diff: diff.as_deref() };
@@ -77,15 +87,15 @@ impl RunUpdates {
             EventKind::Snapshot { earlier_text, text, thinking, calls } => {
                 self.catch_up([earlier_text, text], thinking, calls)
             }
-            EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => vec![thought_chunk(&format!(
+            EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => vec![self.add_thought(&format!(
                 "\nAttempt {attempt} of {attempts} to ask the model failed: {reason}. The next one follows in {delay_ms} ms.\n"
             ))],
             EventKind::ModelFallback { from, to, reason } => {
-                vec![thought_chunk(&format!("\nThe model {from} failed: {reason}. {to} takes over.\n"))]
+                vec![self.add_thought(&format!("\nThe model {from} failed: {reason}. {to} takes over.\n"))]
             }
-            EventKind::ModelSearch { query } => vec![thought_chunk(&format!("\nSearched the web for {query}.\n"))],
+            EventKind::ModelSearch { query } => vec![self.add_thought(&format!("\nSearched the web for {query}.\n"))],
             EventKind::Compacted { turns, .. } => {
-                vec![thought_chunk(&format!("\nA summary replaces the oldest {turns} turns of the conversation.\n"))]
+                vec![self.add_thought(&format!("\nA summary replaces the oldest {turns} turns of the conversation.\n"))]
             }
             EventKind::Queued { .. }
             | EventKind::Started { .. }
@@ -97,46 +107,64 @@ impl RunUpdates {
         }
     }
 
-    fn show_call(&mut self, id: &str, tool: &str, arguments: &Value, status: ShownStatus) -> Vec<SessionUpdate> {
+    /// A text of the agent that continues the message of the current step.
+    pub(crate) fn add_text(&self, text: &str) -> EditorUpdate {
+        let message = message_id(&self.run, TEXT, self.step);
+        EditorUpdate::AddedText(MessageText { role: MessageRole::Agent, message, text: text.to_owned() })
+    }
+
+    fn add_thought(&self, text: &str) -> EditorUpdate {
+        let message = message_id(&self.run, THINKING, self.step);
+        EditorUpdate::AddedText(MessageText { role: MessageRole::Thought, message, text: text.to_owned() })
+    }
+
+    /// Whether a call is at work.
+    pub(crate) fn is_call_running(&self) -> bool {
+        self.calls.values().any(|call| call.status == ShownStatus::Started)
+    }
+
+    fn show_call(&mut self, id: &str, tool: &str, arguments: &Value, status: ShownStatus) -> Vec<EditorUpdate> {
         let wire_id = wire_call_id(&self.run, id);
         let start = CallStart { id: &wire_id, tool, arguments, workdir: &self.workdir };
-        let wire_status =
-            if status == ShownStatus::Started { ToolCallStatus::InProgress } else { ToolCallStatus::Pending };
+        let wire_status = if status == ShownStatus::Started { CallStatus::InProgress } else { CallStatus::Pending };
         let mut updates = match self.calls.get_mut(id) {
             None => {
                 self.calls.insert(id.to_owned(), ShownCall { status, ..ShownCall::default() });
-                vec![SessionUpdate::ToolCall(start.announce(wire_status))]
+                vec![EditorUpdate::CallAnnounced { call: start.describe(), status: wire_status }]
             }
             Some(shown) if shown.status == ShownStatus::Pending && status == ShownStatus::Started => {
                 shown.status = status;
-                let fields = ToolCallUpdateFields::new().status(wire_status);
-                vec![SessionUpdate::ToolCallUpdate(ToolCallUpdate::new(wire_id.clone(), fields))]
+                vec![EditorUpdate::CallStatus { id: wire_id.clone(), status: wire_status }]
             }
             Some(_) => Vec::new(),
         };
         if status == ShownStatus::Started {
-            updates.extend(start.plan().map(SessionUpdate::Plan));
+            updates.extend(start.plan().map(EditorUpdate::Plan));
         }
         updates
     }
 
-    fn end_call(&mut self, id: &str, result: &ToolCallEnd<'_>) -> Vec<SessionUpdate> {
+    fn end_call(&mut self, id: &str, result: &ToolCallEnd<'_>) -> Vec<EditorUpdate> {
         let shown = self.calls.entry(id.to_owned()).or_default();
         if shown.status == ShownStatus::Ended {
             return Vec::new();
         }
         shown.status = ShownStatus::Ended;
         shown.output = String::new();
-        vec![SessionUpdate::ToolCallUpdate(result.update(&wire_call_id(&self.run, id), &self.workdir))]
+        vec![EditorUpdate::CallEnded(result.result(wire_call_id(&self.run, id), &self.workdir))]
     }
 
     /// Sends what was missed: a reader that falls behind gets the state instead of events.
-    fn catch_up(&mut self, [earlier, text]: [&str; 2], thinking: &str, calls: &[SnapshotCall]) -> Vec<SessionUpdate> {
+    fn catch_up(&mut self, [earlier, text]: [&str; 2], thinking: &str, calls: &[SnapshotCall]) -> Vec<EditorUpdate> {
         let mut updates = Vec::new();
-        updates.extend(missing_part(&mut self.thinking, thinking).map(|part| thought_chunk(&part)));
         let missed = self.text.catch_up(earlier, text);
-        let missed = missed.earlier + &missed.step;
-        updates.extend((!missed.is_empty()).then(|| message_chunk(&missed)));
+        updates.extend((!missed.earlier.is_empty()).then(|| self.add_text(&missed.earlier)));
+        if missed.is_new_step || !thinking.starts_with(&self.thinking) {
+            // The start of a later step was missed, too.
+            self.step += 1;
+        }
+        updates.extend(missing_part(&mut self.thinking, thinking).map(|part| self.add_thought(&part)));
+        updates.extend((!missed.step.is_empty()).then(|| self.add_text(&missed.step)));
         for call in calls {
             let (id, status) =
                 (call.call_id.as_str(), if call.waiting { ShownStatus::Pending } else { ShownStatus::Started });
@@ -158,16 +186,9 @@ fn missing_part(sent: &mut String, whole: &str) -> Option<String> {
     (!missing.is_empty()).then_some(missing)
 }
 
-pub(crate) fn message_chunk(text: &str) -> SessionUpdate {
-    SessionUpdate::AgentMessageChunk(ContentChunk::new(text.to_owned().into()))
-}
-
-pub(crate) fn thought_chunk(text: &str) -> SessionUpdate {
-    SessionUpdate::AgentThoughtChunk(ContentChunk::new(text.to_owned().into()))
-}
-
-pub(crate) fn user_chunk(text: &str) -> SessionUpdate {
-    SessionUpdate::UserMessageChunk(ContentChunk::new(text.to_owned().into()))
+/// The id of a message. `number` counts the messages of this kind in their run, from 1.
+pub(crate) fn message_id(run: &RunId, kind: &str, number: u32) -> String {
+    format!("{run}/{kind}/{number}")
 }
 
 #[cfg(test)]
@@ -175,11 +196,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::editor::{CallResult, PlanItem};
 
-    fn translate(run: &mut RunUpdates, events: Value) -> Vec<Value> {
+    fn translate(run: &mut RunUpdates, events: Value) -> Vec<EditorUpdate> {
         let events: Vec<EventKind> = serde_json::from_value(events).unwrap();
-        let updates = events.iter().flat_map(|event| run.translate(event)).collect::<Vec<_>>();
-        updates.iter().map(|update| serde_json::to_value(update).unwrap()).collect()
+        events.iter().flat_map(|event| run.translate(event)).collect()
     }
 
     fn run() -> RunUpdates {
@@ -188,45 +209,57 @@ mod tests {
 
     #[test]
     fn a_call_is_announced_once_and_then_updated() {
-        let arguments = json!({"command": "ls"});
+        let (mut run, arguments) = (run(), json!({"command": "ls"}));
         let updates = translate(
-            &mut run(),
+            &mut run,
             json!([
                 {"type": "tool.waiting", "callId": "c1", "tool": "shell", "arguments": arguments},
                 {"type": "approval.requested", "id": "a1", "callId": "c1", "tool": "shell", "arguments": arguments,
                  "expiresAt": "2026-01-01T00:00:00Z"},
                 {"type": "tool.started", "callId": "c1", "tool": "shell", "arguments": arguments},
                 {"type": "tool.output", "callId": "c1", "stream": "stdout", "text": "a\n"},
-                {"type": "tool.ended", "callId": "c1", "end": "ok", "code": 0, "output": "a", "ms": 1.0},
             ]),
         );
-        let kinds: Vec<_> = updates.iter().map(|update| (&update["sessionUpdate"], &update["status"])).collect();
-        let (call, update) = (json!("tool_call"), json!("tool_call_update"));
-        let wanted = [
-            // `pending` is the default and is left out.
-            (&call, &Value::Null),
-            (&update, &json!("in_progress")),
-            (&update, &Value::Null),
-            (&update, &json!("completed")),
-        ];
-        assert_eq!(kinds, wanted, "{updates:#?}");
-        assert!(updates.iter().all(|update| update["toolCallId"] == "r1/c1"), "{updates:#?}");
+        let [
+            EditorUpdate::CallAnnounced { call, status: CallStatus::Pending },
+            EditorUpdate::CallStatus { id: started, status: CallStatus::InProgress },
+            EditorUpdate::CallOutput { id: printed, output },
+        ] = &updates[..]
+        else {
+            panic!("{updates:#?}")
+        };
+        assert_eq!([&call.id, started, printed], ["r1/c1"; 3]);
+        assert_eq!(output, "```\na\n```");
+        assert!(run.is_call_running());
+        let ended = json!([{"type": "tool.ended", "callId": "c1", "end": "ok", "code": 0, "output": "a", "ms": 1.0}]);
+        let updates = translate(&mut run, ended);
+        let [EditorUpdate::CallEnded(CallResult { status: CallStatus::Completed, .. })] = &updates[..] else {
+            panic!("{updates:#?}")
+        };
+        assert!(!run.is_call_running());
     }
 
     #[test]
     fn a_snapshot_sends_only_what_was_missed() {
         let mut run = run();
         translate(&mut run, json!([{"type": "step.started", "step": 1}, {"type": "text.delta", "text": "one "}]));
-        let updates = translate(
-            &mut run,
-            json!([{"type": "run.snapshot", "text": "one two", "thinking": "", "calls": [
-                {"callId": "c1", "tool": "shell", "end": "stopped", "output": "cut"},
-            ]}]),
-        );
-        assert_eq!(updates[0]["content"]["text"], "two");
-        assert_eq!((&updates[1]["sessionUpdate"], &updates[1]["title"]), (&json!("tool_call"), &json!("shell")));
-        assert_eq!(updates[2]["status"], "failed");
-        assert_eq!(updates.len(), 3);
+        let snapshot =
+            |text: &str, calls: Value| json!([{"type": "run.snapshot", "text": text, "thinking": "", "calls": calls}]);
+        let call = json!([{"callId": "c1", "tool": "shell", "end": "stopped", "output": "cut"}]);
+        let updates = translate(&mut run, snapshot("one two", call));
+        let [
+            EditorUpdate::AddedText(text),
+            EditorUpdate::CallAnnounced { call, .. },
+            EditorUpdate::CallEnded(CallResult { status: CallStatus::Cancelled, .. }),
+        ] = &updates[..]
+        else {
+            panic!("{updates:#?}")
+        };
+        assert_eq!((text.message.as_str(), text.text.as_str()), ("r1/text/1", "two"));
+        assert_eq!(call.title, "shell");
+        let later = translate(&mut run, snapshot("three", json!([])));
+        let [EditorUpdate::AddedText(text)] = &later[..] else { panic!("{later:#?}") };
+        assert_eq!((text.message.as_str(), text.text.as_str()), ("r1/text/2", "three"));
     }
 
     #[test]
@@ -236,7 +269,7 @@ mod tests {
             &mut run(),
             json!([{"type": "tool.started", "callId": "c1", "tool": "todo", "arguments": arguments}]),
         );
-        assert_eq!(updates[1]["sessionUpdate"], "plan");
-        assert_eq!(updates[1]["entries"][0]["content"], "Look");
+        let EditorUpdate::Plan(items) = &updates[1] else { panic!("{updates:#?}") };
+        assert!(matches!(&items[..], [PlanItem { text, .. }] if text == "Look"), "{items:#?}");
     }
 }

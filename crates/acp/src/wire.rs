@@ -1,23 +1,13 @@
-//! The types of the protocol: the only module that names the crate's paths.
+//! The crate of the protocol: the only module, with [`v1`] and [`v2`], that names its paths.
+
+pub(crate) mod v1;
+pub(crate) mod v2;
 
 pub(crate) use agent_client_protocol::schema::ProtocolVersion;
-pub(crate) use agent_client_protocol::v1::schema::{
-    AgentCapabilities, CancelNotification, CloseSessionRequest, CloseSessionResponse, ConfigOptionUpdate, Content,
-    ContentBlock, ContentChunk, CurrentModeUpdate, Diff, EmbeddedResourceResource, Implementation, InitializeRequest,
-    InitializeResponse, ListSessionsRequest, ListSessionsResponse, LoadSessionRequest, LoadSessionResponse, McpServer,
-    Meta, NewSessionRequest, NewSessionResponse, PermissionOption, PermissionOptionKind, Plan, PlanEntry,
-    PlanEntryPriority, PlanEntryStatus, PromptCapabilities, PromptRequest, PromptResponse, RequestPermissionOutcome,
-    RequestPermissionRequest, ResumeSessionRequest, ResumeSessionResponse, SessionCapabilities,
-    SessionCloseCapabilities, SessionConfigOption, SessionConfigOptionCategory, SessionConfigOptionValue,
-    SessionConfigSelectOption, SessionId, SessionInfo, SessionListCapabilities, SessionMode, SessionModeState,
-    SessionNotification, SessionResumeCapabilities, SessionUpdate, SetSessionConfigOptionRequest,
-    SetSessionConfigOptionResponse, SetSessionModeRequest, SetSessionModeResponse, StopReason as PromptStopReason,
-    ToolCall, ToolCallContent, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields, ToolKind,
-};
-pub(crate) use agent_client_protocol::v1::{ConnectionTo, Responder};
 pub(crate) use agent_client_protocol::{
-    Agent, Client as Editor, Error as RpcError, Lines, on_receive_notification, on_receive_request,
+    Agent, Client as Editor, ConnectTo, Error as RpcError, JsonRpcResponse, Lines, Protocol, RequestCancellation,
+    Responder, on_receive_notification, on_receive_request,
 };
 
-/// A connection to the editor.
-pub(crate) type EditorConnection = ConnectionTo<Editor>;
+/// Metadata of a message, by reserved names.
+pub(crate) type Meta = serde_json::Map<String, serde_json::Value>;

@@ -6,6 +6,7 @@ mod permissions;
 mod sessions;
 mod slow_editor;
 mod stops;
+mod version_2;
 
 pub(crate) use client::AcpTestClient;
 

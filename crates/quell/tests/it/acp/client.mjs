@@ -1,12 +1,13 @@
 // Drives `quell acp` with the official client, as it::acp says on standard input, one JSON object a line. What the agent
-// sends is printed in the same form.
+// sends is printed in the same form. The first argument is the version of the protocol.
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import { Readable, Writable } from "node:stream";
-import { client, methods, ndJsonStream } from "@agentclientprotocol/sdk";
 
+const [version, program, ...args] = process.argv.slice(2);
+const sdk = version === "2" ? "@agentclientprotocol/sdk/experimental/v2" : "@agentclientprotocol/sdk";
+const { client, methods, ndJsonStream } = await import(sdk);
 const say = (line) => process.stdout.write(JSON.stringify(line) + "\n");
-const [program, ...args] = process.argv.slice(2);
 const agent = spawn(program, args, { stdio: ["pipe", "pipe", "inherit"] });
 agent.on("exit", (code, signal) => say({ exit: code, signal }));
 agent.stdin.on("error", () => {});

@@ -37,21 +37,35 @@ pub(crate) struct AcpTestClient {
 impl AcpTestClient {
     /// Starts the client, and `quell acp` with these arguments below it, in the home of the daemon; initialises them.
     pub(crate) async fn start(daemon: &TestDaemon, args: &[&str]) -> Self {
+        let mut client = Self::spawn(daemon, "1", args).await;
+        let capabilities = json!({"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false});
+        let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
+        let hello = client.call("initialize", params).await.unwrap();
+        assert_fields(&hello, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
+        client
+    }
+
+    /// The same with version 2 of the protocol. `asked` is the version in the request.
+    pub(super) async fn start_version_2(daemon: &TestDaemon, asked: u64) -> Self {
+        let mut client = Self::spawn(daemon, "2", &[]).await;
+        let info = json!({"name": "it-acp", "version": "1"});
+        let params = json!({"protocolVersion": asked, "info": info, "capabilities": {}});
+        let hello = client.call("initialize", params).await.unwrap();
+        assert_fields(&hello, &json!({"protocolVersion": 2, "capabilities": {"session": {"prompt": {"image": {}}}}}));
+        client
+    }
+
+    async fn spawn(daemon: &TestDaemon, version: &str, args: &[&str]) -> Self {
         let (folder, node) = packages_and_node().await;
         let mut command = npm_packages::program_command(node.to_str().unwrap());
-        command.arg(folder.join("client.mjs")).arg(quell_exe()).arg("acp").args(args);
+        command.arg(folder.join("client.mjs")).arg(version).arg(quell_exe()).arg("acp").args(args);
         let home = daemon.home().command(quell_exe());
         let variables = home.get_envs().filter_map(|(name, value)| Some((name, value?)));
         command.envs(variables).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut node = command.spawn().unwrap();
         let (input, output) = (node.stdin.take().unwrap(), node.stdout.take().unwrap());
         let output = BufReader::new(output).lines();
-        let mut client = Self { _node: node, input, output, request_count: 0, seen: Vec::new() };
-        let capabilities = json!({"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false});
-        let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
-        let hello = client.call("initialize", params).await.unwrap();
-        assert_fields(&hello, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
-        client
+        Self { _node: node, input, output, request_count: 0, seen: Vec::new() }
     }
 
     async fn act(&mut self, action: Value) {
@@ -106,21 +120,36 @@ impl AcpTestClient {
 
     /// Waits until a line that was not returned yet has these properties; the others stay.
     pub(crate) async fn wait_for(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let at = self.find_line(what, wanted).await;
+        self.seen.remove(at)
+    }
+
+    /// Waits for a line with these properties and takes the updates up to it, in order.
+    pub(super) async fn updates_until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let at = self.find_line(what, wanted).await;
+        let (updates, others): (Vec<Value>, _) = self.seen.drain(..=at).partition(|line| line["update"].is_object());
+        self.seen.splice(..0, others);
+        updates.into_iter().map(|line| line["update"].clone()).collect()
+    }
+
+    /// The place of such a line in `seen`.
+    async fn find_line(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> usize {
         if let Some(at) = self.seen.iter().position(&wanted) {
-            return self.seen.remove(at);
+            return at;
         }
         let found = tokio::time::timeout(WAIT_TIMEOUT, async {
             loop {
                 let line = self.output.next_line().await.unwrap().expect("the client has ended");
                 let line: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-                if wanted(&line) {
-                    return line;
-                }
+                let is_wanted = wanted(&line);
                 self.seen.push(line);
+                if is_wanted {
+                    return self.seen.len() - 1;
+                }
             }
         });
-        let Ok(line) = found.await else { panic!("no {what} came; seen: {:#?}", self.seen) };
-        line
+        let Ok(at) = found.await else { panic!("no {what} came; seen: {:#?}", self.seen) };
+        at
     }
 
     pub(super) async fn wait_update(&mut self, kind: &str) -> Value {

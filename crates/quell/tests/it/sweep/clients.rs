@@ -79,6 +79,7 @@ enum ClientTarget {
 #[case::mcp_calls_that_are_cancelled(http_calls::CANCELLED_MCP_CALLS, ClientTarget::Agent)]
 #[case::a2a_tasks(http_calls::A2A_TASKS, ClientTarget::Agent)]
 #[case::acp(editor::ACP, ClientTarget::Agent)]
+#[case::acp_version_2(editor::ACP_VERSION_2, ClientTarget::Agent)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_stops_at_any_moment_ends_its_run(#[case] api: ClientApi, #[case] target: ClientTarget) {
     let Some(database) = StoreKind::Sqlite.start_database() else { return };

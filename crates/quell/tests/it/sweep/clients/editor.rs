@@ -9,8 +9,17 @@ use super::*;
 pub(super) const ACP: ClientApi = ClientApi {
     surface: Surface::Acp,
     reason: StopReason::User,
-    prepare: |server, content| Arc::new(Editor::open(server, content)),
+    prepare: |server, content| Arc::new(Editor::open(server, content, 1)),
     is_stopped_answer: Some(|answer| answer.contains("\"stopReason\":\"cancelled\"")),
+};
+
+/// A message that is taken back before its run begins is answered with an error in version 2.
+pub(super) const ACP_VERSION_2: ClientApi = ClientApi {
+    prepare: |server, content| Arc::new(Editor::open(server, content, 2)),
+    is_stopped_answer: Some(|answer| {
+        answer.contains("\"stopReason\":\"cancelled\"") || answer.contains("\"code\":-32800")
+    }),
+    ..ACP
 };
 
 /// The ids of the requests, in their order.
@@ -20,6 +29,7 @@ const PROMPT_ID: u64 = 2;
 
 /// An editor with one session.
 struct Editor {
+    version: u64,
     program: Mutex<Child>,
     /// `None` once it is closed.
     input: Mutex<Option<ChildStdin>>,
@@ -30,7 +40,7 @@ struct Editor {
 }
 
 impl Editor {
-    fn open(server: &ApiServer, content: &CallContent) -> Self {
+    fn open(server: &ApiServer, content: &CallContent, version: u64) -> Self {
         let home = DaemonHome::new("");
         let mut command = home.command(quell_exe());
         command.args(["acp", "--agent", content.agent, "--url", &format!("http://{}", server.address)]);
@@ -45,8 +55,12 @@ impl Editor {
         });
         let (input, messages) = (Mutex::new(input), Mutex::new(messages));
         let (session, text) = (String::new(), content.text.clone());
-        let mut editor = Self { program: Mutex::new(program), input, messages, session, text, _home: home };
-        editor.request(INITIALIZE_ID, "initialize", json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        let mut editor = Self { version, program: Mutex::new(program), input, messages, session, text, _home: home };
+        let hello = match version {
+            1 => json!({"protocolVersion": 1, "clientCapabilities": {}}),
+            _ => json!({"protocolVersion": 2, "info": {"name": "it", "version": "1"}, "capabilities": {}}),
+        };
+        editor.request(INITIALIZE_ID, "initialize", hello);
         editor.read_result(INITIALIZE_ID);
         editor.request(NEW_SESSION_ID, "session/new", json!({"cwd": content.workdir, "mcpServers": []}));
         let opened = editor.read_result(NEW_SESSION_ID);
@@ -65,12 +79,17 @@ impl Editor {
 
     /// Reads messages up to the answer to this request.
     fn read_result(&self, id: u64) -> Value {
+        let message = self.read_until(|message| message["id"] == id && message["method"].is_null());
+        assert!(message["error"].is_null(), "{message:#}");
+        message["result"].clone()
+    }
+
+    fn read_until(&self, is_wanted: impl Fn(&Value) -> bool) -> Value {
         let messages = self.messages.lock().unwrap();
         loop {
-            let message = messages.recv_timeout(WAIT_TIMEOUT).expect("the answer to a request of the editor");
-            if message["id"] == id && message["method"].is_null() {
-                assert!(message["error"].is_null(), "{message:#}");
-                return message["result"].clone();
+            let message = messages.recv_timeout(WAIT_TIMEOUT).expect("the message that the editor waits for");
+            if is_wanted(&message) {
+                return message;
             }
         }
     }
@@ -92,7 +111,11 @@ impl StoppableCall for Editor {
     }
 
     fn read_answer(&self) -> String {
-        self.read_result(PROMPT_ID).to_string()
+        if self.version == 1 {
+            return self.read_result(PROMPT_ID).to_string();
+        }
+        let is_end = |message: &Value| message["error"].is_object() || message["params"]["update"]["state"] == "idle";
+        self.read_until(is_end).to_string()
     }
 }
 
