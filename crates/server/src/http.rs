@@ -48,7 +48,7 @@ pub(crate) use problem::{ProblemFacts, ProblemResponse, problem_response};
 pub(crate) use runs::{RunListQuery, build_submission, list_runs, parse_run_id};
 pub(crate) use sse::RunEventReader;
 pub(crate) use stop::{
-    StopWaitMode, change_hold, is_stop_route, stop_all, stop_one_run, stop_one_session, stop_request,
+    StopWaitMode, change_hold, is_stop_route, stop_all, stop_one_run, stop_one_session, stop_request, stop_run_of_agent,
 };
 
 /// The answer of a route that always has the same status.

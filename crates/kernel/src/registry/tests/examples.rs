@@ -14,7 +14,7 @@ use crate::registry::{AcceptOutcome, NewRun, RunRegistry, StopOutcome, StopScope
 use crate::run::{RunState, RunStateInput, StopLevel};
 
 fn run_scope(id: &str, key: Option<&str>) -> StopScope {
-    StopScope::Run { id: run_id(id), session: key.map(session) }
+    StopScope::Run { id: run_id(id), session: key.map(session), agent: None }
 }
 
 fn stop(registry: &mut RunRegistry, id: &str, by: &str) -> StopOutcome {
@@ -142,6 +142,17 @@ fn a_wrong_session_key_changes_nothing_and_is_not_kept() {
     forget(&mut registry, "r");
     accept_and_commit(&mut registry, new_run("r", "t", OnBusy::Queue), 1);
     assert_eq!(*state(&registry, "r"), RunState::Queued, "the stop was kept for the next run of that id");
+}
+
+#[test]
+fn a_stop_for_another_agent_leaves_the_run_alone_also_if_it_comes_first() {
+    let mut registry = registry();
+    let of = |named: &str| StopScope::Run { id: run_id("r"), session: None, agent: Some(agent(named)) };
+    registry.stop(&of("scout"), &who("ann"), &ask(), at(0));
+    accept_and_start(&mut registry, new_run("r", "s", OnBusy::Queue));
+    assert_eq!(registry.stop(&of("scout"), &admin(), &ask(), at(0)), StopOutcome::default());
+    assert_eq!(*state(&registry, "r"), RunState::Running);
+    assert_eq!(registry.stop(&of("main"), &who("ann"), &ask(), at(0)).aborted.len(), 1);
 }
 
 #[test]

@@ -128,7 +128,7 @@ pub(super) async fn cancel(call: ApiCall, Path(id): Path<String>, uri: Uri) -> R
 
 /// Stops the run and waits until nothing of it is left, on whichever node it is.
 async fn stop_run(call: &ApiCall, run: &RunId) {
-    let scope = StopScope::Run { id: run.clone(), session: None };
+    let scope = StopScope::run(run.clone());
     let request = StopRequest { level: StopLevel::Gentle, reason: StopReason::User, surface: call.caller.surface };
     let mut stop = call.engine().stop(&call.caller, &scope, &request);
     stop.wait_settled_everywhere().await;
