@@ -3,8 +3,7 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use quell_engine::Engine;
 use quell_engine::access::{Credential, CredentialRefusal};
-use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower, SubmitError};
-use quell_kernel::admission::AdmissionError;
+use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
 use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::turn::{AnsweredCall, ModelMessage, TurnItem};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
@@ -13,7 +12,7 @@ use tokio_util::sync::ReusableBoxFuture;
 
 use crate::budget::Reservation;
 use crate::disconnect_stop::DisconnectStop;
-use crate::http::{ApiCall, ProblemResponse, problem_response};
+use crate::http::{ApiCall, ProblemResponse, problem_response, retry_seconds};
 use crate::keep_alive::KeepAliveTimer;
 use crate::sent_message::new_run_id;
 
@@ -269,18 +268,15 @@ impl From<ClientRunError> for ProblemResponse {
             return problem.into();
         }
         let problem = problem_response(error.code(), error.to_string());
-        match error {
-            // One of the token's runs ends at any moment.
-            ClientRunError::Submit(SubmitError::Refused(AdmissionError::TooManyClientRuns { .. })) => {
-                problem.retry_after(RETRY_SECONDS)
-            }
+        match &error {
+            ClientRunError::Submit(refused) => match retry_seconds(refused) {
+                Some(seconds) => problem.retry_after(seconds),
+                None => problem,
+            },
             _ => problem,
         }
     }
 }
-
-/// When a client may try again that has too many runs at the same time.
-const RETRY_SECONDS: u64 = 1;
 
 /// The answer to a client whose run gave none, because it failed or was stopped.
 pub(crate) fn verdict_problem(verdict: &Verdict) -> ProblemResponse {

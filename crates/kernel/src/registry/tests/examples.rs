@@ -398,6 +398,24 @@ fn a_token_has_only_so_many_requests_of_model_apis_at_once() {
 }
 
 #[test]
+fn tasks_and_tool_calls_count_with_the_requests_of_their_token() {
+    let mut registry = registry();
+    let of = |id: &str, surface| NewRun { surface, ..new_run(id, id, OnBusy::Queue) };
+    accept_durable(&mut registry, of("task", Surface::A2a));
+    accept_durable(&mut registry, of("tool-call", Surface::Mcp));
+    let refused = Err(AdmissionError::TooManyClientRuns { limit: LIMITS.max_client_runs });
+    for surface in [Surface::A2a, Surface::Mcp, Surface::Openai] {
+        assert_eq!(registry.accept(of("next", surface), at(0)), refused, "{surface:?}");
+    }
+    // What is said to a task is no other task.
+    let said = NewRun { surface: Surface::A2a, ..new_run("said", "task", OnBusy::Steer) };
+    accept_durable(&mut registry, said);
+    registry.apply_input(&run_id("task"), RunStateInput::Start, at(0));
+    finish_run(&mut registry, "task");
+    accept_durable(&mut registry, of("next", Surface::Mcp));
+}
+
+#[test]
 fn a_late_payment_of_an_ended_run_is_not_lost() {
     let mut registry = registry();
     accept_and_start(&mut registry, new_run("r", "s", OnBusy::Queue));
