@@ -1,16 +1,14 @@
 //! A run that answers a client of a model API: started, followed, and stopped when the client is gone.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use quell_engine::Engine;
-use quell_engine::access::{Credential, CredentialRefusal};
 use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
 use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::turn::{AnsweredCall, ModelMessage, TurnItem};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
 use serde_json::Value;
-use tokio_util::sync::ReusableBoxFuture;
 
 use crate::budget::Reservation;
+use crate::credential_end::CredentialEnd;
 use crate::disconnect_stop::DisconnectStop;
 use crate::http::{ApiCall, ProblemResponse, problem_response, retry_seconds};
 use crate::keep_alive::KeepAliveTimer;
@@ -58,6 +56,8 @@ pub(crate) struct AnswerReader {
     credential_end: CredentialEnd,
     keep_alive: KeepAliveTimer,
     disconnect_stop: DisconnectStop,
+    /// The credential has ended, and the run is stopped.
+    is_refused: bool,
     /// Bytes of text that the client has.
     sent: usize,
     /// The client has text of an earlier step.
@@ -92,9 +92,10 @@ impl AnswerReader {
             }
         };
         let follower = live_run.follow(0).with_whole_answer();
-        let credential_end = CredentialEnd::watch(call.engine().clone(), call.credential);
+        let credential_end = CredentialEnd::watch(call);
         let keep_alive = KeepAliveTimer::start();
-        Ok(Self { follower, credential_end, keep_alive, disconnect_stop, sent: 0, between_steps: false })
+        let (is_refused, sent, between_steps) = (false, 0, false);
+        Ok(Self { follower, credential_end, keep_alive, disconnect_stop, is_refused, sent, between_steps })
     }
 
     pub(crate) fn run_id(&self) -> &RunId {
@@ -111,7 +112,8 @@ impl AnswerReader {
         loop {
             let event = tokio::select! {
                 biased;
-                () = self.credential_end.wait() => {
+                _ = self.credential_end.wait(), if !self.is_refused => {
+                    self.is_refused = true;
                     self.stop();
                     continue;
                 }
@@ -225,35 +227,6 @@ pub(crate) fn stream_permit(call: &ApiCall) -> Result<Reservation, ProblemRespon
 pub(crate) fn run_headers(reader: &AnswerReader, id_header: HeaderName) -> [(HeaderName, HeaderValue); 2] {
     let Ok(id) = HeaderValue::from_str(reader.run_id().as_str()) else { unreachable!("a run id is plain ASCII") };
     [(RUN_HEADER, id.clone()), (id_header, id)]
-}
-
-/// Waits for the end of a credential, once.
-#[derive(Debug)]
-pub(crate) struct CredentialEnd(Option<ReusableBoxFuture<'static, CredentialRefusal>>);
-
-impl CredentialEnd {
-    /// Without a credential, for a process of the same user at the Unix socket, there is no end.
-    pub(crate) fn watch(engine: Engine, credential: Option<Credential>) -> Self {
-        let end = |credential: Credential| {
-            // waits: for the end of the credential; dropped with what watches it.
-            ReusableBoxFuture::new(async move { engine.access().wait_credential_end(&credential).await })
-        };
-        Self(credential.map(end))
-    }
-
-    /// Returns at the end of the credential, and never after that.
-    ///
-    /// # Cancel safety
-    /// Safe: the next call waits on.
-    pub(crate) async fn wait(&mut self) {
-        match &mut self.0 {
-            Some(end) => {
-                end.await;
-                self.0 = None;
-            }
-            None => std::future::pending().await,
-        }
-    }
 }
 
 impl From<ClientRequestProblem> for ProblemResponse {
