@@ -94,6 +94,7 @@ macro_rules! conformance_tests {
                 what_is_durable_stays_so_beside_the_journal;
             lists:
                 runs_page_from_new_to_old_while_new_ones_arrive,
+                a_page_may_begin_behind_any_run,
                 a_page_that_just_fits_has_no_cursor,
                 runs_are_found_by_session_and_principal,
                 open_runs_are_the_unfinished_ones_oldest_first,
