@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quell_client::{DaemonClient, DaemonTarget};
 use quell_protocol::web_ui::SessionPatch;
-use quell_protocol::{SessionKey, Surface};
+use quell_protocol::{RunId, SessionKey, Surface};
 use tokio_util::compat::{TokioAsyncReadCompatExt as _, TokioAsyncWriteCompatExt as _};
 
 use crate::AcpArgs;
@@ -18,7 +18,7 @@ use crate::errors::{failed, from_client, invalid, session_unknown};
 use crate::open_sessions::OpenSessions;
 use crate::replay::replay_history;
 use crate::settings::{EditorSettings, patch_for_mode, patch_for_option};
-use crate::turn::{EditorPrompt, new_run_id};
+use crate::turn::EditorPrompt;
 use crate::wire::*;
 
 /// Time for the ends of runs after the editor has closed the connection. What is not over then is stopped by the end of
@@ -300,7 +300,8 @@ impl AcpAgent {
     ) -> Result<(), RpcError> {
         let begun = (|| {
             let (key, content) = (parse_key(&request.session_id)?, read_prompt(&request.prompt)?);
-            let prompt = self.sessions.begin_prompt(&request.session_id.0, new_run_id()?);
+            let prompt =
+                self.sessions.begin_prompt(&request.session_id.0, RunId::from_number(uuid::Uuid::now_v7().as_u128()));
             let prompt = prompt.ok_or_else(|| session_unknown(&request.session_id.0))?;
             Ok((EditorPrompt::new(self.client()?, editor.clone(), request.session_id.clone(), key, prompt), content))
         })();

@@ -10,7 +10,7 @@ use quell_client::{AttachedSend, ClientError, DaemonClient, receipt_line};
 use quell_protocol::api::{SendRequest, StopAnswer, StopRunRequest};
 use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::event::EventKind;
-use quell_protocol::{Receipt, RunEvent, RunId, SessionKey, StopReason, Verdict};
+use quell_protocol::{Receipt, RunEvent, SessionKey, StopReason, Verdict};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -311,11 +311,6 @@ fn describe_stop(answer: &StopAnswer) -> String {
         1 => "Stopped 1 run.".to_owned(),
         count => format!("Stopped {count} runs."),
     }
-}
-
-/// A new id of a run.
-pub(crate) fn new_run_id() -> Result<RunId, RpcError> {
-    RunId::parse(uuid::Uuid::now_v7().to_string()).map_err(|bad| failed(bad.to_string()))
 }
 
 #[cfg(test)]
