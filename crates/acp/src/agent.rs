@@ -143,7 +143,7 @@ impl AcpAgent {
     /// behind it counts.
     pub(crate) fn begin_prompt(&self, session: &str) -> Result<(SessionKey, PromptGuard), RpcError> {
         let key = parse_key(session)?;
-        let run = RunId::parse(uuid::Uuid::now_v7().to_string()).map_err(|bad| failed(bad.to_string()))?;
+        let run = RunId::from_number(uuid::Uuid::now_v7().as_u128());
         let prompt = self.sessions.begin_prompt(session, run).ok_or_else(|| session_unknown(session))?;
         Ok((key, prompt))
     }

@@ -280,7 +280,7 @@ impl Engine {
         request: &StopRequest,
     ) -> StopResult {
         let stop_result = self.0.runs.stop_run_of_owner(run, owner, &caller.who(), request);
-        self.log_stop(caller, &StopScope::Run { id: run.clone(), session: None }, request, &stop_result);
+        self.log_stop(caller, &StopScope::run(run.clone()), request, &stop_result);
         stop_result
     }
 

@@ -183,10 +183,8 @@ impl LiveRun {
     ) -> Self {
         let now = clock.now();
         let timeout = request.timeout.unwrap_or(defaults.run_timeout);
-        let new_id = || RunId::parse(Uuid::now_v7().to_string());
-        let Ok(id) = request.id.map_or_else(new_id, Ok) else { unreachable!("a UUID is a valid run id") };
         let run = NewRun {
-            id,
+            id: request.id.unwrap_or_else(|| RunId::from_number(Uuid::now_v7().as_u128())),
             session: request.session,
             agent: request.agent,
             principal: request.principal,

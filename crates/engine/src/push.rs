@@ -6,6 +6,7 @@
 //! to a [`PushTranslator`]: this module knows neither runs nor the protocols of clients.
 
 mod delivery;
+mod shares;
 mod signer;
 mod target;
 #[cfg(test)]
@@ -16,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use quell_net::{AddressPolicy, HttpClients};
 use quell_protocol::api::RunView;
-use quell_protocol::{RunEvent, RunId};
+use quell_protocol::{Principal, RunEvent, RunId};
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Scope};
 use quell_store::{PushTargetKey, Store, StoreError, StoredPushTarget};
@@ -29,6 +30,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::sealing::{open_for, seal_for};
 pub use delivery::{PushDelivery, PushNotice, PushOutcome};
+pub use shares::PushPlace;
+use shares::{MAX_DELIVERIES_OF_CLIENT, PushShares};
 pub use signer::PushSigner;
 pub use target::{InvalidPushTarget, PushAuthentication, PushTarget};
 
@@ -72,6 +75,11 @@ pub enum PushError {
     TooManyTargets,
     #[error("too many notifications wait for their receivers; try again later")]
     Overloaded,
+    #[error(
+        "{MAX_DELIVERIES_OF_CLIENT} push targets of this token wait for the ends of their runs or for their receivers, \
+         which is the limit; delete some, or try again later"
+    )]
+    TooManyDeliveries,
     #[error("the run {0} is on another node of the cluster; ask that one")]
     OtherNode(RunId),
     #[error(transparent)]
@@ -106,6 +114,7 @@ struct PushNotifierInner {
     clients: HttpClients,
     store: Store,
     requests: Semaphore,
+    shares: PushShares,
     tasks: Scope,
     translator: OnceLock<Arc<dyn PushTranslator>>,
     load: watch::Sender<PushLoad>,
@@ -140,6 +149,7 @@ impl PushNotifier {
             clients: HttpClients::default(),
             store,
             requests: Semaphore::new(MAX_REQUESTS),
+            shares: PushShares::default(),
             tasks: Scope::new(clock, PointProbe::default()),
             translator: OnceLock::new(),
             load: watch::Sender::default(),
@@ -162,16 +172,33 @@ impl PushNotifier {
         self.0.keys.as_ref()?.signer.public_key()
     }
 
-    /// Checks all that is known of a target before there is a run for it.
+    /// Checks all that is known of a target of a client before there is a run for it.
     ///
     /// # Errors
-    /// [`PushError::NotAvailable`], [`PushError::InvalidTarget`], [`PushError::Overloaded`].
-    pub fn check_target(&self, target: &PushTarget) -> Result<(), PushError> {
+    /// [`PushError::NotAvailable`], [`PushError::InvalidTarget`], [`PushError::Overloaded`],
+    /// [`PushError::TooManyDeliveries`].
+    pub fn check_target(&self, client: &Principal, target: &PushTarget) -> Result<(), PushError> {
         if self.0.keys.is_none() || self.translator().is_none() {
             return Err(PushError::NotAvailable);
         }
         target.check(self.0.address_policy)?;
-        if self.room() == 0 { Err(PushError::Overloaded) } else { Ok(()) }
+        if self.room() == 0 {
+            return Err(PushError::Overloaded);
+        }
+        if self.0.shares.is_full(client) { Err(PushError::TooManyDeliveries) } else { Ok(()) }
+    }
+
+    /// The place of a new target of a client.
+    ///
+    /// # Errors
+    /// [`PushError::TooManyDeliveries`].
+    pub fn take_place(&self, client: &Principal) -> Result<PushPlace, PushError> {
+        self.0.shares.take_place(client).ok_or(PushError::TooManyDeliveries)
+    }
+
+    /// The place of a target that an earlier daemon has left: its end is sent in any case.
+    pub fn take_place_of_left(&self, client: &Principal) -> PushPlace {
+        self.0.shares.take_place_beyond_limit(client)
     }
 
     /// Encrypts a checked target for the database.

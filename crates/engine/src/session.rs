@@ -415,6 +415,7 @@ impl Sessions {
             scope: &live_run.scope,
             agent: &run.agent,
             setup: None,
+            next_agent: None,
             run_facts: facts,
             requested_by: None,
             address_policy: AddressPolicy::PublicOnly,

@@ -33,7 +33,7 @@ pub enum AdmissionError {
     /// As many messages wait as the queue may hold.
     #[error("{waiting} messages already wait in this session, which is the limit; stop it or wait")]
     QueueFull { waiting: usize },
-    /// The token has as many requests to model APIs as it may have at the same time.
+    /// The token has as many requests to standard APIs as it may have at the same time.
     #[error(
         "{limit} requests of this token are being answered, which is the limit (in_flight_runs in [limits]); send this \
          again when one has ended"

@@ -21,7 +21,7 @@ use self::client_runs::ClientRuns;
 use self::conversations::ConversationIndex;
 use self::counters::{RunCounters, compute_status_of};
 pub use self::entry::{NewRun, RegistryEntry, RunPhase, StopRequester};
-use self::pending_stops::PendingStops;
+use self::pending_stops::{PendingStopRun, PendingStops};
 pub use self::run_tree::RunLimits;
 pub use self::stop_request::{AgentRunFilter, BackgroundPolicy, QueuedPolicy, StopRequest, StopScope};
 use crate::admission::{self, Admission, AdmissionError, SessionLoad, WaitReason};
@@ -256,10 +256,12 @@ impl RunRegistry {
         request: &StopRequest,
         now: Moment,
     ) -> StopOutcome {
-        if let StopScope::Run { id, session } = scope
+        if let StopScope::Run { id, session, agent } = scope
             && !self.runs.contains_key(id)
         {
-            self.pending_stops.insert(&requester.principal, id, session.as_ref(), request.verdict(requester), now);
+            let (session, agent) = (session.clone(), agent.clone());
+            let run = PendingStopRun { principal: requester.principal.clone(), id: id.clone(), session, agent };
+            self.pending_stops.insert(run, request.verdict(requester), now);
         }
         self.stop_registered(scope, requester, request, now)
     }
@@ -275,9 +277,10 @@ impl RunRegistry {
         now: Moment,
     ) -> StopOutcome {
         if !self.runs.contains_key(id) && (requester.admin || requester.principal == *owner) {
-            self.pending_stops.insert(owner, id, None, request.verdict(requester), now);
+            let run = PendingStopRun { principal: owner.clone(), id: id.clone(), session: None, agent: None };
+            self.pending_stops.insert(run, request.verdict(requester), now);
         }
-        self.stop_registered(&StopScope::Run { id: id.clone(), session: None }, requester, request, now)
+        self.stop_registered(&StopScope::run(id.clone()), requester, request, now)
     }
 
     fn stop_registered(
@@ -441,8 +444,11 @@ impl RunRegistry {
             entries.into_iter().map(|e| e.run.id.clone()).collect()
         };
         match scope {
-            StopScope::Run { id, session } => {
-                let fits = |e: &&RegistryEntry| session.as_ref().is_none_or(|key| *key == e.run.session);
+            StopScope::Run { id, session, agent } => {
+                let fits = |e: &&RegistryEntry| {
+                    session.as_ref().is_none_or(|key| *key == e.run.session)
+                        && agent.as_ref().is_none_or(|agent| *agent == e.run.agent)
+                };
                 ids(self.runs.get(id).into_iter().filter(may).filter(fits).collect())
             }
             StopScope::Session { key, queued, background } => {

@@ -113,7 +113,7 @@ async fn play_tour(engine: &Engine, output: &mut TourOutput) -> anyhow::Result<R
         .context("the demo's processes did not start within 20 s; is `sh` with `setsid` installed?")??;
 
     output.step(2, "Stop.")?;
-    let scope = StopScope::Run { id: run.clone(), session: None };
+    let scope = StopScope::run(run.clone());
     let ask = StopRequest { level: StopLevel::Gentle, reason: StopReason::User, surface: Surface::Cli };
     let stop = engine.stop(&caller, &scope, &ask);
     for ticket in &stop.tickets {

@@ -1,19 +1,16 @@
 //! A run that answers a client of a model API: started, followed, and stopped when the client is gone.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use quell_engine::Engine;
-use quell_engine::access::{Credential, CredentialRefusal};
-use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower, SubmitError};
-use quell_kernel::admission::AdmissionError;
+use quell_engine::engine::{ClientAnswer, ClientRun, ClientRunError, Follower};
 use quell_kernel::client_request::{AnswerOptions, ClientConversation, ClientRequestProblem};
 use quell_kernel::turn::{AnsweredCall, ModelMessage, TurnItem};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, StopReason, Usage, Verdict};
 use serde_json::Value;
-use tokio_util::sync::ReusableBoxFuture;
 
 use crate::budget::Reservation;
+use crate::credential_end::CredentialEnd;
 use crate::disconnect_stop::DisconnectStop;
-use crate::http::{ApiCall, ProblemResponse, problem_response};
+use crate::http::{ApiCall, ProblemResponse, problem_response, retry_seconds};
 use crate::keep_alive::KeepAliveTimer;
 use crate::sent_message::new_run_id;
 
@@ -59,6 +56,8 @@ pub(crate) struct AnswerReader {
     credential_end: CredentialEnd,
     keep_alive: KeepAliveTimer,
     disconnect_stop: DisconnectStop,
+    /// The credential has ended, and the run is stopped.
+    is_refused: bool,
     /// Bytes of text that the client has.
     sent: usize,
     /// The client has text of an earlier step.
@@ -93,9 +92,10 @@ impl AnswerReader {
             }
         };
         let follower = live_run.follow(0);
-        let credential_end = CredentialEnd::watch(call.engine().clone(), call.credential);
+        let credential_end = CredentialEnd::watch(call);
         let keep_alive = KeepAliveTimer::start();
-        Ok(Self { follower, credential_end, keep_alive, disconnect_stop, sent: 0, between_steps: false })
+        let (is_refused, sent, between_steps) = (false, 0, false);
+        Ok(Self { follower, credential_end, keep_alive, disconnect_stop, is_refused, sent, between_steps })
     }
 
     pub(crate) fn run_id(&self) -> &RunId {
@@ -112,7 +112,8 @@ impl AnswerReader {
         loop {
             let event = tokio::select! {
                 biased;
-                () = self.credential_end.wait() => {
+                _ = self.credential_end.wait(), if !self.is_refused => {
+                    self.is_refused = true;
                     self.stop();
                     continue;
                 }
@@ -229,35 +230,6 @@ pub(crate) fn run_headers(reader: &AnswerReader, id_header: HeaderName) -> [(Hea
     [(RUN_HEADER, id.clone()), (id_header, id)]
 }
 
-/// Waits for the end of a credential, once.
-#[derive(Debug)]
-pub(crate) struct CredentialEnd(Option<ReusableBoxFuture<'static, CredentialRefusal>>);
-
-impl CredentialEnd {
-    /// Without a credential, for a process of the same user at the Unix socket, there is no end.
-    pub(crate) fn watch(engine: Engine, credential: Option<Credential>) -> Self {
-        let end = |credential: Credential| {
-            // waits: for the end of the credential; dropped with what watches it.
-            ReusableBoxFuture::new(async move { engine.access().wait_credential_end(&credential).await })
-        };
-        Self(credential.map(end))
-    }
-
-    /// Returns at the end of the credential, and never after that.
-    ///
-    /// # Cancel safety
-    /// Safe: the next call waits on.
-    pub(crate) async fn wait(&mut self) {
-        match &mut self.0 {
-            Some(end) => {
-                end.await;
-                self.0 = None;
-            }
-            None => std::future::pending().await,
-        }
-    }
-}
-
 impl From<ClientRequestProblem> for ProblemResponse {
     fn from(problem: ClientRequestProblem) -> Self {
         problem_response(ErrorCode::InvalidRequest, problem.to_string()).field(problem.field)
@@ -270,18 +242,15 @@ impl From<ClientRunError> for ProblemResponse {
             return problem.into();
         }
         let problem = problem_response(error.code(), error.to_string());
-        match error {
-            // One of the token's runs ends at any moment.
-            ClientRunError::Submit(SubmitError::Refused(AdmissionError::TooManyClientRuns { .. })) => {
-                problem.retry_after(RETRY_SECONDS)
-            }
+        match &error {
+            ClientRunError::Submit(refused) => match retry_seconds(refused) {
+                Some(seconds) => problem.retry_after(seconds),
+                None => problem,
+            },
             _ => problem,
         }
     }
 }
-
-/// When a client may try again that has too many runs at the same time.
-const RETRY_SECONDS: u64 = 1;
 
 /// The answer to a client whose run gave none, because it failed or was stopped.
 pub(crate) fn verdict_problem(verdict: &Verdict) -> ProblemResponse {

@@ -19,7 +19,7 @@ pub(crate) struct DisconnectStop {
 impl DisconnectStop {
     /// With a session, only a run of that session is stopped.
     pub(crate) fn arm(engine: &Engine, caller: &Caller, run: RunId, session: Option<SessionKey>) -> Self {
-        let scope = StopScope::Run { id: run, session };
+        let scope = StopScope::Run { id: run, session, agent: None };
         Self { engine: engine.clone(), caller: caller.clone(), scope, is_armed: true }
     }
 

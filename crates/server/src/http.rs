@@ -45,10 +45,10 @@ pub(crate) use forward::{
 };
 pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 pub(crate) use problem::{ProblemFacts, ProblemResponse, problem_response};
-pub(crate) use runs::{RunListQuery, build_submission, list_runs, parse_run_id};
+pub(crate) use runs::{RunListQuery, build_submission, list_runs, parse_run_id, retry_seconds};
 pub(crate) use sse::RunEventReader;
 pub(crate) use stop::{
-    StopWaitMode, change_hold, is_stop_route, stop_all, stop_one_run, stop_one_session, stop_request,
+    StopWaitMode, change_hold, is_stop_route, stop_all, stop_one_run, stop_one_session, stop_request, stop_run_of_agent,
 };
 
 /// The answer of a route that always has the same status.

@@ -8,6 +8,7 @@ mod auth_failures;
 mod budget;
 mod client_run;
 mod cluster_routes;
+mod credential_end;
 mod disconnect_stop;
 mod gzip_cache;
 mod host_name;

@@ -94,6 +94,7 @@ macro_rules! conformance_tests {
                 what_is_durable_stays_so_beside_the_journal;
             lists:
                 runs_page_from_new_to_old_while_new_ones_arrive,
+                a_page_may_begin_behind_any_run,
                 a_page_that_just_fits_has_no_cursor,
                 runs_are_found_by_session_and_principal,
                 open_runs_are_the_unfinished_ones_oldest_first,
@@ -145,6 +146,7 @@ macro_rules! conformance_tests {
                 a_conversation_is_read_in_pages_and_changed,
                 old_responses_and_conversations_go_and_open_ones_stay,
                 the_oldest_go_first_and_the_room_of_an_owner_is_counted,
+                the_room_of_an_owner_follows_every_change,
                 an_old_conversation_goes_with_its_last_response,
                 an_open_response_of_a_daemon_that_is_gone_is_abandoned;
             runs:

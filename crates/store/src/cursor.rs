@@ -41,6 +41,12 @@ impl PagedList {
         (rows.into_iter().map(|(_, row)| row).collect(), next)
     }
 
+    /// As [`PagedList::split_page`], each row with the cursor of a page that begins behind it.
+    pub(crate) fn split_page_with_cursors<T>(self, rows: Vec<(i64, T)>, limit: usize) -> StorePage<(T, String)> {
+        let with_cursor = |(number, row)| (number, (row, self.format_cursor(number)));
+        self.split_page(rows.into_iter().map(with_cursor).collect(), limit)
+    }
+
     fn format_cursor(self, number: i64) -> String {
         format!("{}{number:016x}", self.prefix())
     }

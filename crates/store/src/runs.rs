@@ -113,7 +113,15 @@ pub trait RunStore: Send + Sync {
     fn find(&self, id: RunId) -> StoreFuture<'_, Option<RunRow>>;
 
     /// Lists runs, newest first, and the cursor of the next page.
-    fn list(&self, filter: RunListFilter) -> StoreFuture<'_, StorePage<RunRow>>;
+    fn list(&self, filter: RunListFilter) -> StoreFuture<'_, StorePage<RunRow>> {
+        Box::pin(async move {
+            let (rows, next) = self.list_with_cursors(filter).await?;
+            Ok((rows.into_iter().map(|(row, _)| row).collect(), next))
+        })
+    }
+
+    /// As [`RunStore::list`], each row with the cursor of a page that begins behind it.
+    fn list_with_cursors(&self, filter: RunListFilter) -> StoreFuture<'_, StorePage<(RunRow, String)>>;
 
     /// Lists the runs that have not ended, oldest first. When a daemon starts, these are the runs that the previous
     /// one left.

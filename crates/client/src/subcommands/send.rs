@@ -93,8 +93,7 @@ fn parse_seconds(text: &str) -> Result<u64, String> {
 pub(super) async fn run(client: &DaemonClient, args: SendMessageArgs, io: &mut CommandIo) -> SubcommandResult {
     let cx = &mut SubcommandContext::new(client, io, args.json);
     let text = read_message(&args.text, cx.io)?;
-    let own_id =
-        RunId::parse(uuid::Uuid::now_v7().to_string()).map_err(|bad| SubcommandError::Usage(bad.to_string()))?;
+    let own_id = RunId::from_number(uuid::Uuid::now_v7().as_u128());
     let request = SendRequest {
         text,
         agent: args.agent,

@@ -344,8 +344,8 @@ const MAX_MEMORY_MB: u64 = 1 << 26;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Runs that may be in flight at the same time; also the requests of one token that model APIs answer at the same
-    /// time.
+    /// Runs that may be in flight at the same time; also the open requests to model APIs, A2A tasks and calls of the
+    /// MCP server's `run_agent` that one token may have at the same time.
     pub in_flight_runs: usize,
     /// Messages that may wait in one session.
     pub queued_per_session: usize,

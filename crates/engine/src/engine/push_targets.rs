@@ -46,8 +46,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`PushError`], as [`Engine::put_push_target`] would return it.
-    pub fn check_push_target(&self, target: &PushTarget) -> Result<(), PushError> {
-        self.inner().push.check_target(target)
+    pub fn check_push_target(&self, caller: &Caller, target: &PushTarget) -> Result<(), PushError> {
+        self.inner().push.check_target(&caller.principal, target)
     }
 
     /// Stores a target, in place of the caller's one with the same id. It hears first of the state that the run is in,
@@ -66,7 +66,8 @@ impl Engine {
     ) -> Result<PushTarget, PushError> {
         let notifier = self.inner().push.clone();
         let translator = notifier.translator().cloned().ok_or(PushError::NotAvailable)?;
-        notifier.check_target(&target)?;
+        notifier.check_target(&caller.principal, &target)?;
+        let place = notifier.take_place(&caller.principal)?;
         let source = self.find_push_source(caller, run).await?;
         let key = PushTargetKey { run: run.clone(), owner: caller.principal.clone(), id: target.id.clone() };
         let registration = PushRegistration { target, reads_all: caller.viewer().reads_all() };
@@ -79,7 +80,7 @@ impl Engine {
                 PutPushTargetOutcome::NoSuchRun => Err(PushError::RunNotFound(run)),
                 PutPushTargetOutcome::TooMany => Err(PushError::TooManyTargets),
                 PutPushTargetOutcome::Stored(number) => {
-                    let delivery = PushDelivery::new(notifier.clone(), number, run, target.clone());
+                    let delivery = PushDelivery::new(notifier.clone(), number, run, target.clone(), place);
                     match source {
                         PushSource::Live(live_run, seq) => {
                             notifier.spawn(notify_of_live_run(delivery, client, live_run, seq));
@@ -184,7 +185,8 @@ impl Engine {
                 Some(registration) => {
                     let client = PushClient::new(self, Arc::clone(translator), &stored.key, &registration);
                     let (run, target) = (stored.key.run.clone(), registration.target);
-                    let delivery = PushDelivery::new(notifier.clone(), stored.number, run, target);
+                    let place = notifier.take_place_of_left(&stored.key.owner);
+                    let delivery = PushDelivery::new(notifier.clone(), stored.number, run, target, place);
                     notifier.spawn(notify_left_target(delivery, client, stored));
                 }
                 None => notifier.drop_target(&stored, "the secret in [hooks] is another one now").await,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quell_protocol::api::{Page, RunView};
 use quell_protocol::{EventKind, RunEvent, RunId, SessionKey};
-use quell_store::{RunListFilter, RunRow, StoreError};
+use quell_store::{RunListFilter, RunRow, StoreError, StorePage};
 
 use super::{Engine, Follower, RemoteFollower};
 use crate::live_run::LiveRun;
@@ -83,11 +83,27 @@ impl Engine {
     /// Safe: it only reads.
     pub async fn list_runs(&self, filter: RunListFilter) -> Result<Page<RunView>, StoreError> {
         let (rows, next_cursor) = self.inner().store.runs().list(filter).await?;
-        let stored_view = |row: &RunRow| self.find_unsealed_run(&row.id).map_or_else(|| parse_run_view(row), Ok);
-        let current_view = |row: &RunRow| {
-            self.inner().runs.live_run(&row.id).map_or_else(|| stored_view(row), |live_run| Ok(live_run.view()))
-        };
-        Ok(Page { items: rows.iter().map(current_view).collect::<Result<_, _>>()?, next_cursor })
+        Ok(Page { items: rows.iter().map(|row| self.current_view(row)).collect::<Result<_, _>>()?, next_cursor })
+    }
+
+    /// As [`Engine::list_runs`], each run with the cursor of a page that begins behind it.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn list_runs_with_cursors(
+        &self,
+        filter: RunListFilter,
+    ) -> Result<StorePage<(RunView, String)>, StoreError> {
+        let (rows, next_cursor) = self.inner().store.runs().list_with_cursors(filter).await?;
+        let views = rows.into_iter().map(|(row, cursor)| Ok((self.current_view(&row)?, cursor)));
+        Ok((views.collect::<Result<_, StoreError>>()?, next_cursor))
+    }
+
+    fn current_view(&self, row: &RunRow) -> Result<RunView, StoreError> {
+        match self.inner().runs.live_run(&row.id) {
+            Some(live_run) => Ok(live_run.view()),
+            None => self.find_unsealed_run(&row.id).map_or_else(|| parse_run_view(row), Ok),
+        }
     }
 
     /// Follows a run's events after number `after`.

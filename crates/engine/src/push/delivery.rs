@@ -9,7 +9,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use super::{PushNotifier, PushTarget};
+use super::{PushNotifier, PushPlace, PushTarget};
 use crate::webhook_delivery::{WebhookOutcome, WebhookPatience, WebhookResponse, decide_outcome, send_once};
 
 /// The maximum time for a connection; a reachable machine answers sooner.
@@ -38,6 +38,7 @@ pub struct PushDelivery {
     number: i64,
     run: RunId,
     target: PushTarget,
+    place: PushPlace,
     is_end_tried: bool,
 }
 
@@ -64,12 +65,12 @@ pub enum PushOutcome {
 impl PushDelivery {
     /// Counts as load until it is dropped.
     #[must_use]
-    pub fn new(notifier: PushNotifier, number: i64, run: RunId, target: PushTarget) -> Self {
+    pub fn new(notifier: PushNotifier, number: i64, run: RunId, target: PushTarget, place: PushPlace) -> Self {
         notifier.0.load.send_modify(|load| {
             load.deliveries += 1;
             load.untried += 1;
         });
-        Self { notifier, number, run, target, is_end_tried: false }
+        Self { notifier, number, run, target, place, is_end_tried: false }
     }
 
     /// Sends what happened before the end of the run. It is tried a few times, until `superseded` resolves.
@@ -144,6 +145,8 @@ impl PushDelivery {
     /// Why there is nothing to send.
     async fn attempt(&self, notice: &PushNotice<'_>) -> Result<WebhookResponse, PushOutcome> {
         let inner = &self.notifier.0;
+        // Before a place among the requests of all, which it would take away from others while it waits.
+        let _own_permit = self.place.acquire_request().await;
         // waits: for requests with a timeout. The semaphore is never closed.
         let _permit = inner.requests.acquire().await.ok();
         // Deleted by its owner, on any node, or with the run.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use super::shares::MAX_REQUESTS_OF_CLIENT;
 use super::*;
 
 const SECRET: &str = "a secret of at least thirty-two bytes";
@@ -132,15 +133,23 @@ fn notifier(store: &Store, address_policy: AddressPolicy) -> PushNotifier {
 }
 
 fn key() -> PushTargetKey {
-    PushTargetKey { run: RunId::parse("r").unwrap(), owner: Principal::parse("ann").unwrap(), id: "t".into() }
+    key_of("ann", "t")
+}
+
+fn key_of(owner: &str, id: &str) -> PushTargetKey {
+    PushTargetKey { run: RunId::parse("r").unwrap(), owner: Principal::parse(owner).unwrap(), id: id.into() }
 }
 
 /// Stores a target, without the check that it would get as a new one.
 async fn delivery(notifier: &PushNotifier, target: PushTarget) -> PushDelivery {
-    let sealed = seal_for(&sealed_owner(&key()), &notifier.0.keys.as_ref().unwrap().storage, b"{}").unwrap();
-    let outcome = notifier.0.store.push_targets().put(key(), sealed, 10).await.unwrap();
+    delivery_of(notifier, key(), target).await
+}
+
+async fn delivery_of(notifier: &PushNotifier, key: PushTargetKey, target: PushTarget) -> PushDelivery {
+    let sealed = seal_for(&sealed_owner(&key), &notifier.0.keys.as_ref().unwrap().storage, b"{}").unwrap();
+    let outcome = notifier.0.store.push_targets().put(key.clone(), sealed, 1000).await.unwrap();
     let PutPushTargetOutcome::Stored(number) = outcome else { panic!("{outcome:?}") };
-    PushDelivery::new(notifier.clone(), number, key().run, target)
+    PushDelivery::new(notifier.clone(), number, key.run, target, notifier.take_place(&key.owner).unwrap())
 }
 
 async fn send_end(delivery: PushDelivery) -> PushOutcome {
@@ -227,7 +236,7 @@ async fn a_private_receiver_gets_nothing_whatever_its_name_says() {
         let PushOutcome::GivenUp(why) = outcome else { panic!("{host}: {outcome:?}") };
         assert!(why.contains("may not be reached") && !why.contains("x?y"), "{host}: {why}");
         if host == "127.0.0.1" {
-            let refused = notifier.check_target(&target(receiver.url(host)));
+            let refused = notifier.check_target(&key().owner, &target(receiver.url(host)));
             assert!(matches!(refused, Err(PushError::InvalidTarget(_))), "{refused:?}");
         }
     }
@@ -292,4 +301,44 @@ async fn without_a_long_secret_there_are_no_notifications() {
         let refused = notifier.seal_target(&key(), &registration("https://example.org/".into()));
         assert!(matches!(refused, Err(PushError::NotAvailable)), "{refused:?}");
     }
+}
+
+#[tokio::test]
+async fn one_client_has_only_so_many_targets_at_work() {
+    let notifier = notifier(&store_with_run().await, AddressPolicy::Any);
+    let (ann, bob) = (key_of("ann", "t").owner, key_of("bob", "t").owner);
+    let url = target("https://example.org/".into());
+    let mut places: Vec<PushPlace> =
+        (0..MAX_DELIVERIES_OF_CLIENT).map(|_| notifier.take_place(&ann).unwrap()).collect();
+    assert!(matches!(notifier.take_place(&ann), Err(PushError::TooManyDeliveries)));
+    assert!(matches!(notifier.check_target(&ann, &url), Err(PushError::TooManyDeliveries)));
+    notifier.check_target(&bob, &url).unwrap();
+    // What is stored already is sent in any case.
+    let left = notifier.take_place_of_left(&ann);
+    places.pop();
+    assert!(notifier.take_place(&ann).is_err(), "the target of an earlier daemon counts");
+    drop(left);
+    drop(notifier.take_place(&ann).unwrap());
+    notifier.check_target(&ann, &url).unwrap();
+}
+
+#[tokio::test]
+async fn slow_receivers_of_one_client_delay_no_other() {
+    let (store, slow) = (store_with_run().await, TestReceiver::start(&[]).await);
+    let notifier = notifier(&store, AddressPolicy::Any);
+    for number in 0..MAX_REQUESTS {
+        let own = delivery_of(&notifier, key_of("ann", &number.to_string()), target(slow.url("127.0.0.1"))).await;
+        notifier.spawn(async move {
+            send_end(own).await;
+        });
+    }
+    while slow.received().is_empty() || notifier.0.requests.available_permits() > MAX_REQUESTS - MAX_REQUESTS_OF_CLIENT
+    {
+        tokio::task::yield_now().await;
+    }
+    let receiver = TestReceiver::start(&["200 OK"]).await;
+    let of_bob = delivery_of(&notifier, key_of("bob", "t"), target(receiver.url("127.0.0.1"))).await;
+    assert_eq!(notifier.0.requests.available_permits(), MAX_REQUESTS - MAX_REQUESTS_OF_CLIENT);
+    assert_eq!(send_end(of_bob).await, PushOutcome::Delivered);
+    notifier.kill_all();
 }

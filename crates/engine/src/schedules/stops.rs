@@ -310,8 +310,9 @@ impl ScheduleStop {
         let is_of_run = view.created_by_run.as_ref().is_some_and(|run| self.runs.contains(run));
         is_of_run
             || match &self.scope {
-                StopScope::Run { id, session } => {
+                StopScope::Run { id, session, agent } => {
                     view.created_by_run.as_ref() == Some(id)
+                        && agent.as_ref().zip(view.agent.as_ref()).is_none_or(|(named, own)| named == own)
                         && session.as_ref().is_none_or(|session| view.created_by_session.as_ref() == Some(session))
                 }
                 StopScope::Session { key, .. } | StopScope::Conversation { session: key, .. } => {

@@ -72,7 +72,7 @@ impl Sessions {
         let (overrides, is_changed) = match setup {
             Some(setup) => {
                 let overrides = Some(SessionOverrides::from_request(setup, request.address_policy, before.as_ref()));
-                let is_changed = overrides != before;
+                let is_changed = overrides != before || request.names_other_agent();
                 (overrides, is_changed)
             }
             None => (before, false),

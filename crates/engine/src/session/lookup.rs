@@ -59,6 +59,9 @@ pub(super) struct EnterRequest<'a> {
     pub(super) agent: &'a AgentId,
     /// The requested settings, if it is requested without a message.
     pub(super) setup: Option<&'a SessionRequest>,
+    /// The agent that the session's next message would go to: that of its settings, or the one that a later message
+    /// named. Only with a setup, and only if the session exists.
+    pub(super) next_agent: Option<AgentId>,
     /// The run that needs the session, if any.
     pub(super) run_facts: Option<RunFacts>,
     pub(super) requested_by: Option<Requester>,
@@ -76,6 +79,12 @@ impl EnterRequest<'_> {
         } else {
             SessionSetupAccess::OwnerOnly
         }
+    }
+
+    /// True if the requested agent is not the one that the next message would go to, whatever the settings say.
+    pub(super) fn names_other_agent(&self) -> bool {
+        let requested = self.setup.and_then(|setup| setup.agent.as_ref());
+        requested.zip(self.next_agent.as_ref()).is_some_and(|(requested, next)| requested != next)
     }
 
     /// True if the caller created the session.
@@ -165,10 +174,16 @@ impl Sessions {
     ) -> Result<OpenSessionOutcome, Interrupted<OpenSessionError>> {
         let default = self.0.runs.services().agents.default_agent();
         let agent = setup.agent.as_ref().unwrap_or(&default);
+        let next_agent = match &setup.agent {
+            // waits: for the database and a client, as below.
+            Some(_) => scope.race(Point::Session, self.stored_agent(key)).await?.map_err(Interrupted::Failed)?,
+            None => None,
+        };
         let request = EnterRequest {
             scope,
             agent,
             setup: Some(setup),
+            next_agent,
             run_facts: None,
             requested_by: Some(requested_by),
             address_policy,
@@ -184,6 +199,10 @@ impl Sessions {
             }
         }
         Ok(outcome)
+    }
+
+    async fn stored_agent(&self, key: &SessionKey) -> Result<Option<AgentId>, OpenSessionError> {
+        Ok(self.0.runs.store().sessions().find(key.clone()).await?.map(|stored| stored.agent))
     }
 
     fn look_up<'a>(&'a self, key: &'a SessionKey, request: &EnterRequest<'_>) -> LookupAction<'a> {
@@ -211,7 +230,7 @@ impl Sessions {
                 .as_ref()
                 .is_some_and(|own| *own == SessionOverrides::from_request(setup, request.address_policy, Some(own)))
         };
-        if request.setup.is_none_or(matches_setup) {
+        if request.setup.is_none_or(matches_setup) && !request.names_other_agent() {
             return LookupAction::UseLive(resources);
         }
         match state.table.begin_change(key) {

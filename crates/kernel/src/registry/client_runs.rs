@@ -1,8 +1,10 @@
-//! The runs of each principal that clients of model APIs have started and that have not ended. Plain model calls wait for
-//! no permit, and each request to an agent has a session of its own, so nothing else bounds them.
+//! The runs of each principal that clients of standard APIs have started and that have not ended. Plain model calls wait
+//! for no permit, and a request to an agent, a task and a tool call may have a session of its own, so nothing else
+//! bounds them.
 
 use std::collections::{HashMap, HashSet};
 
+use quell_protocol::api::OnBusy;
 use quell_protocol::{Principal, Surface};
 
 use super::{NewRun, RegistryEntry};
@@ -36,5 +38,19 @@ impl ClientRuns {
 }
 
 fn is_client_run(run: &NewRun) -> bool {
-    run.parent.is_none() && matches!(run.surface, Surface::Openai | Surface::Anthropic)
+    run.parent.is_none()
+        && match run.surface {
+            Surface::Openai | Surface::Anthropic | Surface::Mcp => true,
+            // A message to a task that works is a part of it, and the queue of its session bounds it.
+            Surface::A2a => run.on_busy != OnBusy::Steer,
+            Surface::Http
+            | Surface::Ws
+            | Surface::Cli
+            | Surface::Tui
+            | Surface::Page
+            | Surface::Channel
+            | Surface::Acp
+            | Surface::Daemon
+            | Surface::Embedded => false,
+        }
 }

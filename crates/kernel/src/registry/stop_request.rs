@@ -14,6 +14,9 @@ pub enum StopScope {
         id: RunId,
         /// If given, it must match the session of the run: no session can stop a run of another.
         session: Option<SessionKey>,
+        /// If given, it must match the agent of the run, for clients that know the run as one of this agent.
+        #[serde(default)]
+        agent: Option<AgentId>,
     },
     /// All runs of a session with their subtrees.
     Session {
@@ -57,6 +60,11 @@ pub enum BackgroundPolicy {
 }
 
 impl StopScope {
+    /// One run, whatever session and agent it has.
+    pub fn run(id: RunId) -> Self {
+        Self::Run { id, session: None, agent: None }
+    }
+
     /// A session with its queue and its background runs and processes.
     pub fn whole_session(key: SessionKey) -> Self {
         Self::Session { key, queued: QueuedPolicy::Withdraw, background: BackgroundPolicy::Stop }

@@ -37,7 +37,7 @@ impl A2aTestClient {
         Self { api, ..self.clone() }
     }
 
-    fn with_agent(&self, agent: &str) -> Self {
+    pub(crate) fn with_agent(&self, agent: &str) -> Self {
         Self { agent: agent.to_owned(), ..self.clone() }
     }
 
@@ -87,7 +87,7 @@ impl A2aTestClient {
         TaskTestStream(MessageStream::of(response))
     }
 
-    async fn error(&self, method: &str, params: &Value) -> String {
+    pub(crate) async fn error(&self, method: &str, params: &Value) -> String {
         let answered = self.call(method, params).await;
         answered.expect_err("it was refused")
     }
@@ -134,7 +134,7 @@ impl TaskTestStream {
     }
 
     /// The parts until the answer has this text.
-    async fn read_until(&mut self, text: &str) {
+    pub(crate) async fn read_until(&mut self, text: &str) {
         let mut answer = String::new();
         while answer != text {
             let part = self.next().await.unwrap_or_else(|| panic!("the stream ended with {answer:?}"));
@@ -142,7 +142,7 @@ impl TaskTestStream {
         }
     }
 
-    async fn read_to_end(mut self) -> Vec<Value> {
+    pub(crate) async fn read_to_end(mut self) -> Vec<Value> {
         let mut parts = Vec::new();
         while let Some(part) = self.next().await {
             parts.push(part);
@@ -165,7 +165,7 @@ fn answer_of(parts: &[Value]) -> String {
     answer
 }
 
-fn states_of(parts: &[Value]) -> Vec<&str> {
+pub(crate) fn states_of(parts: &[Value]) -> Vec<&str> {
     parts.iter().filter_map(|part| part["statusUpdate"]["status"]["state"].as_str()).collect()
 }
 

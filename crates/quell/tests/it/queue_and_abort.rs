@@ -174,7 +174,7 @@ async fn a2_a_stop_reveals_nothing_of_runs_that_are_not_the_callers() {
     let mallory = Caller { principal: parse_principal("mallory"), ..alice() };
     let others = test.engine.stop(&mallory, &run_stop_scope(&run), &stop_ask(StopLevel::Forced));
     assert!(others.aborted.is_empty() && others.tickets.is_empty(), "{others:?}");
-    let other_key = StopScope::Run { id: run.clone(), session: Some(parse_session_key("another")) };
+    let other_key = StopScope::Run { id: run.clone(), session: Some(parse_session_key("another")), agent: None };
     assert!(test.engine.stop(&alice(), &other_key, &stop_ask(StopLevel::Forced)).tickets.is_empty());
     assert_eq!(test.active_runs_of("s"), from_ref(&run));
     let admin = StopRequest { surface: Surface::Ws, ..stop_ask(StopLevel::Gentle) };

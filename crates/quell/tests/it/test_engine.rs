@@ -531,7 +531,7 @@ pub(crate) fn submission_as(run: &RunId, session: &str, text: &str) -> Submissio
 }
 
 pub(crate) fn run_stop_scope(run: &RunId) -> StopScope {
-    StopScope::Run { id: run.clone(), session: None }
+    StopScope::run(run.clone())
 }
 
 pub(crate) fn stop_ask(level: StopLevel) -> StopRequest {

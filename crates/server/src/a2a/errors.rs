@@ -180,6 +180,8 @@ struct ErrorFacts {
     domain: &'static str,
     message: String,
     field: Option<String>,
+    /// Seconds.
+    retry_after: Option<u64>,
 }
 
 impl ErrorFacts {
@@ -201,6 +203,7 @@ impl ErrorFacts {
             domain: A2A_DOMAIN,
             message,
             field,
+            retry_after: None,
         }
     }
 
@@ -219,6 +222,7 @@ impl ErrorFacts {
                 domain: QUELL_DOMAIN,
                 message,
                 field: facts.field.clone(),
+                retry_after: facts.retry_after,
             },
         }
     }
@@ -229,15 +233,15 @@ impl ErrorFacts {
             "reason": self.reason,
             "domain": self.domain,
         });
-        match &self.field {
-            Some(field) => {
-                let violations = json!([{"field": field, "description": self.message}]);
-                let bad_request =
-                    json!({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations});
-                json!([info, bad_request])
-            }
-            None => json!([info]),
-        }
+        let bad_request = self.field.as_ref().map(|field| {
+            let violations = json!([{"field": field, "description": self.message}]);
+            json!({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations})
+        });
+        // JSON-RPC clients see no header.
+        let retry = self.retry_after.map(
+            |seconds| json!({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": format!("{seconds}s")}),
+        );
+        std::iter::once(info).chain(bad_request).chain(retry).collect()
     }
 
     fn json_rpc_failure(&self) -> JsonRpcFailure {
@@ -336,5 +340,12 @@ mod tests {
         assert_eq!((&held["details"][0]["reason"], &held["details"][0]["domain"]), (&json!("HELD"), &json!("quell")));
         assert_eq!(of(ErrorCode::RunNotFound)["details"][0]["reason"], "TASK_NOT_FOUND");
         assert_eq!(of(ErrorCode::InvalidRequest)["details"][0]["reason"], "INVALID_PARAMS");
+    }
+
+    #[test]
+    fn an_error_says_when_to_try_again() {
+        let refused = A2aError::from(problem_response(ErrorCode::TooManyRequests, "x").retry_after(1));
+        let body = refused.to_json(&A2aBinding::JsonRpc(JsonRpcId::Number(7)));
+        assert_eq!((&body["error"]["code"], &body["error"]["data"][1]["retryDelay"]), (&json!(429), &json!("1s")));
     }
 }

@@ -14,7 +14,9 @@ use super::task_stream::{TaskStream, TaskUpdates};
 use super::tasks::{A2aTaskState, TaskParts, describe_task, pending_approval};
 use super::{A2aAnswer, A2aBinding, push_configs, sending, task_list};
 use crate::client_run::stream_permit;
-use crate::http::{ApiCall, RunEventReader, StopWaitMode, parse_run_id, problem_response, stop_one_run};
+use crate::http::{
+    ApiCall, RunEventReader, StopWaitMode, parse_run_id, problem_response, stop_one_run, stop_run_of_agent,
+};
 use crate::mcp_server::verdict_text;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,17 +181,17 @@ async fn subscribe(request: A2aRequest, binding: &A2aBinding) -> Result<A2aAnswe
 async fn cancel(request: &A2aRequest) -> Result<Value, A2aError> {
     let TaskIdParams { id, .. } = request.parse_params()?;
     let run = parse_run_id(&id).map_err(|_| A2aError::task_not_found(&id))?;
-    let is_of_other_agent = |live: &RunView| live.agent != request.agent;
-    if request.call.engine().live_run(&run).is_some_and(|live_run| is_of_other_agent(&live_run.view())) {
-        return Err(A2aError::task_not_found(&id));
-    }
+    let engine = request.call.engine();
     let stop = StopRunRequest::default();
     // What was said to the task is a part of it for its client, and must not begin to run afterwards.
-    for message in request.call.engine().waiting_steering_messages(&run) {
-        // Taken by the task meanwhile, it ends with the task; a message of somebody else stays.
-        let _ = stop_one_run(&request.call, &message, &stop, StopWaitMode::CarriedOut).await;
+    if engine.live_run(&run).is_some_and(|live_run| live_run.view().agent == request.agent) {
+        for message in engine.waiting_steering_messages(&run) {
+            // Taken by the task meanwhile, it ends with the task; a message of somebody else stays.
+            let _ = stop_one_run(&request.call, &message, &stop, StopWaitMode::CarriedOut).await;
+        }
     }
-    let view = match stop_one_run(&request.call, &run, &stop, StopWaitMode::Settled).await.map_err(A2aError::from) {
+    let stopped = stop_run_of_agent(&request.call, &run, &request.agent, &stop, StopWaitMode::Settled).await;
+    let view = match stopped.map_err(A2aError::from) {
         Ok(view) => view,
         Err(error) if error.is_problem(ErrorCode::RunNotFound) => return Err(A2aError::task_not_found(&id)),
         Err(error) if error.is_problem(ErrorCode::Forbidden) => {

@@ -172,6 +172,7 @@ impl From<PushError> for A2aError {
             PushError::TargetNotFound(_) => Self::new(A2aErrorKind::TaskNotFound, text),
             PushError::InvalidTarget(_) => Self::invalid("url", text),
             PushError::TooManyTargets => problem_response(ErrorCode::Conflict, text).into(),
+            PushError::TooManyDeliveries => problem_response(ErrorCode::TooManyRequests, text).retry_after(1).into(),
             PushError::Overloaded => problem_response(ErrorCode::TooMuchAtOnce, text).retry_after(1).into(),
             PushError::OtherNode(_) => problem_response(ErrorCode::NodeUnreachable, text).into(),
             PushError::Store(error) => ProblemResponse::from(error).into(),

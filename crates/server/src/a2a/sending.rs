@@ -125,7 +125,7 @@ async fn deliver(request: &A2aRequest, received: &ReceivedMessage) -> Result<Mes
         return deliver_message(request, received).await;
     };
     // Before the message: a receiver that is refused must leave no work.
-    request.call.engine().check_push_target(&target)?;
+    request.call.engine().check_push_target(&request.call.caller, &target)?;
     let outcome = deliver_message(request, received).await?;
     match &outcome {
         MessageOutcome::NewTask(run) => {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use quell_protocol::api::RunView;
 use quell_protocol::approval::ApprovalRow;
 use quell_protocol::{RunId, SessionKey};
-use quell_store::RunListFilter;
+use quell_store::{RunListFilter, StorePage};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -20,8 +20,9 @@ use crate::http::ProblemResponse;
 
 const DEFAULT_PAGE_SIZE: usize = 50;
 const MAX_PAGE_SIZE: usize = 100;
-/// Runs that are read for a page at the same time.
-const CHUNK_RUNS: usize = 25;
+/// Runs that are read for a page at the same time, at most. The first time only as many as it may have tasks: usually
+/// all are.
+const CHUNK_RUNS: usize = 50;
 /// Runs that are read for a page, at most: those of other agents do not count as tasks.
 const MAX_READ_RUNS: usize = 1000;
 /// A page ends when its tasks have this many bytes of texts.
@@ -141,31 +142,18 @@ fn changed_at<'a>(run: &'a RunView, approval: Option<&'a ApprovalRow>) -> &'a st
 pub(super) async fn list(request: &A2aRequest) -> Result<Value, A2aError> {
     let query = request.parse_params::<ListTasksParams>()?.check()?;
     let approvals = pending_approvals(&request.call);
-    let (mut tasks, mut bytes, mut read) = (Vec::new(), 0, 0);
-    let mut cursor = query.page.cursor.clone();
-    loop {
-        let limit = CHUNK_RUNS.min(query.page_size - tasks.len());
-        let filter = RunListFilter {
-            session: query.context.clone(),
-            principal: None,
-            visible_to: request.call.visible_to(),
-            limit,
-            cursor,
-        };
-        let page = request.call.engine().list_runs(filter).await.map_err(ProblemResponse::from)?;
-        read += limit;
-        for run in &page.items {
-            let approval = approvals.get(&run.run_id);
-            if query.is_wanted(request, run, approval) {
-                bytes += shown_bytes(run, query.parts);
-                tasks.push(listed_task(run, &approvals, query.parts));
-            }
-        }
-        cursor = page.next_cursor;
-        if cursor.is_none() || tasks.len() == query.page_size || bytes >= PAGE_BYTES || read >= MAX_READ_RUNS {
-            break;
-        }
-    }
+    let read_chunk = |limit, cursor| {
+        let (session, visible_to) = (query.context.clone(), request.call.visible_to());
+        let filter = RunListFilter { session, principal: None, visible_to, limit, cursor };
+        request.call.engine().list_runs_with_cursors(filter)
+    };
+    let wanted_bytes = |run: &RunView| {
+        let is_wanted = query.is_wanted(request, run, approvals.get(&run.run_id));
+        is_wanted.then(|| shown_bytes(run, query.parts))
+    };
+    let read = read_page(query.page_size, query.page.cursor.clone(), read_chunk, wanted_bytes).await;
+    let (runs, cursor) = read.map_err(ProblemResponse::from)?;
+    let mut tasks: Vec<_> = runs.iter().map(|run| listed_task(run, &approvals, query.parts)).collect();
     // Within a page the task that has changed last is the first.
     tasks.sort_by(|(one, _), (other, _)| other.cmp(one));
     let listed = query.page.listed + tasks.len();
@@ -173,6 +161,35 @@ pub(super) async fn list(request: &A2aRequest) -> Result<Value, A2aError> {
     let total = listed + usize::from(cursor.is_some());
     let next = cursor.map(|cursor| format!("{listed}.{cursor}")).unwrap_or_default();
     Ok(json!({"tasks": tasks, "nextPageToken": next, "pageSize": query.page_size, "totalSize": total}))
+}
+
+/// Reads until the page is full, or too long, or enough was read for it. `wanted_bytes` is `None` for what does not
+/// belong into the list. Returns the page and the cursor of the next one.
+async fn read_page<T, E, R: Future<Output = Result<StorePage<(T, String)>, E>>>(
+    page_size: usize,
+    mut cursor: Option<String>,
+    read_chunk: impl Fn(usize, Option<String>) -> R,
+    wanted_bytes: impl Fn(&T) -> Option<usize>,
+) -> Result<StorePage<T>, E> {
+    let (mut page, mut bytes, mut read) = (Vec::new(), 0, 0);
+    let mut limit = page_size.min(CHUNK_RUNS);
+    loop {
+        let (chunk, next) = read_chunk(limit, cursor).await?;
+        let last = chunk.len().saturating_sub(1);
+        for (number, (item, behind)) in chunk.into_iter().enumerate() {
+            let Some(item_bytes) = wanted_bytes(&item) else { continue };
+            bytes += item_bytes;
+            page.push(item);
+            if page.len() == page_size || bytes >= PAGE_BYTES {
+                return Ok((page, if number == last { next } else { Some(behind) }));
+            }
+        }
+        read += limit;
+        if next.is_none() || read >= MAX_READ_RUNS {
+            return Ok((page, next));
+        }
+        (cursor, limit) = (next, CHUNK_RUNS);
+    }
 }
 
 /// A task, and when it changed.
@@ -189,6 +206,9 @@ fn shown_bytes(run: &RunView, parts: TaskParts) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::future::ready;
+
     use rstest::rstest;
 
     use super::*;
@@ -215,6 +235,57 @@ mod tests {
         let query = check(json!({"contextId": "", "status": "", "pageToken": "", "pageSize": 100})).unwrap();
         assert_eq!((query.context, query.status, query.page), (None, None, PageToken::default()));
         assert_eq!(check(json!({"status": "TASK_STATE_UNSPECIFIED"})).unwrap().status, None);
+    }
+
+    /// Reads all pages of the numbers below `count`, those that `is_wanted`, and returns the pages with the number of
+    /// reads of each.
+    async fn read_all(count: usize, page_size: usize, is_wanted: impl Fn(usize) -> bool) -> Vec<(Vec<usize>, usize)> {
+        let reads = Cell::new(0);
+        let read_chunk = |limit: usize, cursor: Option<String>| {
+            reads.set(reads.get() + 1);
+            let first = cursor.map_or(0, |cursor| cursor.parse::<usize>().unwrap() + 1);
+            let end = count.min(first + limit);
+            let rows = (first..end).map(|number| (number, number.to_string())).collect();
+            let next = (end < count).then(|| (end - 1).to_string());
+            ready(Ok::<StorePage<(usize, String)>, ()>((rows, next)))
+        };
+        let (mut pages, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = read_page(page_size, cursor, read_chunk, |number| is_wanted(*number).then_some(1)).await;
+            let (items, next) = page.unwrap();
+            pages.push((items, reads.take()));
+            match next {
+                Some(next) => cursor = Some(next),
+                None => return pages,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_short_page_of_few_matches_costs_few_reads() {
+        let pages = read_all(2000, 1, |number| number % 400 == 399).await;
+        let found: Vec<usize> = pages.iter().flat_map(|(items, _)| items.clone()).collect();
+        assert_eq!(found, [399, 799, 1199, 1599, 1999]);
+        assert!(pages.iter().all(|(items, reads)| items.len() <= 1 && *reads <= 10), "{pages:?}");
+        let none = read_all(3000, 1, |_| false).await;
+        assert!(
+            none.iter().all(|(items, reads)| items.is_empty() && *reads <= 1 + MAX_READ_RUNS / CHUNK_RUNS),
+            "{none:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn full_pages_are_read_at_once_and_nothing_is_left_out() {
+        let pages = read_all(120, 50, |_| true).await;
+        assert_eq!(
+            pages.iter().map(|(items, reads)| (items.len(), *reads)).collect::<Vec<_>>(),
+            [(50, 1), (50, 1), (20, 1)]
+        );
+        for page_size in [1, 3, 49, 50, 100] {
+            let found = read_all(307, page_size, |number| number % 3 != 0).await;
+            let found: Vec<usize> = found.into_iter().flat_map(|(items, _)| items).collect();
+            assert_eq!(found, (0..307).filter(|number| number % 3 != 0).collect::<Vec<_>>(), "{page_size}");
+        }
     }
 
     #[test]

@@ -283,12 +283,17 @@ pub(crate) async fn ask_response_node(
 
 async fn parse_send_answer(response: Response) -> Result<SendAnswer, ProblemResponse> {
     let is_success = response.status().is_success();
+    let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let body = to_bytes(response.into_body(), MAX_INSPECTED_BYTES).await.unwrap_or_default();
     let unreadable = || problem_response(ErrorCode::NodeUnreachable, "the answer of the other node cannot be read");
     if is_success {
         return serde_json::from_slice(&body).map_err(|_| unreadable());
     }
-    Err(serde_json::from_slice::<Problem>(&body).map_or_else(|_| unreadable(), ProblemResponse::from))
+    let problem = serde_json::from_slice::<Problem>(&body).map_or_else(|_| unreadable(), ProblemResponse::from);
+    Err(match retry_after {
+        Some(seconds) => problem.retry_after(seconds),
+        None => problem,
+    })
 }
 
 /// True for a request that has the same effect when it is carried out twice.

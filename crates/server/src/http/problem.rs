@@ -23,6 +23,8 @@ pub(crate) struct ProblemResponse {
 pub(crate) struct ProblemFacts {
     pub(crate) problem: Box<Problem>,
     pub(crate) field: Option<String>,
+    /// Seconds.
+    pub(crate) retry_after: Option<u64>,
 }
 
 impl ProblemResponse {
@@ -37,7 +39,7 @@ impl ProblemResponse {
     }
 
     pub(crate) fn facts(&self) -> ProblemFacts {
-        ProblemFacts { problem: self.problem.clone(), field: self.field.clone() }
+        ProblemFacts { problem: self.problem.clone(), field: self.field.clone(), retry_after: self.retry_after }
     }
 
     /// Sets the `Retry-After` header, in seconds.

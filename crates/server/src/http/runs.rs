@@ -8,6 +8,7 @@ use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use quell_engine::engine::{RunWork, StopTextMode, Submission, SubmitError, SubmitOutcome};
+use quell_kernel::admission::AdmissionError;
 use quell_kernel::attachment::{FILES_ONLY_TEXT, MAX_ATTACHMENTS, MAX_TOTAL_BYTES, MessageFile};
 use quell_kernel::stop_text;
 use quell_protocol::api::{OnBusy, Page, RunView, SendAttachment, SendRequest};
@@ -22,8 +23,17 @@ use crate::disconnect_stop::DisconnectStop;
 
 impl From<SubmitError> for ProblemResponse {
     fn from(error: SubmitError) -> Self {
-        problem_response(error.code(), error.to_string())
+        let problem = problem_response(error.code(), error.to_string());
+        match retry_seconds(&error) {
+            Some(seconds) => problem.retry_after(seconds),
+            None => problem,
+        }
     }
+}
+
+/// When a client may try again that has too many runs at the same time: one of them ends at any moment.
+pub(crate) fn retry_seconds(error: &SubmitError) -> Option<u64> {
+    matches!(error, SubmitError::Refused(AdmissionError::TooManyClientRuns { .. })).then_some(1)
 }
 
 #[derive(Debug, Default, Deserialize)]

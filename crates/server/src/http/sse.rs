@@ -10,7 +10,7 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use quell_engine::access::{Caller, Credential, CredentialRefusal};
+use quell_engine::access::Caller;
 use quell_engine::engine::{Follower, RemoteFollower, RunFollow};
 use quell_protocol::{ErrorCode, EventKind, Principal, RunEvent, RunId, SessionKey};
 use serde::Deserialize;
@@ -20,6 +20,7 @@ use super::extractors::QueryParams;
 use super::runs::{parse_run_id, run_not_found};
 use super::{ApiCall, ProblemResponse, problem_response};
 use crate::budget::Reservation;
+use crate::credential_end::CredentialEnd;
 use crate::disconnect_stop::DisconnectStop;
 use crate::keep_alive::KEEP_ALIVE_INTERVAL;
 use crate::state::ServerState;
@@ -110,8 +111,7 @@ pub(crate) struct LiveRunReader {
     /// The sender of the message, and its session.
     principal: Principal,
     session: SessionKey,
-    /// The reader's credential; the stream ends with it.
-    credential: Option<Credential>,
+    credential_end: CredentialEnd,
     _permit: Reservation,
     disconnect_stop: Option<DisconnectStop>,
 }
@@ -146,11 +146,11 @@ impl RunEventReader {
         };
         Ok(Self::Live(Box::new(LiveRunReader {
             follower,
+            credential_end: CredentialEnd::watch(&call),
             server: call.server,
             caller: call.caller,
             principal: run.principal,
             session: run.session_key,
-            credential: call.credential,
             _permit: terms.permit,
             disconnect_stop: terms.disconnect_stop,
         })))
@@ -178,17 +178,12 @@ impl LiveRunReader {
     }
 
     async fn wait_next(&mut self) -> Option<Result<Arc<RunEvent>, StreamEnd>> {
-        let Self { follower, server, caller, principal, session, credential, _permit: _, disconnect_stop: _ } = self;
+        let Self { follower, server, caller, principal, session, credential_end, _permit: _, disconnect_stop: _ } =
+            self;
         let engine = server.engine();
-        let credential_end = async {
-            match credential {
-                Some(credential) => engine.access().wait_credential_end(credential).await,
-                None => CredentialRefusal::Unknown,
-            }
-        };
         tokio::select! {
             biased;
-            refusal = credential_end => Some(Err(StreamEnd::Credential(refusal))),
+            refusal = credential_end.wait() => Some(Err(StreamEnd::Credential(refusal))),
             () = engine.wait_run_withdrawn(caller, principal, session) => Some(Err(StreamEnd::SharingWithdrawn)),
             event = follower.next() => event.map(Ok),
             // When the daemon closes, hand out the events that are ready; do not wait for more.

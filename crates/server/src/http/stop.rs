@@ -13,7 +13,7 @@ use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopRequest, StopSc
 use quell_protocol::api::{
     Hold, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
 };
-use quell_protocol::{ErrorCode, RunId, SessionKey, StopReason};
+use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey, StopReason};
 use quell_store::StoreError;
 use serde::Deserialize;
 
@@ -95,12 +95,34 @@ pub(crate) async fn stop_one_run(
     request: &StopRunRequest,
     wait: StopWaitMode,
 ) -> Result<TicketView, ProblemResponse> {
+    stop_run_of(call, id, None, request, wait).await
+}
+
+/// Stops a run of this agent. The run of another one goes on, on whichever node it is, and is answered as unknown.
+pub(crate) async fn stop_run_of_agent(
+    call: &ApiCall,
+    id: &RunId,
+    agent: &AgentId,
+    request: &StopRunRequest,
+    wait: StopWaitMode,
+) -> Result<TicketView, ProblemResponse> {
+    stop_run_of(call, id, Some(agent), request, wait).await
+}
+
+async fn stop_run_of(
+    call: &ApiCall,
+    id: &RunId,
+    agent: Option<&AgentId>,
+    request: &StopRunRequest,
+    wait: StopWaitMode,
+) -> Result<TicketView, ProblemResponse> {
     let caller = call.require_stop()?;
-    let scope = StopScope::Run { id: id.clone(), session: request.session_key.clone() };
+    let session = request.session_key.clone();
+    let scope = StopScope::Run { id: id.clone(), session, agent: agent.cloned() };
     let mut stop = call.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
     let Some(ticket) = stop.tickets.iter().find(|ticket| ticket.live_run().id() == id).cloned() else {
         wait_for_stop(wait, &mut stop).await;
-        return view_of_run_elsewhere(call, id, request.session_key.as_ref(), &stop).await;
+        return view_of_run_elsewhere(call, &scope, &stop).await;
     };
     wait_for_stop(wait, &mut stop).await;
     let live_run = ticket.live_run();
@@ -114,12 +136,14 @@ pub(crate) async fn stop_one_run(
 /// belongs to another caller, or does not exist.
 async fn view_of_run_elsewhere(
     call: &ApiCall,
-    id: &RunId,
-    session: Option<&SessionKey>,
+    scope: &StopScope,
     stop: &StopResult,
 ) -> Result<TicketView, ProblemResponse> {
+    let StopScope::Run { id, session, agent } = scope else { unreachable!("only the stop of one run looks for it") };
     let view = call.engine().find_run(id).await?.ok_or_else(|| run_not_found(id))?;
-    if session.is_some_and(|key| *key != view.session_key) {
+    let is_other = session.as_ref().is_some_and(|key| *key != view.session_key)
+        || agent.as_ref().is_some_and(|agent| *agent != view.agent);
+    if is_other {
         return Err(run_not_found(id));
     }
     if !call.caller.may_stop_all() && view.principal != call.caller.principal {

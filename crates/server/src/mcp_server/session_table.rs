@@ -274,7 +274,7 @@ impl SessionCalls {
 
 fn cancel(call: &ApiCall, session_call: &SessionCall, reason: &StopReason) {
     if session_call.followed.purpose == CallPurpose::RunAgent {
-        let scope = StopScope::Run { id: session_call.followed.run.clone(), session: None };
+        let scope = StopScope::run(session_call.followed.run.clone());
         stop_for_client(call.engine(), &call.caller, &scope, reason.clone());
     }
     session_call.cancelled.cancel();

@@ -289,7 +289,7 @@ async fn start_followed_run(
 
 /// Stops a run whose client gets an error, so that nobody knows of it.
 fn stop_unknown_run(call: &ApiCall, run: &RunId) {
-    let scope = StopScope::Run { id: run.clone(), session: None };
+    let scope = StopScope::run(run.clone());
     stop_for_client(call.engine(), &call.caller, &scope, StopReason::Disconnect);
 }
 

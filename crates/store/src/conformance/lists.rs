@@ -21,6 +21,23 @@ pub(crate) async fn runs_page_from_new_to_old_while_new_ones_arrive<D: TestDatab
     assert_eq!((run_ids(&third), cursor), (vec!["r0"], None));
 }
 
+pub(crate) async fn a_page_may_begin_behind_any_run<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    for n in 0..4 {
+        accept_run(&store, &format!("r{n}"), "s").await;
+    }
+    let (rows, _) = store.runs().list_with_cursors(RunListFilter { limit: 3, ..all_runs() }).await.unwrap();
+    for (row, cursor) in rows {
+        let rest = store.runs().list(RunListFilter { cursor: Some(cursor), ..all_runs() }).await.unwrap().0;
+        let expected = match row.id.as_str() {
+            "r3" => vec!["r2", "r1", "r0"],
+            "r2" => vec!["r1", "r0"],
+            _ => vec!["r0"],
+        };
+        assert_eq!(run_ids(&rest), expected);
+    }
+}
+
 pub(crate) async fn a_page_that_just_fits_has_no_cursor<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     for n in 0..3 {

@@ -213,7 +213,7 @@ impl RunStore for MemoryStore {
         self.read(move |data| Ok(data.find_run(&id).cloned()))
     }
 
-    fn list(&self, filter: RunListFilter) -> StoreFuture<'_, StorePage<RunRow>> {
+    fn list_with_cursors(&self, filter: RunListFilter) -> StoreFuture<'_, StorePage<(RunRow, String)>> {
         self.read(move |data| {
             let RunListFilter { session, principal, visible_to, limit, cursor } = filter;
             let before = PagedList::Runs.parse_cursor(cursor.as_deref())?;
@@ -227,7 +227,7 @@ impl RunStore for MemoryStore {
                     })
             });
             let rows = wanted.map(|entry| (entry.number, entry.row.clone())).collect();
-            Ok(PagedList::Runs.split_page(newest_rows(rows, before, limit), limit))
+            Ok(PagedList::Runs.split_page_with_cursors(newest_rows(rows, before, limit), limit))
         })
     }
 

@@ -74,12 +74,12 @@ impl RunStore for SqliteStore {
         self.read(move |db| query_run(db, &id))
     }
 
-    fn list(&self, filter: RunListFilter) -> StoreFuture<'_, StorePage<RunRow>> {
+    fn list_with_cursors(&self, filter: RunListFilter) -> StoreFuture<'_, StorePage<(RunRow, String)>> {
         Box::pin(async move {
             let before = PagedList::Runs.parse_cursor(filter.cursor.as_deref())?;
             let limit = filter.limit;
             let rows = self.read(move |db| query_runs(db, &filter, before)).await?;
-            Ok(PagedList::Runs.split_page(rows, limit))
+            Ok(PagedList::Runs.split_page_with_cursors(rows, limit))
         })
     }
 

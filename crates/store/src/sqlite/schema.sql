@@ -354,6 +354,52 @@ CREATE INDEX conversation_items_by_conversation ON conversation_items (conversat
 
 CREATE INDEX conversation_items_by_bytes ON conversation_items (conversation, bytes);
 
+-- The room that the responses and conversations of an owner take together, counted by the triggers below.
+CREATE TABLE response_room (
+    owner TEXT PRIMARY KEY NOT NULL,
+    bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER response_added AFTER INSERT ON responses BEGIN
+    INSERT INTO response_room (owner, bytes) VALUES (new.owner, new.bytes)
+    ON CONFLICT (owner) DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+
+CREATE TRIGGER response_changed AFTER UPDATE ON responses BEGIN
+    UPDATE response_room SET bytes = bytes + new.bytes - old.bytes WHERE owner = new.owner;
+END;
+
+CREATE TRIGGER response_gone AFTER DELETE ON responses BEGIN
+    UPDATE response_room SET bytes = bytes - old.bytes WHERE owner = old.owner;
+END;
+
+CREATE TRIGGER conversation_added AFTER INSERT ON conversations BEGIN
+    INSERT INTO response_room (owner, bytes) VALUES (new.owner, new.bytes)
+    ON CONFLICT (owner) DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+
+CREATE TRIGGER conversation_changed AFTER UPDATE ON conversations BEGIN
+    UPDATE response_room SET bytes = bytes + new.bytes - old.bytes WHERE owner = new.owner;
+END;
+
+-- Before, because its items go with it, and then nothing says whose they were.
+CREATE TRIGGER conversation_goes BEFORE DELETE ON conversations BEGIN
+    UPDATE response_room SET bytes = bytes
+        - (SELECT bytes FROM conversations WHERE id = old.id)
+        - (SELECT ifnull(sum(bytes), 0) FROM conversation_items WHERE conversation = old.id)
+    WHERE owner = old.owner;
+END;
+
+CREATE TRIGGER conversation_item_added AFTER INSERT ON conversation_items BEGIN
+    UPDATE response_room SET bytes = bytes + new.bytes
+    WHERE owner = (SELECT owner FROM conversations WHERE id = new.conversation);
+END;
+
+CREATE TRIGGER conversation_item_gone AFTER DELETE ON conversation_items BEGIN
+    UPDATE response_room SET bytes = bytes - old.bytes
+    WHERE owner = (SELECT owner FROM conversations WHERE id = old.conversation);
+END;
+
 -- Receivers of the notifications of runs.
 CREATE TABLE push_targets (
     -- The order of the targets.

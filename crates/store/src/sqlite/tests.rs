@@ -5,6 +5,7 @@ mod disk_errors;
 mod export;
 mod notes;
 mod opening;
+mod responses;
 mod retention;
 mod writing;
 

@@ -278,7 +278,7 @@ async fn a_stop_from_elsewhere_is_told_in_the_chat() {
     fixture.network.wait_for_text("I begin").await;
     let run = fixture.engine.active_runs()[0].run_id.clone();
     let admin = page_admin();
-    let scope = quell_kernel::registry::StopScope::Run { id: run, session: None };
+    let scope = quell_kernel::registry::StopScope::run(run);
     assert!(fixture.engine.stop(&admin, &scope, &page_stop_request()).stopped_anything());
     fixture.network.wait_for_text("I begin\n\n⏹ stopped in").await;
     fixture.network.wait_for("the last sign", |state| state.reactions_on(&message_id) == ["⏹"]).await;

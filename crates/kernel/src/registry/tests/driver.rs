@@ -86,7 +86,8 @@ fn scope() -> impl Strategy<Value = StopScope> {
     let phase = prop_oneof![Just(AgentRunFilter::WaitingLlm), Just(AgentRunFilter::Any)];
     let background = prop_oneof![Just(BackgroundPolicy::Stop), Just(BackgroundPolicy::Keep)];
     prop_oneof![
-        4 => (id(), prop::option::of(key())).prop_map(|(id, session)| StopScope::Run { id, session }),
+        4 => (id(), prop::option::of(key()), prop::option::weighted(0.3, prop::sample::select(AGENTS.as_slice())))
+            .prop_map(|(id, session, named)| StopScope::Run { id, session, agent: named.map(agent) }),
         2 => (key(), queued, background)
             .prop_map(|(key, queued, background)| StopScope::Session { key, queued, background }),
         2 => (prop::sample::select(AGENTS.as_slice()), phase)

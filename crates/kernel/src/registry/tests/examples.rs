@@ -14,7 +14,7 @@ use crate::registry::{AcceptOutcome, NewRun, RunRegistry, StopOutcome, StopScope
 use crate::run::{RunState, RunStateInput, StopLevel};
 
 fn run_scope(id: &str, key: Option<&str>) -> StopScope {
-    StopScope::Run { id: run_id(id), session: key.map(session) }
+    StopScope::Run { id: run_id(id), session: key.map(session), agent: None }
 }
 
 fn stop(registry: &mut RunRegistry, id: &str, by: &str) -> StopOutcome {
@@ -142,6 +142,17 @@ fn a_wrong_session_key_changes_nothing_and_is_not_kept() {
     forget(&mut registry, "r");
     accept_and_commit(&mut registry, new_run("r", "t", OnBusy::Queue), 1);
     assert_eq!(*state(&registry, "r"), RunState::Queued, "the stop was kept for the next run of that id");
+}
+
+#[test]
+fn a_stop_for_another_agent_leaves_the_run_alone_also_if_it_comes_first() {
+    let mut registry = registry();
+    let of = |named: &str| StopScope::Run { id: run_id("r"), session: None, agent: Some(agent(named)) };
+    registry.stop(&of("scout"), &who("ann"), &ask(), at(0));
+    accept_and_start(&mut registry, new_run("r", "s", OnBusy::Queue));
+    assert_eq!(registry.stop(&of("scout"), &admin(), &ask(), at(0)), StopOutcome::default());
+    assert_eq!(*state(&registry, "r"), RunState::Running);
+    assert_eq!(registry.stop(&of("main"), &who("ann"), &ask(), at(0)).aborted.len(), 1);
 }
 
 #[test]
@@ -384,6 +395,24 @@ fn a_token_has_only_so_many_requests_of_model_apis_at_once() {
     assert_eq!(registry.accept(fourth(), at(0)), refused);
     registry.rollback_acceptance(&run_id("third"));
     accept_durable(&mut registry, fourth());
+}
+
+#[test]
+fn tasks_and_tool_calls_count_with_the_requests_of_their_token() {
+    let mut registry = registry();
+    let of = |id: &str, surface| NewRun { surface, ..new_run(id, id, OnBusy::Queue) };
+    accept_durable(&mut registry, of("task", Surface::A2a));
+    accept_durable(&mut registry, of("tool-call", Surface::Mcp));
+    let refused = Err(AdmissionError::TooManyClientRuns { limit: LIMITS.max_client_runs });
+    for surface in [Surface::A2a, Surface::Mcp, Surface::Openai] {
+        assert_eq!(registry.accept(of("next", surface), at(0)), refused, "{surface:?}");
+    }
+    // What is said to a task is no other task.
+    let said = NewRun { surface: Surface::A2a, ..new_run("said", "task", OnBusy::Steer) };
+    accept_durable(&mut registry, said);
+    registry.apply_input(&run_id("task"), RunStateInput::Start, at(0));
+    finish_run(&mut registry, "task");
+    accept_durable(&mut registry, of("next", Surface::Mcp));
 }
 
 #[test]

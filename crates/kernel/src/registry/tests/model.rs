@@ -43,6 +43,7 @@ struct ModelPendingStop {
     principal: Principal,
     id: RunId,
     session: Option<SessionKey>,
+    agent: Option<AgentId>,
     until: Moment,
     verdict: Verdict,
 }
@@ -140,7 +141,8 @@ impl RegistryModel {
     fn push(&mut self, new: NewRun, steers_into: Option<u64>, now: Moment) {
         let matches_run = |stop: &&ModelPendingStop| {
             let same_session = stop.session.as_ref().is_none_or(|key| *key == new.session);
-            stop.principal == new.principal && stop.id == new.id && same_session && stop.until >= now
+            let same_agent = stop.agent.as_ref().is_none_or(|agent| *agent == new.agent);
+            stop.principal == new.principal && stop.id == new.id && same_session && same_agent && stop.until >= now
         };
         let pending_stop = self.pending_stops.iter().find(matches_run).map(|stop| stop.verdict.clone());
         let parent = new.parent.as_ref().and_then(|parent| self.get(parent)).map(|parent| parent.accept_seq);
@@ -229,16 +231,18 @@ impl RegistryModel {
     ) -> StopOutcome {
         let by = Requester { principal: requester.principal.clone(), surface: request.surface };
         let verdict = Verdict::Aborted { reason: request.reason.clone(), by: Some(by) };
-        if let StopScope::Run { id, session } = scope
+        if let StopScope::Run { id, session, agent } = scope
             && self.get(id).is_none()
         {
             let (principal, until) = (requester.principal.clone(), now.plus(Duration::from_secs(60)));
-            let (id, session, verdict) = (id.clone(), session.clone(), verdict.clone());
-            self.pending_stops.push(ModelPendingStop { principal, id, session, until, verdict });
+            let (id, session, agent, verdict) = (id.clone(), session.clone(), agent.clone(), verdict.clone());
+            self.pending_stops.push(ModelPendingStop { principal, id, session, agent, until, verdict });
         }
         let named = |run: &&ModelRun| match scope {
-            StopScope::Run { id, session } => {
-                run.request.id == *id && session.as_ref().is_none_or(|key| *key == run.request.session)
+            StopScope::Run { id, session, agent } => {
+                run.request.id == *id
+                    && session.as_ref().is_none_or(|key| *key == run.request.session)
+                    && agent.as_ref().is_none_or(|agent| *agent == run.request.agent)
             }
             StopScope::Session { key, queued, background } => {
                 run.request.session == *key

@@ -168,7 +168,7 @@ proptest! {
         let mut registry = populate(&members);
         let before = states(&registry, members.len());
         let agent_scope = |phase| StopScope::Agent { id: agent("nobody"), phase };
-        let run_scope = StopScope::Run { id: run_id("nothing"), session: None };
+        let run_scope = StopScope::run(run_id("nothing"));
         for scope in [agent_scope(AgentRunFilter::WaitingLlm), agent_scope(AgentRunFilter::Any), run_scope] {
             prop_assert_eq!(registry.stop(&scope, &who("ann"), &ask(), at(0)), StopOutcome::default());
         }

@@ -36,6 +36,47 @@ async fn a_bad_request_is_refused_in_the_words_of_the_protocol(
     assert_eq!(server.model.request_count(), 0);
 }
 
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_has_only_so_many_tasks_and_tool_calls_at_once(
+    #[values(A2aTestBinding::JsonRpc, A2aTestBinding::Rest)] binding: A2aTestBinding,
+) {
+    let server = TestServer::start_with(|config| config.engine.limits.in_flight_runs = 1).await;
+    server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let client = A2aTestClient::new(&server.http, binding);
+    let mut stream = client.open_stream("SendStreamingMessage", &message("hi", &json!({}))).await;
+    let task = json!({"id": stream.first_task().await["id"]});
+    stream.read_until("begun").await;
+    for method in ["SendMessage", "SendStreamingMessage"] {
+        let refused = client.request(method, &message("and this", &json!({}))).send().await.unwrap();
+        let (status, retry_after) = (refused.status().as_u16(), refused.headers().get("retry-after").cloned());
+        let body: Value = refused.json().await.unwrap();
+        let details = match binding {
+            A2aTestBinding::JsonRpc => &body["error"]["data"],
+            A2aTestBinding::Rest => {
+                assert_eq!((status, retry_after), (429, Some("1".parse().unwrap())));
+                &body["error"]["details"]
+            }
+        };
+        assert_eq!(body["error"]["code"], 429, "{body:#}");
+        assert_eq!((&details[0]["reason"], &details[1]["retryDelay"]), (&json!("TOO_MANY_REQUESTS"), &json!("1s")));
+    }
+    let call = crate::mcp_server::stateless_call(&server.http, "run_agent", &json!({"message": "go"}));
+    let answer: Value = call.send().await.unwrap().json().await.unwrap();
+    assert_eq!(answer["result"]["structuredContent"]["code"], "too_many_requests", "{answer:#}");
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(answer["result"]["isError"] == true && text.contains("send this again when one has ended"), "{text}");
+    assert_eq!(server.http.get("/api/runs").await.expect_status(200)["items"].as_array().unwrap().len(), 1);
+    // What is said to the task is a part of it, and its end makes room.
+    let mut said = message("be quick", &json!({"taskId": task["id"]}));
+    said["configuration"] = json!({"returnImmediately": true});
+    assert_eq!(client.task("SendMessage", &said).await["id"], task["id"]);
+    client.task("CancelTask", &task).await;
+    server.model.script(ScriptedResponse::text("done"));
+    let next = client.task("SendMessage", &message("and now?", &json!({}))).await;
+    assert_eq!(next["status"]["state"], "TASK_STATE_COMPLETED", "{next:#}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_have_the_codes_of_the_specification() {
     let server = TestServer::start().await;

@@ -3,6 +3,7 @@
 use quell_testkit::gateway_client::GatewayTestClient;
 
 use super::*;
+use crate::a2a::{A2aTestBinding, A2aTestClient, message, states_of};
 use crate::ws::WsTestClient;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -130,6 +131,42 @@ async fn a_background_response_is_streamed_and_cancelled_at_any_node(
         assert_eq!(cluster.api(node).post(&cancel, &json!({})).await.expect_status(200), cancelled);
         assert_eq!(cluster.api(node).get(&path).await.expect_status(200), cancelled);
     }
+}
+
+/// Made at one node; read, streamed and cancelled at another one, and only as a task of its agent.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_read_streamed_and_cancelled_at_any_node_and_as_one_of_its_agent(
+    #[values(Bus::Nats, Bus::Database)] bus: Bus,
+) {
+    let aide = "[agents.aide]\nmodel = \"scripted/m\"\n";
+    let Some(cluster) = TestCluster::start_in(2, bus, "", aide, &[]).await else { return };
+    cluster.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let client = |node, binding| A2aTestClient::new(&cluster.api(node), binding);
+    let here = client(0, A2aTestBinding::JsonRpc);
+    let mut first = here.open_stream("SendStreamingMessage", &message("hi", &json!({}))).await;
+    let params = json!({"id": first.first_task().await["id"]});
+    first.read_until("begun").await;
+    let there = client(1, A2aTestBinding::Rest);
+    let state = async || there.call("GetTask", &params).await.unwrap()["status"]["state"].clone();
+    assert_eq!(state().await, "TASK_STATE_WORKING");
+    let mut second = there.open_stream("SubscribeToTask", &params).await;
+    second.first_task().await;
+    second.read_until("begun").await;
+    for method in ["GetTask", "SubscribeToTask", "CancelTask"] {
+        for node in [0, 1] {
+            let of_aide = client(node, A2aTestBinding::JsonRpc).with_agent("aide");
+            assert_eq!(of_aide.error(method, &params).await, "TASK_NOT_FOUND", "{method} at the node {node}");
+        }
+    }
+    assert_eq!(state().await, "TASK_STATE_WORKING", "a cancel at the path of another agent has stopped it");
+    let cancelled = there.call("CancelTask", &params).await.unwrap();
+    assert_eq!(cancelled["status"]["state"], "TASK_STATE_CANCELED", "{cancelled:#}");
+    cluster.model.request_at(0).wait_client_left().await;
+    for stream in [first, second] {
+        assert_eq!(states_of(&stream.read_to_end().await), ["TASK_STATE_CANCELED"]);
+    }
+    assert_eq!(here.call("GetTask", &params).await.unwrap()["status"], cancelled["status"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -258,3 +258,22 @@ async fn a_session_whose_agent_was_deleted_can_be_asked_for_and_shows_who_answer
     let server = server.restart().await;
     open(&server, json!({"language": "en-US"}), 200).await;
 }
+
+/// The settings already name the agent that is asked for; the message has changed who answers next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_patch_to_the_earlier_agent_counts_after_a_message_to_another() {
+    let server = TestServer::start().await;
+    let _ = server.http.post("/api/agents", &json!({"id": "aide", "model": "scripted/model"})).await.expect_status(201);
+    open(&server, json!({"agent": "aide"}), 201).await;
+    let path = format!("/api/sessions/{}", percent_encode(ENCODED_KEY));
+    for _ in 0..2 {
+        server.model.script(ScriptedResponse::text("done")).script(ScriptedResponse::text("done"));
+        let named = server.post_run(ENCODED_KEY, &json!({"text": "hello", "agent": "main"})).await.expect_status(202);
+        assert_eq!(server.wait_ended(named["runId"].as_str().unwrap()).await["agent"], "main");
+        assert_eq!(server.http.get(&path).await.expect_status(200)["config"]["agent"], "main");
+        let _ = server.http.patch(&path, &json!({"agent": "aide"})).await.expect_status(200);
+        assert_eq!(server.http.get(&path).await.expect_status(200)["config"]["agent"], "aide");
+        let next = server.send_message(ENCODED_KEY, "hello").await;
+        assert_eq!(server.wait_ended(&next).await["agent"], "aide");
+    }
+}

@@ -25,7 +25,8 @@ use super::items::{PageQuery, QueryPairs, includes_encrypted_reasoning, invalid,
 use super::live::{LiveProgress, LiveResponse};
 use super::run::conversation_item;
 use crate::budget::Reservation;
-use crate::client_run::{CredentialEnd, stream_permit};
+use crate::client_run::stream_permit;
+use crate::credential_end::CredentialEnd;
 use crate::http::{ApiCall, ProblemResponse, QueryParams, ask_response_node, problem_response};
 use crate::keep_alive::KEEP_ALIVE_INTERVAL;
 
@@ -128,7 +129,7 @@ pub(super) async fn cancel(call: ApiCall, Path(id): Path<String>, uri: Uri) -> R
 
 /// Stops the run and waits until nothing of it is left, on whichever node it is.
 async fn stop_run(call: &ApiCall, run: &RunId) {
-    let scope = StopScope::Run { id: run.clone(), session: None };
+    let scope = StopScope::run(run.clone());
     let request = StopRequest { level: StopLevel::Gentle, reason: StopReason::User, surface: call.caller.surface };
     let mut stop = call.engine().stop(&call.caller, &scope, &request);
     stop.wait_settled_everywhere().await;
@@ -249,7 +250,7 @@ pub(super) struct ResponseFollower {
 
 impl ResponseFollower {
     pub(super) fn new(call: &ApiCall, live: Arc<LiveResponse>, next: usize, permit: Reservation) -> Self {
-        let credential_end = CredentialEnd::watch(call.engine().clone(), call.credential);
+        let credential_end = CredentialEnd::watch(call);
         Self { live, next, is_over: false, credential_end, _permit: permit }
     }
 
@@ -260,7 +261,7 @@ impl ResponseFollower {
         // waits: for the run of the response; a client that leaves drops this.
         let progress = tokio::select! {
             biased;
-            () = self.credential_end.wait() => return None,
+            _ = self.credential_end.wait() => return None,
             progress = timeout(KEEP_ALIVE_INTERVAL, self.live.wait_event(self.next)) => progress,
         };
         let Ok(progress) = progress else { return Some(Bytes::from_static(KEEP_ALIVE.as_bytes())) };

@@ -15,6 +15,7 @@ use super::super::payloads;
 use super::queries::agent_not_found;
 use super::sessions::{check_session_agent, latest_run};
 use super::{RpcResult, WsClient, check_session_id, parse_params};
+use crate::sent_message::new_run_id;
 
 impl From<OpenSessionError> for RpcError {
     fn from(error: OpenSessionError) -> Self {
@@ -59,7 +60,7 @@ pub(super) async fn create(client: Arc<WsClient>, value: Value) -> RpcResult {
     let mut answer = client.dispatch("sessions.patch", settings).await?;
     answer["sessionId"] = json!(key);
     let Some(message) = params.message.filter(|message| !message.is_empty()) else { return Ok(answer) };
-    let run = params.idempotency_key.unwrap_or_else(|| Uuid::now_v7().to_string());
+    let run = params.idempotency_key.unwrap_or_else(|| new_run_id().to_string());
     let message = json!({"sessionKey": key, "message": message, "idempotencyKey": run});
     match client.dispatch("chat.send", message).await {
         Ok(sent) => {

@@ -48,7 +48,7 @@ pub(super) fn chat_abort(client: &WsClient, params: &Value) -> Result<MethodOutc
             let id = id.as_str().filter(|id| !id.is_empty()).ok_or_else(|| RpcError::invalid(MISSING_TARGET))?;
             // A text that is not a valid run id is answered as an unknown run.
             let Ok(id) = RunId::parse(id) else { return Ok(MethodOutcome::Answered(nothing_stopped_payload())) };
-            StopScope::Run { id, session: Some(key) }
+            StopScope::Run { id, session: Some(key), agent: None }
         }
     };
     Ok(stop_outcome(client.engine().stop(caller, &scope, &request), stop_payload))
@@ -93,7 +93,7 @@ pub(super) fn sessions_abort(client: &WsClient, value: &Value) -> Result<MethodO
     let params: SessionsAbortParams = parse_params(value.clone())?;
     let key = params.key.or(params.session_key);
     let scope = match (params.run_id, key) {
-        (Some(id), session) => StopScope::Run { id, session },
+        (Some(id), session) => StopScope::Run { id, session, agent: None },
         (None, Some(key)) if params.clear_queued == Some(false) => {
             StopScope::Session { key, queued: QueuedPolicy::Keep, background: BackgroundPolicy::Stop }
         }
@@ -127,7 +127,7 @@ struct RunsStopParams {
 pub(super) fn runs_stop(client: Arc<WsClient>, value: Value) -> impl Future<Output = RpcResult> {
     // The stop is carried out here, before the future is polled.
     let started = parse_params(value).map(|params: RunsStopParams| {
-        let scope = StopScope::Run { id: params.run_id.clone(), session: params.session_key.clone() };
+        let scope = StopScope::Run { id: params.run_id.clone(), session: params.session_key.clone(), agent: None };
         let caller = &client.peer.caller;
         let request = stop_request(caller, params.force, params.reason.as_deref());
         (client.engine().stop(caller, &scope, &request), params)
