@@ -73,7 +73,7 @@ impl RunUpdates {
                 let result = ToolCallEnd { end: *end, code: *code, output, diff: diff.as_deref() };
                 self.end_call(call_id.as_str(), &result)
             }
-            EventKind::Snapshot { text, thinking, calls } => self.catch_up(text, thinking, calls),
+            EventKind::Snapshot { text, thinking, calls, .. } => self.catch_up(text, thinking, calls),
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => vec![thought_chunk(&format!(
                 "\nAttempt {attempt} of {attempts} to ask the model failed: {reason}. The next one follows in {delay_ms} ms.\n"
             ))],
@@ -88,6 +88,8 @@ impl RunUpdates {
             | EventKind::Started { .. }
             | EventKind::ApprovalUpdated { .. }
             | EventKind::ApprovalResolved { .. }
+            | EventKind::SubRunApprovalRequested { .. }
+            | EventKind::SubRunApprovalResolved { .. }
             | EventKind::Ending { .. }
             | EventKind::Ended { .. }
             | EventKind::Usage { .. } => Vec::new(),

@@ -150,7 +150,11 @@ pub(crate) struct ModelRetryWait {
 impl ChatTurn {
     pub(crate) fn apply_event(&mut self, kind: &EventKind, now: UnixMillis) {
         match kind {
-            EventKind::Queued { .. } | EventKind::Usage { .. } | EventKind::ApprovalUpdated { .. } => {}
+            EventKind::Queued { .. }
+            | EventKind::Usage { .. }
+            | EventKind::ApprovalUpdated { .. }
+            | EventKind::SubRunApprovalRequested { .. }
+            | EventKind::SubRunApprovalResolved { .. } => {}
             EventKind::Started { .. } => self.activity = ChatRunActivity::WaitingForModel,
             EventKind::StepStarted { .. } => {
                 self.blocks.extend(self.pending_steered.drain(..).map(TurnBlock::Steered));
@@ -172,7 +176,7 @@ impl ChatTurn {
                 self.request_approval(id, call_id, tool, arguments, now);
             }
             EventKind::ApprovalResolved { id, .. } => self.resolve_approval(id),
-            EventKind::Snapshot { text, thinking, calls } => self.apply_snapshot(text, thinking, calls, now),
+            EventKind::Snapshot { text, thinking, calls, .. } => self.apply_snapshot(text, thinking, calls, now),
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => {
                 self.activity = ChatRunActivity::Retrying(ModelRetryWait {
                     attempt: *attempt,

@@ -139,7 +139,7 @@ pub(super) fn remaining_events(view: RunView, after: u64) -> Option<Vec<RunEvent
     let before = view.seq.saturating_sub(1);
     let missed = (after < before).then(|| {
         let text = view.output.clone().unwrap_or_default();
-        event(before, EventKind::Snapshot { text, thinking: String::new(), calls: Vec::new() })
+        event(before, EventKind::Snapshot { text, thinking: String::new(), calls: Vec::new(), approvals: Vec::new() })
     });
     let verdict = receipt.verdict.clone();
     let text = view.output.clone().filter(|_| verdict == quell_protocol::Verdict::Completed);
