@@ -12,7 +12,6 @@ mod open_sessions;
 mod permissions;
 mod replay;
 mod settings;
-mod sub_run_approvals;
 mod tool_calls;
 mod turn;
 mod updates;

@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use quell_client::daemon_client::{RunEventStreamItem, StopWait};
 use quell_client::{AttachedSend, ClientError, DaemonClient, receipt_line};
 use quell_protocol::api::{SendRequest, StopAnswer, StopRunRequest};
-use quell_protocol::approval::{ApprovalRow, Decision};
+use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::event::EventKind;
 use quell_protocol::{Receipt, RunEvent, RunId, SessionKey, StopReason, Verdict};
 use serde_json::json;
@@ -18,7 +18,6 @@ use crate::content::PromptContent;
 use crate::errors::{failed, from_client};
 use crate::open_sessions::PromptGuard;
 use crate::permissions::{PermissionQuestion, PermissionReply};
-use crate::sub_run_approvals::watch_sub_run_approvals;
 use crate::updates::{RunUpdates, message_chunk};
 use crate::wire::{
     EditorConnection, Meta, PromptResponse, PromptStopReason, RpcError, SessionId, SessionNotification, SessionUpdate,
@@ -44,15 +43,9 @@ pub(crate) struct EditorPrompt {
 
 struct OpenQuestion {
     withdrawn: CancellationToken,
-    sub_run_call: Option<SubRunCall>,
-}
-
-/// The call of a sub-run: nothing else tells the editor how it goes on. Its question stays open until the daemon lists
-/// it no more, so that it is not asked again.
-struct SubRunCall {
-    /// Its id in the editor.
-    id: String,
-    decision: Option<Decision>,
+    /// The id of the call in the editor, if a sub-run asks: nothing else tells the editor how it goes on. Such a question
+    /// stays open until it is resolved.
+    sub_run_call: Option<String>,
 }
 
 impl EditorPrompt {
@@ -120,13 +113,11 @@ impl EditorPrompt {
                 return Ok(PromptResponse::new(PromptStopReason::EndTurn));
             }
         };
-        let mut lists_below = watch_sub_run_approvals(self.client.clone(), self.prompt.run().clone());
         loop {
             tokio::select! {
                 biased;
                 () = &mut cancelled, if !self.is_stop_requested => self.request_stop().await?,
                 Some((approval, reply)) = self.questions.next() => self.handle_reply(approval, reply).await?,
-                Some(rows) = lists_below.next(), if !self.is_stop_requested => self.ask_for_sub_runs(rows)?,
                 item = events.next() => if let Some(event) = read_item(item)?
                     && let Some(answer) = self.handle_event(&event)?
                 {
@@ -152,6 +143,17 @@ impl EditorPrompt {
                     question.withdrawn.cancel();
                 }
             }
+            EventKind::SubRunApprovalRequested { approval } if !self.is_stop_requested => {
+                self.ask_row((**approval).clone());
+            }
+            EventKind::SubRunApprovalResolved { approval } => {
+                if let Some(question) = self.open_questions.remove(&approval.id) {
+                    let is_allowed = matches!(approval.state, ApprovalState::Allowed { .. });
+                    let status = if is_allowed { ToolCallStatus::Completed } else { ToolCallStatus::Failed };
+                    self.close_question(question, status)?;
+                }
+            }
+            EventKind::Snapshot { approvals, .. } if !self.is_stop_requested => self.catch_up_questions(approvals)?,
             EventKind::Ending { .. } => self.close_questions()?,
             EventKind::Ended { verdict, receipt, .. } => {
                 self.close_questions()?;
@@ -162,64 +164,50 @@ impl EditorPrompt {
         Ok(None)
     }
 
-    /// Asks what sub-runs ask now, and closes what was decided.
-    fn ask_for_sub_runs(&mut self, rows: Vec<ApprovalRow>) -> Result<(), RpcError> {
-        let is_decided = |approval: &str, question: &OpenQuestion| {
-            question.sub_run_call.is_some() && !rows.iter().any(|row| row.id == approval)
-        };
-        let decided: Vec<OpenQuestion> = self
-            .open_questions
-            .extract_if(|approval, question| is_decided(approval, question))
-            .map(|(_, q)| q)
-            .collect();
-        for question in decided {
+    /// After missed events: closes what was decided meanwhile, and asks what waits.
+    fn catch_up_questions(&mut self, waiting: &[ApprovalRow]) -> Result<(), RpcError> {
+        let is_decided = |approval: &String| !waiting.iter().any(|row| row.id == *approval);
+        let decided: Vec<_> = self.open_questions.extract_if(|approval, _| is_decided(approval)).collect();
+        for (_, question) in decided {
             self.close_question(question, ToolCallStatus::Completed)?;
         }
-        for row in rows {
-            if !self.open_questions.contains_key(&row.id) {
-                self.ask(PermissionQuestion::from_sub_run(&self.session, &self.prompt.workdir, row));
-            }
-        }
+        waiting.iter().cloned().for_each(|row| self.ask_row(row));
         Ok(())
     }
 
+    fn ask_row(&mut self, row: ApprovalRow) {
+        if !self.open_questions.contains_key(&row.id) {
+            self.ask(PermissionQuestion::from_row(&self.session, &self.prompt.workdir, self.prompt.run(), row));
+        }
+    }
+
     fn ask(&mut self, question: PermissionQuestion) {
-        let sub_run_call = question.id_of_sub_run_call().map(|id| SubRunCall { id, decision: None });
+        let sub_run_call = question.id_of_sub_run_call();
         let open = OpenQuestion { withdrawn: question.withdrawn.clone(), sub_run_call };
         self.open_questions.insert(question.approval.clone(), open);
         self.questions.push(Box::pin(question.ask(self.client.clone(), self.editor.clone())));
     }
 
-    /// Withdraws a question. `undecided` is the state of a call of a sub-run that the editor has not decided.
-    fn close_question(&self, question: OpenQuestion, undecided: ToolCallStatus) -> Result<(), RpcError> {
+    /// Withdraws a question. A call of a sub-run is shown with this status from now on.
+    fn close_question(&self, question: OpenQuestion, status: ToolCallStatus) -> Result<(), RpcError> {
         question.withdrawn.cancel();
         let Some(call) = question.sub_run_call else { return Ok(()) };
-        let status = match call.decision {
-            Some(Decision::Allow) => ToolCallStatus::Completed,
-            Some(Decision::Deny) => ToolCallStatus::Failed,
-            None => undecided,
-        };
         let fields = ToolCallUpdateFields::new().status(status);
-        self.send(SessionUpdate::ToolCallUpdate(ToolCallUpdate::new(call.id, fields)))
+        self.send(SessionUpdate::ToolCallUpdate(ToolCallUpdate::new(call, fields)))
     }
 
     async fn handle_reply(&mut self, approval: String, reply: PermissionReply) -> Result<(), RpcError> {
-        match self.open_questions.get_mut(&approval).and_then(|question| question.sub_run_call.as_mut()) {
-            Some(call) => {
-                if let PermissionReply::Answered { decision, .. } = reply {
-                    call.decision = Some(decision);
-                }
-            }
-            None => drop(self.open_questions.remove(&approval)),
+        if self.open_questions.get(&approval).is_some_and(|question| question.sub_run_call.is_none()) {
+            self.open_questions.remove(&approval);
         }
         match reply {
-            PermissionReply::Withdrawn | PermissionReply::Answered { accepted: Ok(()), .. } => Ok(()),
+            PermissionReply::Withdrawn | PermissionReply::Answered(Ok(())) => Ok(()),
             PermissionReply::NotAsked(error) => self.send(message_chunk(&format!(
                 "\n(A call waits for a person, and the editor cannot ask: {error}. `quell approvals` shows it.)\n"
             ))),
             PermissionReply::TurnCancelled if self.is_stop_requested => Ok(()),
             PermissionReply::TurnCancelled => self.request_stop().await,
-            PermissionReply::Answered { accepted: Err(error), .. } => match error {
+            PermissionReply::Answered(Err(error)) => match error {
                 // Decided meanwhile by somebody else, by time or by a stop.
                 ClientError::Refused(problem) if matches!(problem.status, 404 | 409) => Ok(()),
                 error => self.send(message_chunk(&format!("\n(The answer was not accepted: {error})\n"))),
