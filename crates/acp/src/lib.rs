@@ -17,7 +17,6 @@ mod output;
 mod permissions;
 mod replay;
 mod settings;
-mod sub_run_approvals;
 mod tool_calls;
 mod turn;
 mod updates;

@@ -45,8 +45,8 @@ struct AskedCall {
 /// What came of a question.
 #[derive(Debug)]
 pub(crate) enum PermissionReply {
-    /// The editor has decided, and the daemon has heard it.
-    Answered { decision: Decision, accepted: Result<(), ClientError> },
+    /// The editor has decided, and the daemon was told: whether it took the answer.
+    Answered(Result<(), ClientError>),
     /// The editor has given up the whole turn.
     TurnCancelled,
     /// Decided elsewhere: the editor was told.
@@ -75,10 +75,10 @@ impl PermissionQuestion {
         Some(Self { approval, workdir, call, is_question_known: false, withdrawn })
     }
 
-    /// The question of a sub-run.
-    pub(crate) fn from_sub_run(workdir: &Path, row: ApprovalRow) -> Self {
+    /// The question of `run`, or of a run below it.
+    pub(crate) fn from_row(workdir: &Path, run: &RunId, row: ApprovalRow) -> Self {
         let ApprovalRow { id, run_id, agent, call_id, tool, arguments, escalation, quorum, question, .. } = row;
-        let sub_agent = Some(agent);
+        let sub_agent = (run_id != *run).then_some(agent);
         let call = AskedCall { run: run_id, sub_agent, id: call_id, tool, arguments, escalation, quorum, question };
         let (workdir, withdrawn) = (workdir.to_owned(), CancellationToken::new());
         Self { approval: id, workdir, call, is_question_known: true, withdrawn }
@@ -111,8 +111,7 @@ impl PermissionQuestion {
                 }
             };
             let Some(answer) = answer else { return PermissionReply::TurnCancelled };
-            let accepted = client.answer_approval(&approval, &answer).await.map(drop);
-            PermissionReply::Answered { decision: answer.decision, accepted }
+            PermissionReply::Answered(client.answer_approval(&approval, &answer).await.map(drop))
         };
         let reply = tokio::select! {
             biased;

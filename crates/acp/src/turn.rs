@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use quell_client::daemon_client::{RunEventStreamItem, StopWait};
 use quell_client::{AttachedSend, ClientError, DaemonClient, receipt_line};
 use quell_protocol::api::{SendRequest, StopAnswer, StopRunRequest};
-use quell_protocol::approval::{ApprovalRow, Decision};
+use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::event::EventKind;
 use quell_protocol::{Receipt, RunEvent, SessionKey, StopReason, Verdict};
 use serde_json::json;
@@ -20,7 +20,6 @@ use crate::editor::{CallStatus, EditorTurn, EditorUpdate, EndReason, PromptEnd, 
 use crate::errors::{failed, from_client};
 use crate::open_sessions::PromptGuard;
 use crate::permissions::{PermissionQuestion, PermissionReply};
-use crate::sub_run_approvals::watch_sub_run_approvals;
 use crate::updates::RunUpdates;
 use crate::wire::{Meta, RequestCancellation, RpcError};
 
@@ -44,15 +43,9 @@ pub(crate) struct EditorPrompt {
 
 struct OpenQuestion {
     withdrawn: CancellationToken,
-    sub_run_call: Option<SubRunCall>,
-}
-
-/// The call of a sub-run: nothing else tells the editor how it goes on. Its question stays open until the daemon lists
-/// it no more, so that it is not asked again.
-struct SubRunCall {
-    /// Its id in the editor.
-    id: String,
-    decision: Option<Decision>,
+    /// The id of the call in the editor, if a sub-run asks: nothing else tells the editor how it goes on. Such a question
+    /// stays open until it is resolved.
+    sub_run_call: Option<String>,
 }
 
 impl EditorPrompt {
@@ -123,7 +116,6 @@ impl EditorPrompt {
                 return Ok(PromptEnd { reason: EndReason::EndTurn, meta: None });
             }
         };
-        let mut lists_below = watch_sub_run_approvals(self.client.clone(), self.prompt.run().clone());
         loop {
             tokio::select! {
                 biased;
@@ -132,7 +124,6 @@ impl EditorPrompt {
                     self.handle_reply(approval, reply).await?;
                     self.report_activity()?;
                 }
-                Some(rows) = lists_below.next(), if !self.is_stop_requested => self.ask_for_sub_runs(rows)?,
                 item = events.next() => if let Some(event) = read_item(item)?
                     && let Some(answer) = self.handle_event(&event)?
                 {
@@ -163,6 +154,17 @@ impl EditorPrompt {
                     question.withdrawn.cancel();
                 }
             }
+            EventKind::SubRunApprovalRequested { approval } if !self.is_stop_requested => {
+                self.ask_row((**approval).clone());
+            }
+            EventKind::SubRunApprovalResolved { approval } => {
+                if let Some(question) = self.open_questions.remove(&approval.id) {
+                    let is_allowed = matches!(approval.state, ApprovalState::Allowed { .. });
+                    let status = if is_allowed { CallStatus::Completed } else { CallStatus::Failed };
+                    self.close_question(question, status)?;
+                }
+            }
+            EventKind::Snapshot { approvals, .. } if !self.is_stop_requested => self.catch_up_questions(approvals)?,
             EventKind::Ending { .. } => self.close_questions()?,
             EventKind::Ended { verdict, receipt, .. } => {
                 self.close_questions()?;
@@ -187,63 +189,49 @@ impl EditorPrompt {
         if self.activity.replace(activity) == Some(activity) { Ok(()) } else { self.editor.report(activity) }
     }
 
-    /// Asks what sub-runs ask now, and closes what was decided.
-    fn ask_for_sub_runs(&mut self, rows: Vec<ApprovalRow>) -> Result<(), RpcError> {
-        let is_decided = |approval: &str, question: &OpenQuestion| {
-            question.sub_run_call.is_some() && !rows.iter().any(|row| row.id == approval)
-        };
-        let decided: Vec<OpenQuestion> = self
-            .open_questions
-            .extract_if(|approval, question| is_decided(approval, question))
-            .map(|(_, q)| q)
-            .collect();
-        for question in decided {
+    /// After missed events: closes what was decided meanwhile, and asks what waits.
+    fn catch_up_questions(&mut self, waiting: &[ApprovalRow]) -> Result<(), RpcError> {
+        let is_decided = |approval: &String| !waiting.iter().any(|row| row.id == *approval);
+        let decided: Vec<_> = self.open_questions.extract_if(|approval, _| is_decided(approval)).collect();
+        for (_, question) in decided {
             self.close_question(question, CallStatus::Completed)?;
         }
-        for row in rows {
-            if !self.open_questions.contains_key(&row.id) {
-                self.ask(PermissionQuestion::from_sub_run(&self.prompt.workdir, row));
-            }
-        }
+        waiting.iter().cloned().for_each(|row| self.ask_row(row));
         Ok(())
     }
 
+    fn ask_row(&mut self, row: ApprovalRow) {
+        if !self.open_questions.contains_key(&row.id) {
+            self.ask(PermissionQuestion::from_row(&self.prompt.workdir, self.prompt.run(), row));
+        }
+    }
+
     fn ask(&mut self, question: PermissionQuestion) {
-        let sub_run_call = question.id_of_sub_run_call().map(|id| SubRunCall { id, decision: None });
+        let sub_run_call = question.id_of_sub_run_call();
         let open = OpenQuestion { withdrawn: question.withdrawn.clone(), sub_run_call };
         self.open_questions.insert(question.approval.clone(), open);
         self.questions.push(Box::pin(question.ask(self.client.clone(), Arc::clone(&self.editor))));
     }
 
-    /// Withdraws a question. `undecided` is the state of a call of a sub-run that the editor has not decided.
-    fn close_question(&self, question: OpenQuestion, undecided: CallStatus) -> Result<(), RpcError> {
+    /// Withdraws a question. A call of a sub-run is shown with this status from now on.
+    fn close_question(&self, question: OpenQuestion, status: CallStatus) -> Result<(), RpcError> {
         question.withdrawn.cancel();
-        let Some(call) = question.sub_run_call else { return Ok(()) };
-        let status = match call.decision {
-            Some(Decision::Allow) => CallStatus::Completed,
-            Some(Decision::Deny) => CallStatus::Failed,
-            None => undecided,
-        };
-        self.editor.send(EditorUpdate::CallStatus { id: call.id, status })
+        let Some(id) = question.sub_run_call else { return Ok(()) };
+        self.editor.send(EditorUpdate::CallStatus { id, status })
     }
 
     async fn handle_reply(&mut self, approval: String, reply: PermissionReply) -> Result<(), RpcError> {
-        match self.open_questions.get_mut(&approval).and_then(|question| question.sub_run_call.as_mut()) {
-            Some(call) => {
-                if let PermissionReply::Answered { decision, .. } = reply {
-                    call.decision = Some(decision);
-                }
-            }
-            None => drop(self.open_questions.remove(&approval)),
+        if self.open_questions.get(&approval).is_some_and(|question| question.sub_run_call.is_none()) {
+            self.open_questions.remove(&approval);
         }
         match reply {
-            PermissionReply::Withdrawn | PermissionReply::Answered { accepted: Ok(()), .. } => Ok(()),
+            PermissionReply::Withdrawn | PermissionReply::Answered(Ok(())) => Ok(()),
             PermissionReply::NotAsked(error) => self.editor.send(self.updates.add_text(&format!(
                 "\n(A call waits for a person, and the editor cannot ask: {error}. `quell approvals` shows it.)\n"
             ))),
             PermissionReply::TurnCancelled if self.is_stop_requested => Ok(()),
             PermissionReply::TurnCancelled => self.request_stop().await,
-            PermissionReply::Answered { accepted: Err(error), .. } => match error {
+            PermissionReply::Answered(Err(error)) => match error {
                 // Decided meanwhile by somebody else, by time or by a stop.
                 ClientError::Refused(problem) if matches!(problem.status, 404 | 409) => Ok(()),
                 error => {

@@ -84,7 +84,7 @@ impl RunUpdates {
                 let result = ToolCallEnd { end: *end, code: *code, output, diff: diff.as_deref() };
                 self.end_call(call_id.as_str(), &result)
             }
-            EventKind::Snapshot { earlier_text, text, thinking, calls } => {
+            EventKind::Snapshot { earlier_text, text, thinking, calls, .. } => {
                 self.catch_up([earlier_text, text], thinking, calls)
             }
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => vec![self.add_thought(&format!(
@@ -101,6 +101,8 @@ impl RunUpdates {
             | EventKind::Started { .. }
             | EventKind::ApprovalUpdated { .. }
             | EventKind::ApprovalResolved { .. }
+            | EventKind::SubRunApprovalRequested { .. }
+            | EventKind::SubRunApprovalResolved { .. }
             | EventKind::Ending { .. }
             | EventKind::Ended { .. }
             | EventKind::Usage { .. } => Vec::new(),

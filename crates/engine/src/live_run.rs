@@ -15,7 +15,7 @@ mod view;
 mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use quell_kernel::api_key::ApiKey;
 use quell_kernel::attachment::MessageFile;
@@ -26,6 +26,7 @@ use quell_kernel::permissions::RunPermissions;
 use quell_kernel::registry::{NewRun, RunPhase};
 use quell_kernel::turn::{PartialPolicy, SealOptions, ToolCall, Turn, TurnDraft};
 use quell_kernel::{Debts, Moment, expiry};
+use quell_protocol::approval::ApprovalRow;
 use quell_protocol::hook::SessionFacts;
 use quell_protocol::{Amendment, CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
 use quell_scope::Scope;
@@ -101,7 +102,7 @@ pub struct LiveRun {
     /// What its file tools keep for an undo.
     pub kept_files: KeptFiles,
     /// The runs above a sub-run, the root first.
-    pub ancestors: OnceLock<Vec<RunId>>,
+    ancestors: OnceLock<Vec<AncestorRun>>,
     journal: RunJournal,
     state: Mutex<LiveRunState>,
     progress: watch::Sender<RunProgress>,
@@ -109,6 +110,19 @@ pub struct LiveRun {
     seq: watch::Sender<u64>,
     /// `seq` of its newest `approval.requested`.
     approval_seq: watch::Sender<u64>,
+}
+
+/// A run above a sub-run. It may end, and leave the memory, before a sub-run in the background does.
+#[derive(Debug, Clone)]
+struct AncestorRun {
+    id: RunId,
+    live_run: Weak<LiveRun>,
+}
+
+/// An approval that waits for a person, with the number of the event that announced it in this run.
+struct PendingApproval {
+    seq: u64,
+    row: ApprovalRow,
 }
 
 struct LiveRunState {
@@ -129,6 +143,8 @@ struct LiveRunState {
     running_calls: BTreeMap<CallId, Moment>,
     /// Announced calls that have not started.
     waiting_calls: BTreeSet<CallId>,
+    /// The announced approvals of this run and of the runs below it, by their ids, which are ordered by time.
+    pending_approvals: BTreeMap<String, PendingApproval>,
     usage: Usage,
     /// Estimate for the current model call, until its usage is counted.
     step_usage: Usage,
@@ -231,6 +247,7 @@ impl LiveRun {
             step_start: 0,
             running_calls: BTreeMap::new(),
             waiting_calls: BTreeSet::new(),
+            pending_approvals: BTreeMap::new(),
             usage: Usage::default(),
             step_usage: Usage::default(),
             provider_changes: Vec::new(),
@@ -268,11 +285,27 @@ impl LiveRun {
         std::mem::take(&mut self.lock_state().message_files)
     }
 
+    /// Sets the run that started this one. Only the first call counts.
+    pub fn set_parent(&self, parent: &Arc<Self>) {
+        let mut ancestors = parent.ancestors.get().cloned().unwrap_or_default();
+        ancestors.push(AncestorRun { id: parent.run.id.clone(), live_run: Arc::downgrade(parent) });
+        let _ = self.ancestors.set(ancestors);
+    }
+
     /// The runs from the root of its tree to this one.
     pub fn lineage(&self) -> Vec<RunId> {
-        let mut lineage = self.ancestors.get().cloned().unwrap_or_default();
-        lineage.push(self.run.id.clone());
-        lineage
+        let above = self.ancestors.get().into_iter().flatten().map(|ancestor| ancestor.id.clone());
+        above.chain([self.run.id.clone()]).collect()
+    }
+
+    /// The runs above this one that are in memory, the nearest first.
+    fn live_ancestors(&self) -> impl Iterator<Item = Arc<Self>> {
+        self.ancestors.get().into_iter().flatten().rev().filter_map(|ancestor| ancestor.live_run.upgrade())
+    }
+
+    /// The calls of this run and of the runs below it that wait for a person, oldest first.
+    pub fn pending_approvals(&self) -> Vec<ApprovalRow> {
+        self.lock_state().pending_approvals.values().map(|pending| pending.row.clone()).collect()
     }
 
     /// Waits until the run has reached `goal`.

@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use quell_net::{AddressPolicy, HttpClients};
 use quell_protocol::api::RunView;
+use quell_protocol::approval::ApprovalRow;
 use quell_protocol::{Principal, RunEvent, RunId};
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Scope};
@@ -47,8 +48,9 @@ const MIN_SECRET_BYTES: usize = 32;
 /// Says in the words of a protocol what happened to a run.
 pub trait PushTranslator: Send + Sync {
     /// The body of the notification that tells of `event`; `None` if clients need not know of it. `run` is the run as it
-    /// is now, which may be after later events.
-    fn notification(&self, run: &RunView, event: &RunEvent) -> Option<Value>;
+    /// is now, which may be after later events. `waiting` are the calls of the run, and of the runs below it, that wait
+    /// for a person now and that the client may see, oldest first.
+    fn notification(&self, run: &RunView, event: &RunEvent, waiting: &[ApprovalRow]) -> Option<Value>;
 
     /// The `Content-Type` of the bodies.
     fn media_type(&self) -> &'static str;

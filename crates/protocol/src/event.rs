@@ -1,8 +1,9 @@
-//! Events of a run. `seq` counts from 1 and rises; a gap is legal only before a `run.snapshot` and after a crash.
+//! Events of a run. `seq` counts from 1 and rises. A gap is legal only before a `run.snapshot`, after a crash, and where an
+//! event tells of a sub-run's approval that the reader may not see.
 
 use serde::{Deserialize, Serialize};
 
-use crate::approval::{Escalation, default_quorum};
+use crate::approval::{ApprovalRow, Escalation, default_quorum};
 use crate::ids::{AgentId, CallId, RunId, SessionKey};
 use crate::receipt::{Receipt, Usage};
 use crate::verdict::{Requester, Verdict};
@@ -138,7 +139,21 @@ pub enum EventKind {
         #[serde(default)]
         reason: Option<String>,
     },
-    /// The state of the run so far, for a client that fell behind and missed deltas.
+    /// A call of a run below this one, at any depth, waits for a person. Only readers that may see that approval get the
+    /// event.
+    #[serde(rename = "sub_run.approval_requested")]
+    SubRunApprovalRequested {
+        /// The approval as `GET /api/approvals` lists it. Its `runId` is that of the sub-run.
+        approval: Box<ApprovalRow>,
+    },
+    /// An approval that this run has announced by `sub_run.approval_requested` was answered by a person, or ended by a
+    /// stop or by its time limit.
+    #[serde(rename = "sub_run.approval_resolved")]
+    SubRunApprovalResolved {
+        /// The approval; its `state` says how it ended.
+        approval: Box<ApprovalRow>,
+    },
+    /// The state of the run so far, for a client that fell behind and missed events.
     #[serde(rename = "run.snapshot")]
     #[serde(rename_all = "camelCase")]
     Snapshot {
@@ -151,6 +166,10 @@ pub enum EventKind {
         thinking: String,
         /// Calls of this run so far.
         calls: Vec<SnapshotCall>,
+        /// Calls of this run and of the runs below it that wait for a person, oldest first, as `GET /api/approvals` lists
+        /// them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        approvals: Vec<ApprovalRow>,
     },
     /// The run is ending: no delta and no start of a tool follows.
     #[serde(rename = "run.ending")]
@@ -231,6 +250,8 @@ impl EventKind {
             Self::ApprovalRequested { .. } => "approval.requested",
             Self::ApprovalUpdated { .. } => "approval.updated",
             Self::ApprovalResolved { .. } => "approval.resolved",
+            Self::SubRunApprovalRequested { .. } => "sub_run.approval_requested",
+            Self::SubRunApprovalResolved { .. } => "sub_run.approval_resolved",
             Self::Snapshot { .. } => "run.snapshot",
             Self::Ending { .. } => "run.ending",
             Self::Ended { .. } => "run.ended",

@@ -150,7 +150,11 @@ pub(crate) struct ModelRetryWait {
 impl ChatTurn {
     pub(crate) fn apply_event(&mut self, kind: &EventKind, now: UnixMillis) {
         match kind {
-            EventKind::Queued { .. } | EventKind::Usage { .. } | EventKind::ApprovalUpdated { .. } => {}
+            EventKind::Queued { .. }
+            | EventKind::Usage { .. }
+            | EventKind::ApprovalUpdated { .. }
+            | EventKind::SubRunApprovalRequested { .. }
+            | EventKind::SubRunApprovalResolved { .. } => {}
             EventKind::Started { .. } => self.activity = ChatRunActivity::WaitingForModel,
             EventKind::StepStarted { .. } => {
                 self.blocks.extend(self.pending_steered.drain(..).map(TurnBlock::Steered));

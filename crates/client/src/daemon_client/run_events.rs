@@ -236,4 +236,5 @@ impl RunEventFollower {
 
 const KNOWN_EVENTS: &str = "\
     run.queued run.started step.started text.delta thinking.delta tool.waiting tool.started \
-    tool.output tool.ended approval.requested approval.updated approval.resolved context.compacted model.retry model.search model.fallback run.snapshot run.ending run.ended usage";
+    tool.output tool.ended approval.requested approval.updated approval.resolved \
+    sub_run.approval_requested sub_run.approval_resolved context.compacted model.retry model.search model.fallback run.snapshot run.ending run.ended usage";

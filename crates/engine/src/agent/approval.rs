@@ -69,19 +69,35 @@ pub struct ApprovalRequest<'a> {
     pub escalation: Option<Escalation>,
 }
 
-/// The events of one approval in the stream of its run.
+/// The events of one approval in the stream of its run, and in those of the runs above.
+#[derive(Clone)]
 struct EventAnnouncer {
     writer: RunWriter,
+    ancestors: Vec<RunWriter>,
     id: String,
+}
+
+impl EventAnnouncer {
+    fn new(writer: &RunWriter, id: &str) -> Self {
+        Self { writer: writer.clone(), ancestors: writer.of_ancestors(), id: id.to_owned() }
+    }
+
+    fn announce_requested(&self, row: &ApprovalRow) -> Result<(), TurnSealed> {
+        self.writer.emit_approval_requested(row)?;
+        self.ancestors.iter().for_each(|above| above.emit_sub_run_approval_requested(row));
+        Ok(())
+    }
 }
 
 impl ApprovalAnnouncer for EventAnnouncer {
     fn announce_counted(&self, row: &ApprovalRow) {
         self.writer.emit_approval_updated(row);
+        self.ancestors.iter().for_each(|above| above.note_sub_run_approval_updated(row));
     }
 
     fn announce_settled(self: Box<Self>, state: &ApprovalState) {
         self.writer.emit_approval_resolved(&self.id, state);
+        self.ancestors.iter().for_each(|above| above.emit_sub_run_approval_resolved(&self.id, state));
     }
 }
 
@@ -142,13 +158,14 @@ async fn wait_answered(
     let timeout = Duration::from_secs(services.limits.approval_timeout_s);
     let (id, approvals) = (row.id.clone(), services.approvals.clone());
     let label = format!("{} {id}", row.tool);
-    let announcer = EventAnnouncer { writer: writer.clone(), id: id.clone() };
+    let announcer = EventAnnouncer::new(writer, &id);
     // A stop that comes before the approval is listed refuses it, and a later one settles it: none is left pending.
     let held = scope.hold(ResourceKind::Approval, label);
     let held = held.on_stop(move |_| approvals.cancel(&id));
+    let first = announcer.clone();
     let announce = |row: &ApprovalRow| match scope.is_cancelled() {
         true => Err(TurnSealed),
-        false => writer.emit_approval_requested(row),
+        false => first.announce_requested(row),
     };
     let mut waiter = services.approvals.open(row, announce, announcer)?;
     let state = scope.race(Point::Approval, waiter.wait_settled(timeout)).await?;

@@ -6,13 +6,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 use quell_kernel::visibility::Viewer;
 use quell_protocol::api::RunView;
-use quell_protocol::{EventKind, Principal, RunEvent, RunId};
+use quell_protocol::approval::ApprovalRow;
+use quell_protocol::{EventKind, Principal, RunEvent, RunId, SessionKey};
 use quell_scope::clock::Clock;
 use quell_store::{PushTargetKey, PutPushTargetOutcome, StoreError, StoredPushTarget};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use super::runs::remaining_events;
+use super::visibility::retain_visible_approvals;
 use super::{Caller, Engine};
 use crate::live_run::{LiveRun, RunProgress};
 use crate::push::{
@@ -215,13 +217,27 @@ impl PushClient {
     }
 
     /// The body that tells of an event; `None` if the client need not know of it, or may read the run no more.
-    fn notification(&self, run: &RunView, event: &RunEvent) -> Option<Value> {
-        if self.engine.access().has_token_ended(&self.viewer.principal) {
+    fn notification(&self, run: &RunView, event: &RunEvent, mut waiting: Vec<ApprovalRow>) -> Option<Value> {
+        if self.engine.access().has_token_ended(&self.viewer.principal)
+            || !self.may_read(&run.principal, &run.session_key)
+        {
             return None;
         }
-        let ownership = self.engine.session_ownership(&run.session_key);
-        let may_read = self.viewer.may_read_run(&run.principal, ownership.as_ref());
-        may_read.then(|| self.translator.notification(run, event)).flatten()
+        waiting.retain(|row| self.may_see_approval(row));
+        self.translator.notification(run, event, &waiting)
+    }
+
+    /// The event as the client may see it, if the run may be in another state for it afterwards.
+    fn state_change(&self, event: Arc<RunEvent>) -> Option<Arc<RunEvent>> {
+        retain_visible_approvals(event, |row| self.may_see_approval(row)).filter(|event| changes_state(&event.kind))
+    }
+
+    fn may_see_approval(&self, row: &ApprovalRow) -> bool {
+        self.may_read(&row.principal, &row.session_key)
+    }
+
+    fn may_read(&self, principal: &Principal, session: &SessionKey) -> bool {
+        self.viewer.may_read_run(principal, self.engine.session_ownership(session).as_ref())
     }
 }
 
@@ -239,6 +255,10 @@ fn changes_state(kind: &EventKind) -> bool {
         EventKind::Started { .. }
             | EventKind::ApprovalRequested { .. }
             | EventKind::ApprovalResolved { .. }
+            | EventKind::SubRunApprovalRequested { .. }
+            | EventKind::SubRunApprovalResolved { .. }
+            // It stands for missed events.
+            | EventKind::Snapshot { .. }
             | EventKind::Ended { .. }
     )
 }
@@ -250,9 +270,7 @@ async fn notify_of_live_run(delivery: PushDelivery, client: PushClient, live_run
     while follower.last_seen_seq() < known_seq
         && let Some(event) = follower.try_next()
     {
-        if changes_state(&event.kind) {
-            newest_known = Some(event);
-        }
+        newest_known = client.state_change(event).or(newest_known);
     }
     loop {
         let event = match newest_known.take() {
@@ -269,8 +287,8 @@ async fn notify_of_live_run(delivery: PushDelivery, client: PushClient, live_run
             drop((follower, live_run));
             return notify_of_end(delivery, client, view).await;
         }
-        if changes_state(&event.kind) {
-            let body = || client.notification(&live_run.view(), &event);
+        if let Some(event) = client.state_change(event) {
+            let body = || client.notification(&live_run.view(), &event, live_run.pending_approvals());
             let has_ended = live_run.wait_for_progress(RunProgress::Ended);
             let notice = PushNotice { seq: Some(event.seq), body: &body };
             if delivery.send_update(&notice, has_ended).await == PushOutcome::TargetGone {
@@ -286,7 +304,7 @@ async fn notify_of_end(delivery: PushDelivery, client: PushClient, view: RunView
     let ended_at_s = ended_at.map_or_else(Clock::wall_seconds, Timestamp::as_second);
     let seq = view.seq;
     let Some(event) = remaining_events(view.clone(), seq).and_then(|mut events| events.pop()) else { return };
-    let body = || client.notification(&view, &event);
+    let body = || client.notification(&view, &event, Vec::new());
     delivery.send_end(&PushNotice { seq: None, body: &body }, ended_at_s).await;
 }
 

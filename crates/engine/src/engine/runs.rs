@@ -155,8 +155,8 @@ pub(super) fn remaining_events(view: RunView, after: u64) -> Option<Vec<RunEvent
     let before = view.seq.saturating_sub(1);
     let missed = (after < before).then(|| {
         let text = view.output.clone().unwrap_or_default();
-        let (earlier_text, thinking) = (String::new(), String::new());
-        event(before, EventKind::Snapshot { earlier_text, text, thinking, calls: Vec::new() })
+        let (earlier_text, thinking, calls, approvals) = (String::new(), String::new(), Vec::new(), Vec::new());
+        event(before, EventKind::Snapshot { earlier_text, text, thinking, calls, approvals })
     });
     let verdict = receipt.verdict.clone();
     let text = view.output.clone().filter(|_| verdict == quell_protocol::Verdict::Completed);

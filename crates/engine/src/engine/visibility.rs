@@ -1,10 +1,12 @@
 //! Who may see and use which session and run. Every transport asks here; the rules are `quell_kernel::visibility`.
 
+use std::sync::Arc;
+
 use quell_kernel::visibility::{SessionOwnership, Sharing, Viewer};
 use quell_protocol::api::RunView;
 use quell_protocol::approval::ApprovalRow;
 use quell_protocol::audit::Action;
-use quell_protocol::{Principal, RunId, SessionKey, Surface};
+use quell_protocol::{EventKind, Principal, RunEvent, RunId, SessionKey, Surface};
 use quell_store::StoreError;
 use quell_tools::background::BackgroundProcess;
 use tokio::sync::watch;
@@ -93,8 +95,18 @@ impl Engine {
     /// The waiting calls that the caller may see: those of runs that it may read, and for an approver all.
     pub fn visible_approvals(&self, caller: &Caller) -> Vec<ApprovalRow> {
         let mut rows = self.pending_approvals();
-        rows.retain(|row| caller.may_approve() || self.may_read_run(caller, &row.principal, &row.session_key));
+        rows.retain(|row| self.may_see_approval(caller, row));
         rows
+    }
+
+    fn may_see_approval(&self, caller: &Caller, row: &ApprovalRow) -> bool {
+        caller.may_approve() || self.may_read_run(caller, &row.principal, &row.session_key)
+    }
+
+    /// An event as a reader of its run may see it; `None` if it tells only of a sub-run's approval that the reader may not
+    /// see.
+    pub fn visible_event(&self, caller: &Caller, event: Arc<RunEvent>) -> Option<Arc<RunEvent>> {
+        retain_visible_approvals(event, |row| self.may_see_approval(caller, row))
     }
 
     /// The waiting calls of a run and of the runs below it that the caller may see, oldest first.
@@ -184,11 +196,67 @@ impl Engine {
     }
 }
 
+/// The event without the approvals that are not visible; `None` if it tells of nothing else.
+pub(super) fn retain_visible_approvals(
+    event: Arc<RunEvent>,
+    is_visible: impl Fn(&ApprovalRow) -> bool,
+) -> Option<Arc<RunEvent>> {
+    match &event.kind {
+        EventKind::SubRunApprovalRequested { approval } | EventKind::SubRunApprovalResolved { approval } => {
+            is_visible(approval).then_some(event)
+        }
+        EventKind::Snapshot { approvals, .. } if !approvals.iter().all(&is_visible) => {
+            let mut shown = Arc::unwrap_or_clone(event);
+            if let EventKind::Snapshot { approvals, .. } = &mut shown.kind {
+                approvals.retain(is_visible);
+            }
+            Some(Arc::new(shown))
+        }
+        _ => Some(event),
+    }
+}
+
 impl Caller {
     /// The caller, as far as ownership matters.
     pub fn viewer(&self) -> Viewer {
         let (read_all, write_all) = (self.grants.read_all, self.grants.write_all);
         let is_admin = self.is_admin();
         Viewer { principal: self.principal.clone(), read_all: is_admin || read_all, write_all: is_admin || write_all }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(id: &str) -> serde_json::Value {
+        json!({
+            "id": id, "runId": "r2", "sessionKey": "s2", "agent": "main", "principal": "ann", "callId": "c", "tool": "x",
+            "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending",
+        })
+    }
+
+    fn event(fields: serde_json::Value) -> Arc<RunEvent> {
+        let mut event = json!({"runId": "r", "sessionKey": "s", "seq": 1, "at": ""});
+        event.as_object_mut().unwrap().extend(fields.as_object().cloned().unwrap());
+        Arc::new(serde_json::from_value(event).unwrap())
+    }
+
+    #[test]
+    fn a_reader_gets_only_approvals_that_it_may_see() {
+        let is_visible = |row: &ApprovalRow| row.id == "mine";
+        for name in ["sub_run.approval_requested", "sub_run.approval_resolved"] {
+            let told = |id| retain_visible_approvals(event(json!({"type": name, "approval": row(id)})), is_visible);
+            assert!(told("mine").is_some() && told("other").is_none(), "{name}");
+        }
+        let approvals = json!([row("other"), row("mine")]);
+        let snapshot = event(json!({
+            "type": "run.snapshot", "text": "so far", "thinking": "", "calls": [], "approvals": approvals,
+        }));
+        let shown = retain_visible_approvals(snapshot, is_visible).unwrap();
+        let EventKind::Snapshot { text, approvals, .. } = &shown.kind else { panic!("{shown:?}") };
+        assert_eq!((text.as_str(), approvals.len(), approvals[0].id.as_str()), ("so far", 1, "mine"));
     }
 }

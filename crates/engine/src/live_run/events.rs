@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::turn::{CallResult, StreamedText, keep_both_ends};
+use quell_protocol::approval::ApprovalRow;
 use quell_protocol::event::SnapshotCall;
 use quell_protocol::{CallId, EventKind, RunEvent};
 use tokio::sync::watch;
@@ -120,6 +121,7 @@ fn event_bytes(event: &RunEvent) -> usize {
         }
         EventKind::ToolEnded { output, diff, .. } => output.len() + diff.as_ref().map_or(0, String::len),
         EventKind::ToolStarted { tool, .. } | EventKind::ToolWaiting { tool, .. } => tool.len() + 256,
+        EventKind::SubRunApprovalRequested { .. } | EventKind::SubRunApprovalResolved { .. } => 512,
         EventKind::ModelSearch { query } => query.len(),
         EventKind::ModelRetry { reason, .. } | EventKind::ModelFallback { reason, .. } => reason.len(),
         EventKind::Snapshot { earlier_text, text, thinking, .. } => earlier_text.len() + text.len() + thinking.len(),
@@ -219,14 +221,28 @@ impl Follower {
         // The draft holds the newest text, which the kept deltas would repeat: skip to the last kept delta.
         let last_delta =
             state.events.ring.iter().rev().find(|event| event.kind.is_delta()).map_or(0, |event| event.seq);
+        let seq = last_delta.max(oldest.saturating_sub(1)).max(self.last_seen_seq + 1);
         RunEvent {
             run_id: self.live_run.run.id.clone(),
             session_key: self.live_run.run.session.clone(),
-            seq: last_delta.max(oldest.saturating_sub(1)).max(self.last_seen_seq + 1),
+            seq,
             at: self.live_run.clock.rfc3339(self.live_run.clock.now()),
-            kind: EventKind::Snapshot { earlier_text: text.earlier, text: text.step, thinking, calls },
+            kind: EventKind::Snapshot {
+                earlier_text: text.earlier,
+                text: text.step,
+                thinking,
+                calls,
+                approvals: snapshot_approvals(state, seq),
+            },
         }
     }
+}
+
+/// The approvals that wait, without those whose announcement follows the snapshot. None once the turn is sealed: the run
+/// waits for nobody then.
+fn snapshot_approvals(state: &super::LiveRunState, seq: u64) -> Vec<ApprovalRow> {
+    let waiting = state.pending_approvals.values().filter(|pending| state.draft.is_some() && pending.seq <= seq);
+    waiting.map(|pending| pending.row.clone()).collect()
 }
 
 /// The calls of a run for a snapshot: the more calls, the less output of each.

@@ -238,3 +238,90 @@ fn a_reader_of_an_answer_loses_no_text_when_it_falls_behind() {
     }
     assert_eq!(read, written);
 }
+
+fn sub_run(parent: &Arc<LiveRun>, id: &str) -> Arc<LiveRun> {
+    let child = live_run_with_id(Clock::start(), id);
+    child.set_parent(parent);
+    child
+}
+
+fn approval_of(live_run: &LiveRun, id: &str) -> ApprovalRow {
+    let row = approval(&CallId::parse("c1").expect("a call id"), &json!({}));
+    ApprovalRow { id: id.to_owned(), run_id: live_run.run.id.clone(), ..row }
+}
+
+/// The ids of the approvals in the snapshot that a reader behind `seq` gets.
+fn snapshot_approvals(live_run: &Arc<LiveRun>, seq: u64) -> Vec<String> {
+    let snapshot = live_run.follow(seq).try_next().expect("an event");
+    let EventKind::Snapshot { approvals, .. } = &snapshot.kind else { panic!("{snapshot:?}") };
+    approvals.iter().map(|row| row.id.clone()).collect()
+}
+
+#[test]
+fn all_runs_above_are_told_of_an_approval() {
+    let root = test_live_run();
+    let child = sub_run(&root, "r2");
+    let grandchild = sub_run(&child, "r3");
+    assert_eq!(grandchild.lineage().iter().map(RunId::as_str).collect::<Vec<_>>(), ["r1", "r2", "r3"]);
+    let row = approval_of(&grandchild, "a1");
+    let by = quell_protocol::Requester { principal: row.principal.clone(), surface: Surface::Http };
+    let writers = grandchild.writer().of_ancestors();
+    assert_eq!(writers.len(), 2);
+    for (writer, above) in writers.iter().zip([&child, &root]) {
+        let told = read_after(above, |_| {
+            writer.emit_sub_run_approval_requested(&row);
+            writer.note_sub_run_approval_updated(&ApprovalRow { allowed_by: vec![by.clone()], ..row.clone() });
+            writer.emit_sub_run_approval_resolved("another", &ApprovalState::TimedOut);
+            writer.emit_sub_run_approval_resolved("a1", &ApprovalState::Cancelled);
+            writer.emit_sub_run_approval_resolved("a1", &ApprovalState::Cancelled);
+        });
+        assert_eq!(names(&told), ["sub_run.approval_requested", "sub_run.approval_resolved"]);
+        assert_eq!(told[0].kind, EventKind::SubRunApprovalRequested { approval: Box::new(row.clone()) });
+        let EventKind::SubRunApprovalResolved { approval } = &told[1].kind else { panic!("{told:?}") };
+        assert_eq!((&approval.state, approval.allowed_by.len()), (&ApprovalState::Cancelled, 1));
+    }
+    assert_eq!((root.last_seq(), child.last_seq(), grandchild.last_seq()), (2, 2, 0));
+}
+
+#[test]
+fn a_run_that_ends_is_asked_nothing_and_told_the_rest() {
+    let root = test_live_run();
+    let child = sub_run(&root, "r2");
+    let writer = root.writer();
+    writer.emit_sub_run_approval_requested(&approval_of(&child, "a1"));
+    let told = read_after(&root, |writer| {
+        root.announce_ending(&Verdict::Completed);
+        writer.emit_sub_run_approval_requested(&approval_of(&child, "a2"));
+        writer.emit_sub_run_approval_resolved("a1", &ApprovalState::TimedOut);
+        writer.emit_sub_run_approval_resolved("a2", &ApprovalState::TimedOut);
+    });
+    assert_eq!(names(&told), ["run.ending", "sub_run.approval_resolved"]);
+    drop((root, writer));
+    assert!(child.writer().of_ancestors().is_empty(), "a sub-run does not keep those above in memory");
+}
+
+#[test]
+fn a_snapshot_lists_the_approvals_that_wait() {
+    let root = test_live_run();
+    let child = sub_run(&root, "r2");
+    let (own, writer) = (approval_of(&root, "a1"), root.writer());
+    writer.emit_approval_requested(&own).expect("an open stream");
+    for id in ["a2", "a3"] {
+        writer.emit_sub_run_approval_requested(&approval_of(&child, id));
+    }
+    writer.emit_sub_run_approval_resolved("a2", &ApprovalState::TimedOut);
+    let fill = || (1..=200).for_each(|step| writer.begin_step(step).expect("an open stream"));
+    fill();
+    writer.emit_sub_run_approval_requested(&approval_of(&child, "a4"));
+    // The announcement of the last one follows the snapshot.
+    assert_eq!(snapshot_approvals(&root, 0), ["a1", "a3"]);
+    fill();
+    assert_eq!(snapshot_approvals(&root, 0), ["a1", "a3", "a4"]);
+    assert_eq!(root.pending_approvals().len(), 3);
+    writer.emit_approval_resolved("a1", &ApprovalState::TimedOut);
+    fill();
+    assert_eq!(snapshot_approvals(&root, 0), ["a3", "a4"]);
+    root.announce_ending(&Verdict::Completed);
+    root.seal();
+    assert!(snapshot_approvals(&root, 0).is_empty(), "the run waits for nobody any more");
+}

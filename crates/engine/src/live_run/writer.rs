@@ -17,7 +17,7 @@ use quell_scope::Cancelled;
 use quell_scope::clock::Clock;
 
 use super::events::{tool_ended_event, truncate_output, whole_micros};
-use super::{ClientAnswer, LiveRun, LiveRunState, ProviderChange};
+use super::{ClientAnswer, LiveRun, LiveRunState, PendingApproval, ProviderChange};
 use crate::journal::JournalWriteError;
 
 /// The draft is sealed: nothing more can be written.
@@ -289,12 +289,18 @@ impl RunWriter {
         Ok(())
     }
 
+    /// The writers of the runs above that are in memory, the nearest first.
+    pub fn of_ancestors(&self) -> Vec<Self> {
+        self.0.live_ancestors().map(Self).collect()
+    }
+
     /// Announces that a call waits for a person.
     ///
     /// # Errors
     /// [`TurnSealed`] once the stream is closed: nobody is asked then.
     pub fn emit_approval_requested(&self, row: &ApprovalRow) -> Result<(), TurnSealed> {
         self.write_if_open(|live_run, state| {
+            state.note_pending_approval(row);
             let (id, call_id, tool) = (row.id.clone(), row.call_id.clone(), row.tool.clone());
             let (arguments, expires_at, quorum) = (row.arguments.clone(), row.expires_at.clone(), row.quorum);
             let escalation = row.escalation.clone().map(Box::new);
@@ -303,10 +309,37 @@ impl RunWriter {
         })
     }
 
+    /// Announces that a call of a run below waits for a person. Nothing is announced once this run ends: a sub-run in the
+    /// background may outlive it.
+    pub fn emit_sub_run_approval_requested(&self, row: &ApprovalRow) {
+        let _ = self.write_if_open(|live_run, state| {
+            state.note_pending_approval(row);
+            let approval = Box::new(row.clone());
+            live_run.emit_event(state, EventKind::SubRunApprovalRequested { approval });
+        });
+    }
+
+    /// Notes that one principal more has allowed a call of a run below. No event tells it: it is still the same question.
+    pub fn note_sub_run_approval_updated(&self, row: &ApprovalRow) {
+        self.0.lock_state().update_pending_approval(row);
+    }
+
+    /// Announces the result of an approval that was announced by [`RunWriter::emit_sub_run_approval_requested`]. Still
+    /// allowed while the run is ending.
+    pub fn emit_sub_run_approval_resolved(&self, id: &str, settled: &ApprovalState) {
+        let mut state = self.0.lock_state();
+        let Some(pending) = state.pending_approvals.remove(id) else { return };
+        if state.draft.is_some() {
+            let approval = Box::new(ApprovalRow { state: settled.clone(), ..pending.row });
+            self.0.emit_event(&mut state, EventKind::SubRunApprovalResolved { approval });
+        }
+    }
+
     /// Announces that one principal more has allowed a call. Nothing is announced while the run is ending.
     pub fn emit_approval_updated(&self, row: &ApprovalRow) {
         // If the stream is closed, a stop settles the approval.
         let _ = self.write_if_open(|live_run, state| {
+            state.update_pending_approval(row);
             let (id, allowed_by, quorum) = (row.id.clone(), row.allowed_by.clone(), row.quorum);
             live_run.emit_event(state, EventKind::ApprovalUpdated { id, allowed_by, quorum });
         });
@@ -320,6 +353,7 @@ impl RunWriter {
             ApprovalState::Pending | ApprovalState::TimedOut | ApprovalState::Cancelled => (None, None),
         };
         let mut run_state = self.0.lock_state();
+        run_state.pending_approvals.remove(id);
         if run_state.draft.is_some() {
             let (id, decision) = (id.to_owned(), state.decision_str().to_owned());
             self.0.emit_event(&mut run_state, EventKind::ApprovalResolved { id, decision, by, reason });
@@ -365,6 +399,20 @@ impl LiveRun {
 
     fn rfc3339_now(&self) -> String {
         self.clock.rfc3339(self.clock.now())
+    }
+}
+
+impl LiveRunState {
+    /// Notes an approval whose announcement is the next event.
+    fn note_pending_approval(&mut self, row: &ApprovalRow) {
+        let pending = PendingApproval { seq: self.events.last_seq() + 1, row: row.clone() };
+        self.pending_approvals.insert(row.id.clone(), pending);
+    }
+
+    fn update_pending_approval(&mut self, row: &ApprovalRow) {
+        if let Some(pending) = self.pending_approvals.get_mut(&row.id) {
+            pending.row = row.clone();
+        }
     }
 }
 

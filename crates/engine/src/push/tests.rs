@@ -82,7 +82,7 @@ fn header<'a>(request: &'a ReceivedRequest, name: &str) -> &'a str {
 struct TestTranslator;
 
 impl PushTranslator for TestTranslator {
-    fn notification(&self, _: &RunView, _: &RunEvent) -> Option<Value> {
+    fn notification(&self, _: &RunView, _: &RunEvent, _: &[ApprovalRow]) -> Option<Value> {
         None
     }
 

@@ -132,7 +132,7 @@ impl SessionRunControl<'_> {
             channel_origin: None,
             max_permissions: Some(request.max_permissions),
         });
-        let _ = child.ancestors.set(self.live_run.lineage());
+        child.set_parent(self.live_run);
         sessions.0.runs.accept(&child).map_err(|refusal| refusal.to_string())?;
         let held = self.live_run.scope.hold(ResourceKind::Run, format!("{agent} ({})", child.run.id));
         if request.waits_for_end {

@@ -186,3 +186,10 @@ async fn start_asking() -> TestServer {
     })
     .await
 }
+
+/// A run of `main` whose sub-agent asks before it lists files, and both end after the answer.
+fn script_asking_sub_agent(server: &TestServer) {
+    let delegation = json!({"agent": "team/writer", "prompt": "look"});
+    server.model.script(ScriptedResponse::tool_call("c0", "spawn_agent", &delegation)).script(list_files_call());
+    server.model.script(ScriptedResponse::text("not listed")).script(ScriptedResponse::text("done"));
+}

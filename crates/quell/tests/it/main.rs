@@ -65,6 +65,7 @@ mod stop_matrix;
 mod stop_notes;
 mod stop_races;
 mod stop_under_load;
+mod sub_run_approvals;
 mod subagents;
 mod sweep;
 mod test_daemon;

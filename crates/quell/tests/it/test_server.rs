@@ -29,6 +29,15 @@ pub(crate) struct TestServerConfig {
     pub(crate) server: ServerSettings,
 }
 
+impl TestServerConfig {
+    /// The agent `team/writer` asks a person before it lists files.
+    pub(crate) fn ask_in_sub_agent(&mut self) {
+        let writer = self.engine.agents.get_mut(&parse_agent_id("team/writer")).unwrap();
+        writer.tools = vec!["list_files".to_owned()];
+        writer.approvals.insert("list_files".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
+    }
+}
+
 /// An engine that is served over HTTP and WebSocket.
 pub(crate) struct TestServer {
     pub(crate) model: ScriptedModel,
@@ -62,12 +71,7 @@ impl TestServer {
 
     /// Starts a server whose agent `team/writer` asks a person before it lists files.
     pub(crate) async fn start_with_asking_sub_agent() -> Self {
-        Self::start_with(|config| {
-            let writer = config.engine.agents.get_mut(&parse_agent_id("team/writer")).unwrap();
-            writer.tools = vec!["list_files".to_owned()];
-            writer.approvals.insert("list_files".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
-        })
-        .await
+        Self::start_with(TestServerConfig::ask_in_sub_agent).await
     }
 
     /// Starts a server whose runs may start processes.

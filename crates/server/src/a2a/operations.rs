@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::cards::agent_not_found;
 use super::errors::{A2aError, A2aErrorKind};
 use super::task_stream::{TaskStream, TaskUpdates};
-use super::tasks::{A2aTaskState, TaskParts, describe_task, pending_approval};
+use super::tasks::{A2aTaskState, TaskParts, describe_task, pending_approval, waiting_approvals};
 use super::{A2aAnswer, A2aBinding, push_configs, sending, task_list};
 use crate::client_run::stream_permit;
 use crate::http::{
@@ -166,15 +166,16 @@ async fn subscribe(request: A2aRequest, binding: &A2aBinding) -> Result<A2aAnswe
     let params: TaskIdParams = request.parse_params()?;
     let view = request.find_task(&params.id).await?;
     let permit = stream_permit(&request.call)?;
-    let approval = pending_approval(&request.call, &view.run_id);
-    if A2aTaskState::of(&view, approval.as_ref()).is_terminal() {
+    let waiting = waiting_approvals(&request.call, &view.run_id);
+    if A2aTaskState::of(&view, waiting.first()).is_terminal() {
         let text = format!("the task {} is over; read it by GetTask", view.run_id);
         return Err(A2aError::new(A2aErrorKind::UnsupportedOperation, text));
     }
     // The text so far comes from the events.
-    let task = describe_task(&view, approval.as_ref(), TaskParts { artifacts: false, ..TaskParts::ALL });
+    let task = describe_task(&view, waiting.first(), TaskParts { artifacts: false, ..TaskParts::ALL });
     let reader = RunEventReader::open_with(request.call, &view.run_id, 0, permit).await?;
-    Ok(A2aAnswer::Stream(Box::new(TaskStream::begin(task, reader, TaskUpdates::after(&view), binding.clone()))))
+    let updates = TaskUpdates::after(&view, &waiting);
+    Ok(A2aAnswer::Stream(Box::new(TaskStream::begin(task, reader, updates, binding.clone()))))
 }
 
 /// Stops the run of a task, and answers when everything that it held has ended.

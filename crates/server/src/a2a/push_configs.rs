@@ -8,7 +8,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use quell_engine::push::{PushAuthentication, PushError, PushTarget, PushTranslator};
 use quell_protocol::api::RunView;
-use quell_protocol::{ErrorCode, EventKind, RunEvent, RunId};
+use quell_protocol::approval::ApprovalRow;
+use quell_protocol::{ErrorCode, EventKind, RunEvent, RunId, Verdict};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -16,7 +17,7 @@ use uuid::Uuid;
 use super::REST_CONTENT_TYPE;
 use super::errors::{A2aError, A2aErrorKind};
 use super::operations::A2aRequest;
-use super::tasks::{TaskParts, describe_task, status_update};
+use super::tasks::{A2aTaskState, TaskParts, describe_task, input_required_update, status_update};
 use crate::http::{ProblemResponse, problem_response};
 use crate::state::ServerState;
 
@@ -25,11 +26,18 @@ use crate::state::ServerState;
 pub(crate) struct A2aPushTranslator;
 
 impl PushTranslator for A2aPushTranslator {
-    fn notification(&self, run: &RunView, event: &RunEvent) -> Option<Value> {
+    fn notification(&self, run: &RunView, event: &RunEvent, waiting: &[ApprovalRow]) -> Option<Value> {
         if matches!(event.kind, EventKind::Ended { .. }) && run.receipt.is_some() {
             return Some(json!({"task": describe_task(run, None, TaskParts { history: false, ..TaskParts::ALL })}));
         }
-        status_update(event).map(|(_, update)| update)
+        let (state, update) = status_update(event)?;
+        match waiting.first() {
+            // Another call still waits.
+            Some(approval) if state == A2aTaskState::Working => Some(input_required_update(run, approval)),
+            // A stop has resolved the approval, and the end follows.
+            _ if matches!(run.verdict, Some(Verdict::Aborted { .. })) => None,
+            _ => Some(update),
+        }
     }
 
     fn media_type(&self) -> &'static str {

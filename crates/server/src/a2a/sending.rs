@@ -3,8 +3,6 @@
 //! What begins by a message goes on when the client is lost: only a stop stops it. Clients are programs, so a text that
 //! is a stop word is only a text.
 
-use std::time::Duration;
-
 use quell_protocol::api::{OnBusy, RunView, SendRequest, StopRunRequest};
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey};
 use serde::Deserialize;
@@ -16,15 +14,13 @@ use super::messages::{A2aMessage, MessageContent};
 use super::operations::A2aRequest;
 use super::push_configs::PushConfigParams;
 use super::task_stream::{TaskStream, TaskUpdates};
-use super::tasks::{A2aTaskState, TaskParts, describe_task, pending_approval};
+use super::tasks::{A2aTaskState, TaskParts, describe_task, pending_approval, waiting_approvals};
 use super::{A2aAnswer, A2aBinding, push_configs};
 use crate::budget::Reservation;
 use crate::client_run::stream_permit;
 use crate::http::{ApiCall, ProblemResponse, RunEventReader, StopWaitMode, problem_response, stop_one_run};
 use crate::sent_message::{new_run_id, send_message};
 
-/// How long the question of a sub-agent may stay unseen: no event of the task tells it.
-const SUB_AGENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Why a task is stopped that cannot tell its client anything.
 const REFUSED_RECEIVER: &str = "the push receiver was refused";
 
@@ -98,14 +94,14 @@ pub(super) async fn stream(request: &A2aRequest, binding: &A2aBinding) -> Result
         }
         MessageOutcome::ToTask(before) => {
             let view = request.find_task(before.run_id.as_str()).await?;
-            let approval = pending_approval(&request.call, &view.run_id);
+            let waiting = waiting_approvals(&request.call, &view.run_id);
             let parts = TaskParts::ALL.with_history(configuration.history_length);
-            if A2aTaskState::of(&view, approval.as_ref()).is_terminal() {
+            if A2aTaskState::of(&view, waiting.first()).is_terminal() {
                 let task = describe_task(&view, None, parts);
                 return Ok(A2aAnswer::Stream(Box::new(TaskStream::of_ended(&task, binding.clone()))));
             }
-            let task = describe_task(&view, approval.as_ref(), TaskParts { artifacts: false, ..parts });
-            (task, before.run_id.clone(), TaskUpdates::after(&view))
+            let task = describe_task(&view, waiting.first(), TaskParts { artifacts: false, ..parts });
+            (task, before.run_id.clone(), TaskUpdates::after(&view, &waiting))
         }
     };
     let reader = RunEventReader::open_with(request.call.clone(), &run, 0, permit).await?;
@@ -232,25 +228,18 @@ fn new_context(context: Option<&str>) -> Result<SessionKey, A2aError> {
 /// Waits until a task is over or needs input. A client that leaves meanwhile changes nothing.
 async fn wait_for_answer(call: &ApiCall, run: &RunId, after: u64, permit: Reservation) -> Result<(), A2aError> {
     let mut reader = RunEventReader::open_with(call.clone(), run, after, permit).await?;
-    let mut look = tokio::time::interval(SUB_AGENT_INTERVAL);
-    loop {
-        let next = {
-            let mut next = std::pin::pin!(reader.next());
-            loop {
-                // waits: for the task; a client that leaves drops it.
-                tokio::select! {
-                    next = &mut next => break next,
-                    _ = look.tick() => if pending_approval(call, run).is_some() {
-                        return Ok(());
-                    },
-                }
-            }
-        };
-        let Some(next) = next else { break };
+    // waits: for the task; a client that leaves drops it.
+    while let Some(next) = reader.next().await {
         let event = next.map_err(|end| problem_response(ErrorCode::Unauthorized, end.reason()))?;
         match &event.kind {
             EventKind::Ended { .. } => break,
-            EventKind::ApprovalRequested { .. } if pending_approval(call, run).is_some() => break,
+            EventKind::ApprovalRequested { .. }
+            | EventKind::SubRunApprovalRequested { .. }
+            | EventKind::Snapshot { .. }
+                if pending_approval(call, run).is_some() =>
+            {
+                break;
+            }
             _ => {}
         }
     }

@@ -10,12 +10,13 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use quell_protocol::api::RunView;
+use quell_protocol::approval::ApprovalRow;
 use quell_protocol::{ErrorCode, EventKind, RunEvent};
 use serde_json::{Value, json};
 
 use super::A2aBinding;
 use super::errors::A2aError;
-use super::tasks::{A2aTaskState, answer_artifact, status_update};
+use super::tasks::{A2aTaskState, answer_artifact, input_required_update, status_update};
 use crate::http::{RunEventReader, problem_response};
 use crate::keep_alive::KEEP_ALIVE_INTERVAL;
 
@@ -93,9 +94,10 @@ impl TaskUpdates {
         Self { shown_until: 0, answer_bytes: 0, begins_anew: true, questions: Vec::new(), is_finished: false }
     }
 
-    /// For a task that is shown as it is in `view`.
-    pub(super) fn after(view: &RunView) -> Self {
-        Self { shown_until: view.seq, ..Self::from_beginning() }
+    /// For a task that is shown as it is in `view`, with the calls that wait for a person.
+    pub(super) fn after(view: &RunView, waiting: &[ApprovalRow]) -> Self {
+        let questions = waiting.iter().map(|row| (row.id.clone(), input_required_update(view, row))).collect();
+        Self { shown_until: view.seq, questions, ..Self::from_beginning() }
     }
 
     /// What the client is told of an event.
@@ -105,7 +107,8 @@ impl TaskUpdates {
             EventKind::TextDelta { text } => return vec![self.answer_update(event, text)],
             EventKind::Snapshot { text, .. } if !text.is_empty() => {
                 self.begins_anew = true;
-                return vec![self.answer_update(event, text)];
+                let answer = self.answer_update(event, text);
+                return std::iter::once(answer).chain(self.state_update(event)).collect();
             }
             // What was not streamed, such as the answer of a run that has left the memory.
             EventKind::Ended { text: Some(text), .. } if text.len() != self.answer_bytes => {
@@ -131,16 +134,10 @@ impl TaskUpdates {
 
     fn state_update(&mut self, event: &RunEvent) -> Option<Value> {
         let (mut state, mut update) = status_update(event)?;
-        match &event.kind {
-            EventKind::ApprovalRequested { id, .. } => self.questions.push((id.clone(), update.clone())),
-            EventKind::ApprovalResolved { id, .. } => {
-                self.questions.retain(|(asked, _)| asked != id);
-                // Another call of the same step still waits.
-                if let Some((_, question)) = self.questions.first() {
-                    (state, update) = (A2aTaskState::InputRequired, question.clone());
-                }
-            }
-            _ => {}
+        match self.apply_to_questions(event, &update) {
+            QuestionChange::None => {}
+            QuestionChange::Known => return None,
+            QuestionChange::OthersWait(question) => (state, update) = (A2aTaskState::InputRequired, question),
         }
         if event.seq <= self.shown_until {
             return None;
@@ -148,10 +145,59 @@ impl TaskUpdates {
         self.is_finished = state.is_terminal() || state == A2aTaskState::InputRequired;
         Some(update)
     }
+
+    /// `update` tells the state that the event brings the task into, whatever other calls do.
+    fn apply_to_questions(&mut self, event: &RunEvent, update: &Value) -> QuestionChange {
+        match &event.kind {
+            EventKind::ApprovalRequested { id, .. } => self.add_question(id, update),
+            EventKind::SubRunApprovalRequested { approval } => self.add_question(&approval.id, update),
+            EventKind::ApprovalResolved { id, .. } => self.remove_question(id),
+            EventKind::SubRunApprovalResolved { approval } => self.remove_question(&approval.id),
+            EventKind::Snapshot { approvals, .. } => self.replace_questions(event, approvals),
+            _ => QuestionChange::None,
+        }
+    }
+
+    fn add_question(&mut self, id: &str, update: &Value) -> QuestionChange {
+        if self.questions.iter().any(|(asked, _)| asked == id) {
+            return QuestionChange::Known;
+        }
+        self.questions.push((id.to_owned(), update.clone()));
+        QuestionChange::None
+    }
+
+    fn remove_question(&mut self, id: &str) -> QuestionChange {
+        self.questions.retain(|(asked, _)| asked != id);
+        // Another call of the same step, or of another sub-agent, still waits.
+        self.questions.first().map_or(QuestionChange::None, |(_, other)| QuestionChange::OthersWait(other.clone()))
+    }
+
+    /// After missed events: the questions are now those that wait as of the snapshot.
+    fn replace_questions(&mut self, event: &RunEvent, approvals: &[ApprovalRow]) -> QuestionChange {
+        let waiting = approvals.iter().map(|row| (row.id.clone(), input_required_update(event, row))).collect();
+        let known = std::mem::replace(&mut self.questions, waiting);
+        let is_known = |id: &str| known.iter().any(|(asked, _)| asked == id);
+        if known.len() == self.questions.len() && self.questions.iter().all(|(id, _)| is_known(id)) {
+            return QuestionChange::Known;
+        }
+        let new = self.questions.iter().find(|(id, _)| !is_known(id)).or(self.questions.first());
+        new.map_or(QuestionChange::None, |(_, question)| QuestionChange::OthersWait(question.clone()))
+    }
+}
+
+/// What an event changes about the calls that a client is asked about.
+enum QuestionChange {
+    /// The event tells the state itself.
+    None,
+    /// The client has been told already.
+    Known,
+    /// The task waits for input, by this update.
+    OthersWait(Value),
 }
 
 #[cfg(test)]
 mod tests {
+    use quell_protocol::approval::ApprovalState;
     use quell_protocol::{CallId, RunId, SessionKey};
 
     use super::*;
@@ -227,6 +273,69 @@ mod tests {
         assert!(states(&mut later, &waiting).is_empty() && !later.is_finished);
         assert_eq!(states(&mut later, &[resolution(3, "a")]), ["TASK_STATE_INPUT_REQUIRED"]);
         assert!(later.is_finished);
+    }
+
+    fn waiting_row(id: &str) -> ApprovalRow {
+        let row = json!({
+            "id": id, "runId": "r2", "sessionKey": "s2", "agent": "helper", "principal": "ann", "callId": "c",
+            "tool": "shell", "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending",
+        });
+        serde_json::from_value(row).unwrap()
+    }
+
+    fn sub_request(seq: u64, id: &str) -> RunEvent {
+        event(seq, EventKind::SubRunApprovalRequested { approval: Box::new(waiting_row(id)) })
+    }
+
+    fn sub_resolution(seq: u64, id: &str) -> RunEvent {
+        let approval = ApprovalRow { state: ApprovalState::Cancelled, ..waiting_row(id) };
+        event(seq, EventKind::SubRunApprovalResolved { approval: Box::new(approval) })
+    }
+
+    fn snapshot(seq: u64, ids: &[&str]) -> RunEvent {
+        let approvals = ids.iter().map(|id| waiting_row(id)).collect();
+        event(seq, EventKind::Snapshot { text: String::new(), thinking: String::new(), calls: Vec::new(), approvals })
+    }
+
+    #[test]
+    fn a_question_of_a_sub_agent_is_one_of_the_task() {
+        let mut updates = TaskUpdates::from_beginning();
+        let told = updates.read_event(&sub_request(1, "a"));
+        assert!(updates.is_finished);
+        let update = &told[0]["statusUpdate"];
+        assert_eq!((&update["taskId"], &update["status"]["state"]), (&json!("r"), &json!("TASK_STATE_INPUT_REQUIRED")));
+        let parts = &update["status"]["message"]["parts"];
+        assert!(parts[0]["text"].as_str().unwrap().starts_with("The sub-agent helper wants to call shell."), "{parts}");
+        assert_eq!(parts[1]["data"]["approval"], "a");
+        // Stopped alone, it leaves a task that works on.
+        let mut later = TaskUpdates { shown_until: 1, ..TaskUpdates::from_beginning() };
+        let events = [sub_request(1, "a"), sub_resolution(2, "a")];
+        assert_eq!(states(&mut later, &events), ["TASK_STATE_WORKING"]);
+    }
+
+    #[test]
+    fn a_shown_question_is_not_asked_again() {
+        let shown = || TaskUpdates {
+            questions: vec![("a".to_owned(), json!({}))],
+            shown_until: 1,
+            ..TaskUpdates::from_beginning()
+        };
+        assert!(states(&mut shown(), &[sub_request(2, "a"), snapshot(3, &["a"])]).is_empty());
+        assert_eq!(states(&mut shown(), &[snapshot(3, &["a", "b"])]), ["TASK_STATE_INPUT_REQUIRED"]);
+        assert_eq!(states(&mut shown(), &[sub_request(2, "a"), sub_resolution(3, "a")]), ["TASK_STATE_WORKING"]);
+    }
+
+    #[test]
+    fn a_snapshot_tells_what_waits_after_missed_events() {
+        let mut missed = TaskUpdates::from_beginning();
+        assert_eq!(states(&mut missed, &[snapshot(9, &["a"])]), ["TASK_STATE_INPUT_REQUIRED"]);
+        assert!(missed.is_finished);
+        let mut resolved = TaskUpdates { shown_until: 1, ..TaskUpdates::from_beginning() };
+        assert_eq!(states(&mut resolved, &[sub_request(1, "a"), snapshot(9, &[])]), ["TASK_STATE_WORKING"]);
+        // What the snapshot is of is a part of the task that was shown.
+        let mut covered = TaskUpdates { shown_until: 9, ..TaskUpdates::from_beginning() };
+        assert!(states(&mut covered, &[snapshot(9, &["a"])]).is_empty() && !covered.is_finished);
+        assert_eq!(states(&mut covered, &[sub_resolution(10, "a")]), ["TASK_STATE_WORKING"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use quell_protocol::api::RunView;
 use quell_protocol::approval::ApprovalRow;
 use quell_protocol::receipt::summary_line::receipt_line;
-use quell_protocol::{EventKind, Receipt, RunEvent, RunId, SessionKey, Verdict};
+use quell_protocol::{AgentId, EventKind, Receipt, RunEvent, RunId, SessionKey, Verdict};
 use serde_json::{Value, json};
 
 use super::messages::{ALLOWING_TEXTS, DENYING_TEXTS};
@@ -95,9 +95,14 @@ pub(super) fn pending_approvals(call: &ApiCall) -> BTreeMap<RunId, ApprovalRow> 
     by_task
 }
 
-/// The first call of the task or of its sub-agents that waits for a person.
+/// The calls of the task and of its sub-agents that wait for a person and that the caller may see, oldest first.
+pub(super) fn waiting_approvals(call: &ApiCall, run: &RunId) -> Vec<ApprovalRow> {
+    call.engine().visible_approvals_of_tree(&call.caller, run)
+}
+
+/// The first one of [`waiting_approvals`].
 pub(super) fn pending_approval(call: &ApiCall, run: &RunId) -> Option<ApprovalRow> {
-    call.engine().visible_approvals_of_tree(&call.caller, run).into_iter().next()
+    waiting_approvals(call, run).into_iter().next()
 }
 
 pub(super) fn describe_task(run: &RunView, approval: Option<&ApprovalRow>, parts: TaskParts) -> Value {
@@ -126,17 +131,13 @@ fn status(run: &RunView, approval: Option<&ApprovalRow>) -> Value {
     let at = times.into_iter().flatten().next().unwrap_or(&run.accepted_at);
     match (&run.verdict, approval) {
         (Some(verdict), _) if state.is_terminal() => end_status(run, at, verdict, run.receipt.as_ref()),
-        (None, Some(approval)) => {
-            let parts = approval_parts(&approval.id, &approval.tool, &approval.arguments);
-            let message = task_message(run, &approval.id, "ROLE_AGENT", &parts);
-            json!({"state": state.as_str(), "timestamp": approval.requested_at, "message": message})
-        }
+        (None, Some(approval)) => AskedCall::of_row(run, approval).status(run, &approval.requested_at),
         (None | Some(_), _) => json!({"state": state.as_str(), "timestamp": at}),
     }
 }
 
 /// A run or an event of it: what messages of a task name.
-trait TaskPlace {
+pub(super) trait TaskPlace {
     fn run(&self) -> &RunId;
     fn context(&self) -> &SessionKey;
 }
@@ -169,13 +170,35 @@ fn end_status(place: &impl TaskPlace, at: &str, verdict: &Verdict, receipt: Opti
     json!({"state": A2aTaskState::of_verdict(verdict).as_str(), "timestamp": at, "message": message})
 }
 
-fn approval_parts(id: &str, tool: &str, arguments: &Value) -> Value {
-    let question = format!(
-        "The agent wants to call {tool}. Answer {} to allow the call, or {} to deny it.",
-        ALLOWING_TEXTS.join(", "),
-        DENYING_TEXTS.join(", ")
-    );
-    json!([{"text": question}, {"data": {"approval": id, "tool": tool, "arguments": arguments}}])
+/// A call that a task needs input for.
+struct AskedCall<'a> {
+    approval: &'a str,
+    tool: &'a str,
+    arguments: &'a Value,
+    sub_agent: Option<&'a AgentId>,
+}
+
+impl<'a> AskedCall<'a> {
+    fn of_row(place: &impl TaskPlace, row: &'a ApprovalRow) -> Self {
+        let ApprovalRow { id, tool, arguments, agent, run_id, .. } = row;
+        Self { approval: id, tool, arguments, sub_agent: (run_id != place.run()).then_some(agent) }
+    }
+
+    fn status(&self, place: &impl TaskPlace, at: &str) -> Value {
+        let Self { approval, tool, arguments, sub_agent } = self;
+        let agent = sub_agent.map_or_else(|| "The agent".to_owned(), |agent| format!("The sub-agent {agent}"));
+        let question = format!(
+            "{agent} wants to call {tool}. Answer {} to allow the call, or {} to deny it.",
+            ALLOWING_TEXTS.join(", "),
+            DENYING_TEXTS.join(", ")
+        );
+        let parts = json!([
+            {"text": question},
+            {"data": {"approval": approval, "tool": tool, "arguments": arguments}},
+        ]);
+        let message = task_message(place, approval, "ROLE_AGENT", &parts);
+        json!({"state": A2aTaskState::InputRequired.as_str(), "timestamp": at, "message": message})
+    }
 }
 
 pub(super) fn answer_artifact(text: &str) -> Value {
@@ -193,12 +216,22 @@ pub(super) fn status_update(event: &RunEvent) -> Option<(A2aTaskState, Value)> {
     let (state, status, receipt) = match &event.kind {
         EventKind::Started { .. } => working_status(event),
         EventKind::ApprovalResolved { decision, .. } if decision != "cancelled" => working_status(event),
+        // Whatever ended it: a task goes on when its sub-agent is stopped.
+        EventKind::SubRunApprovalResolved { .. } => working_status(event),
         EventKind::ApprovalRequested { id, tool, arguments, .. } => {
-            let parts = approval_parts(id, tool, arguments);
-            let state = A2aTaskState::InputRequired;
-            let message = task_message(event, id, "ROLE_AGENT", &parts);
-            (state, json!({"state": state.as_str(), "timestamp": event.at, "message": message}), None)
+            let asked = AskedCall { approval: id, tool, arguments, sub_agent: None };
+            (A2aTaskState::InputRequired, asked.status(event, &event.at), None)
         }
+        EventKind::SubRunApprovalRequested { approval } => {
+            (A2aTaskState::InputRequired, AskedCall::of_row(event, approval).status(event, &event.at), None)
+        }
+        EventKind::Snapshot { approvals, .. } => match approvals.first() {
+            Some(approval) => {
+                let asked = AskedCall::of_row(event, approval);
+                (A2aTaskState::InputRequired, asked.status(event, &approval.requested_at), None)
+            }
+            None => working_status(event),
+        },
         EventKind::Ended { verdict, receipt, .. } => {
             let status = end_status(event, &event.at, verdict, Some(receipt));
             (A2aTaskState::of_verdict(verdict), status, Some(receipt.as_ref()))
@@ -214,7 +247,6 @@ pub(super) fn status_update(event: &RunEvent) -> Option<(A2aTaskState, Value)> {
         | EventKind::ToolOutput { .. }
         | EventKind::ToolEnded { .. }
         | EventKind::ApprovalUpdated { .. }
-        | EventKind::Snapshot { .. }
         | EventKind::Ending { .. }
         | EventKind::ModelRetry { .. }
         | EventKind::ModelSearch { .. }
@@ -222,11 +254,20 @@ pub(super) fn status_update(event: &RunEvent) -> Option<(A2aTaskState, Value)> {
         | EventKind::Compacted { .. }
         | EventKind::Usage { .. } => return None,
     };
-    let mut update = json!({"taskId": event.run_id, "contextId": event.session_key, "status": status});
+    let mut update = wrap_status(event, &status);
     if let Some(receipt) = receipt {
-        update["metadata"] = json!({"receipt": receipt});
+        update["statusUpdate"]["metadata"] = json!({"receipt": receipt});
     }
-    Some((state, json!({"statusUpdate": update})))
+    Some((state, update))
+}
+
+/// The update that tells that a call of a task, or of a sub-agent, waits for a person.
+pub(super) fn input_required_update(place: &impl TaskPlace, approval: &ApprovalRow) -> Value {
+    wrap_status(place, &AskedCall::of_row(place, approval).status(place, &approval.requested_at))
+}
+
+fn wrap_status(place: &impl TaskPlace, status: &Value) -> Value {
+    json!({"statusUpdate": {"taskId": place.run(), "contextId": place.context(), "status": status}})
 }
 
 fn working_status(event: &RunEvent) -> (A2aTaskState, Value, Option<&Receipt>) {

@@ -168,13 +168,18 @@ impl RunEventReader {
 impl LiveRunReader {
     /// The next event, or why the reader gets none any more.
     async fn next(&mut self) -> Option<Result<Arc<RunEvent>, StreamEnd>> {
-        let next = self.wait_next().await;
-        if let Some(Ok(event)) = &next
-            && matches!(event.kind, EventKind::Ended { .. })
-        {
-            self.disconnect_stop.iter_mut().for_each(DisconnectStop::disarm);
+        loop {
+            let event = match self.wait_next().await? {
+                Ok(event) => event,
+                Err(end) => return Some(Err(end)),
+            };
+            if matches!(event.kind, EventKind::Ended { .. }) {
+                self.disconnect_stop.iter_mut().for_each(DisconnectStop::disarm);
+            }
+            if let Some(event) = self.server.engine().visible_event(&self.caller, event) {
+                return Some(Ok(event));
+            }
         }
-        next
     }
 
     async fn wait_next(&mut self) -> Option<Result<Arc<RunEvent>, StreamEnd>> {

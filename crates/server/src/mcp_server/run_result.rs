@@ -1,6 +1,7 @@
 //! The end of a run as the result of a tool, and the steps of a run as texts of progress.
 
 use quell_protocol::api::RunView;
+use quell_protocol::approval::ApprovalRow;
 use quell_protocol::{EventKind, Verdict};
 use serde_json::{Value, json};
 
@@ -88,6 +89,13 @@ pub(crate) fn progress_text(event: &EventKind) -> Option<String> {
         EventKind::ToolEnded { ms, .. } => Some(format!("the call has ended after {ms:.0} ms")),
         EventKind::ApprovalRequested { id, tool, .. } => Some(format!("{tool} waits for the approval {id}")),
         EventKind::ApprovalResolved { id, decision, .. } => Some(format!("the approval {id}: {decision}")),
+        EventKind::SubRunApprovalRequested { approval } => {
+            let ApprovalRow { id, tool, agent, .. } = &**approval;
+            Some(format!("{tool} of the sub-agent {agent} waits for the approval {id}"))
+        }
+        EventKind::SubRunApprovalResolved { approval } => {
+            Some(format!("the approval {}: {}", approval.id, approval.state.decision_str()))
+        }
         EventKind::ModelRetry { attempt, attempts, reason, .. } => {
             Some(format!("the model request {attempt} of {attempts} failed: {reason}"))
         }

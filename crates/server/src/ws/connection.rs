@@ -331,7 +331,11 @@ async fn process_messages(frames: &mut IncomingMessages<'_>, client: Arc<WsClien
             Some(lookup_result) = calls.next() => if let Some(lookup_result) = lookup_result {
                 finish_lookup(&client, &mut followed_runs, lookup_result);
             },
-            event = next_followed_event(&mut followed_runs, outbox) => outbox.push_event("run.event", &*event, DropPolicy::MustDeliver),
+            event = next_followed_event(&mut followed_runs, outbox) => {
+                if let Some(event) = server.engine().visible_event(&peer.caller, event) {
+                    outbox.push_event("run.event", &*event, DropPolicy::MustDeliver);
+                }
+            }
             _ = tick.tick() => outbox.push_event("tick", &json!({"ts": super::payloads::now_ms(server.engine().clock())}), DropPolicy::MustDeliver),
             _ = ping.tick() => {
                 if last_received.elapsed() > PING_INTERVAL * 2 {

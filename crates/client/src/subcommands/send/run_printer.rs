@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use quell_protocol::api::RunResult;
-use quell_protocol::approval::Escalation;
-use quell_protocol::{CallEnd, CallId, EventKind, Receipt, RunEvent, RunId, SessionKey, Verdict};
+use quell_protocol::approval::{ApprovalRow, Escalation};
+use quell_protocol::{AgentId, CallEnd, CallId, EventKind, Receipt, RunEvent, RunId, SessionKey, Verdict};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -107,8 +107,16 @@ impl RunPrinter {
             EventKind::ToolEnded { call_id, end, ms, .. } => self.print_call_end(&call_id, end, ms, output)?,
             EventKind::ApprovalRequested { id, tool, arguments, escalation, .. } => {
                 self.set_activity(PrintedActivity::Approval(one_line(&tool, MAX_LABEL_CHARS)));
-                print_approval_request(&id, &tool, &arguments, escalation.as_deref(), output)?
+                let asked = PrintedApproval {
+                    id: &id,
+                    tool: &tool,
+                    arguments: &arguments,
+                    escalation: escalation.as_deref(),
+                    sub_agent: None,
+                };
+                asked.print(output)?
             }
+            EventKind::SubRunApprovalRequested { approval } => PrintedApproval::of_sub_run(&approval).print(output)?,
             EventKind::ApprovalUpdated { allowed_by, quorum, .. } => {
                 output.eprint_line(&format!("  {} of {quorum} have allowed it", allowed_by.len()))?;
             }
@@ -124,6 +132,7 @@ impl RunPrinter {
             EventKind::Snapshot { earlier_text, text, .. } => self.print_missed_text(&earlier_text, &text, output)?,
             EventKind::Ending { verdict: Verdict::Aborted { .. } } if !self.is_stopping() => self.set_stopping(""),
             EventKind::ToolWaiting { .. }
+            | EventKind::SubRunApprovalResolved { .. }
             | EventKind::Ending { .. }
             | EventKind::ToolOutput { .. }
             | EventKind::Usage { .. } => {}
@@ -315,19 +324,31 @@ fn print_failure(end: &PrintedRunEnd, io: &mut CommandIo) -> io::Result<()> {
 }
 
 /// Prints the request and how to answer it, on a terminal and in a pipe: the run waits for the answer.
-fn print_approval_request(
-    id: &str,
-    tool: &str,
-    arguments: &Value,
-    escalation: Option<&Escalation>,
-    output: &mut CliOutput,
-) -> io::Result<()> {
-    let place = if escalation.is_some() { " OUTSIDE OF THE SANDBOX" } else { "" };
-    let head = format!("◔ {} asks whether it may run{place}:", one_line(tool, MAX_LABEL_CHARS));
-    let head = output.stderr().apply_style(OutputStyle::Waiting, &head);
-    output.eprint_line(&head)?;
-    for line in tool_call_lines(arguments).into_iter().chain(escalation.into_iter().flat_map(escalation_lines)) {
-        output.eprint_line(&format!("  {line}"))?;
+/// A call that waits for a person.
+struct PrintedApproval<'a> {
+    id: &'a str,
+    tool: &'a str,
+    arguments: &'a Value,
+    escalation: Option<&'a Escalation>,
+    sub_agent: Option<&'a AgentId>,
+}
+
+impl<'a> PrintedApproval<'a> {
+    fn of_sub_run(row: &'a ApprovalRow) -> Self {
+        let ApprovalRow { id, tool, arguments, escalation, agent, .. } = row;
+        Self { id, tool, arguments, escalation: escalation.as_ref(), sub_agent: Some(agent) }
     }
-    output.eprint_line(&format!("  quell approvals allow {id}\n  quell approvals deny {id}"))
+
+    fn print(&self, output: &mut CliOutput) -> io::Result<()> {
+        let Self { id, tool, arguments, escalation, sub_agent } = *self;
+        let place = if escalation.is_some() { " OUTSIDE OF THE SANDBOX" } else { "" };
+        let caller = sub_agent.map(|agent| format!(" of the sub-agent {agent}")).unwrap_or_default();
+        let head = format!("◔ {}{caller} asks whether it may run{place}:", one_line(tool, MAX_LABEL_CHARS));
+        let head = output.stderr().apply_style(OutputStyle::Waiting, &head);
+        output.eprint_line(&head)?;
+        for line in tool_call_lines(arguments).into_iter().chain(escalation.into_iter().flat_map(escalation_lines)) {
+            output.eprint_line(&format!("  {line}"))?;
+        }
+        output.eprint_line(&format!("  quell approvals allow {id}\n  quell approvals deny {id}"))
+    }
 }

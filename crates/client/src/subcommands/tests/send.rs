@@ -130,6 +130,26 @@ async fn a_terminal_sees_thinking_and_tools_as_quiet_lines() {
 }
 
 #[tokio::test]
+async fn a_call_of_a_sub_agent_that_waits_is_shown_with_its_answers() {
+    let approval = json!({
+        "id": "a1", "runId": "r2", "sessionKey": "s2", "agent": "scout", "principal": "ann", "callId": "c1", "tool": "shell",
+        "arguments": {"command": "rm x"}, "requestedAt": "", "expiresAt": "", "state": "pending",
+    });
+    let approval = serde_json::from_value(approval).unwrap();
+    let asked = event_piece(2, EventKind::SubRunApprovalRequested { approval });
+    let end = ended(3, receipts::completed_receipt(), Some("done"));
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(vec![step(1, 1), asked, end])]);
+    let (exit, seen) = run_piped(&daemon, &["send", "hi"]).await;
+    let said = seen.err();
+    assert_eq!(exit, Exit::Done);
+    assert!(said.starts_with("◔ shell of the sub-agent scout asks whether it may run:\n"), "{said}");
+    assert!(
+        said.contains("rm x") && said.ends_with("  quell approvals allow a1\n  quell approvals deny a1\n"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
 async fn json_prints_one_object_at_the_end() {
     let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]);
     let seen = run_done(&daemon, &["send", "--json", "hi"]).await;
@@ -307,6 +327,7 @@ async fn a_lost_connection_is_told_and_the_text_goes_on_without_a_seam() {
         text: "one two three".into(),
         thinking: String::new(),
         calls: Vec::new(),
+        approvals: Vec::new(),
     };
     let end = ended(11, receipts::completed_receipt(), Some("one two three four"));
     let first = vec![step(1, 1), text_delta_piece(2, "one "), text_delta_piece(3, "two")];
@@ -324,13 +345,15 @@ fn snapshot_of_a_later_step() -> Vec<ScriptedStreamPiece> {
         text: "second".into(),
         thinking: String::new(),
         calls: Vec::new(),
+        approvals: Vec::new(),
     };
     vec![event_piece(9, snapshot), ended(11, receipts::completed_receipt(), Some("second step"))]
 }
 
 fn snapshot_across_steps() -> Vec<ScriptedStreamPiece> {
     let (earlier_text, text) = ("first and more".into(), "second".into());
-    let snapshot = EventKind::Snapshot { earlier_text, text, thinking: String::new(), calls: Vec::new() };
+    let (thinking, calls, approvals) = (String::new(), Vec::new(), Vec::new());
+    let snapshot = EventKind::Snapshot { earlier_text, text, thinking, calls, approvals };
     vec![event_piece(9, snapshot), ended(11, receipts::completed_receipt(), Some("second"))]
 }
 

@@ -93,6 +93,39 @@ async fn a_stop_is_told_to_the_receiver() {
     assert_eq!(states, ["TASK_STATE_WORKING", "TASK_STATE_CANCELED"]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_hears_that_a_sub_agent_asks() {
+    let server = TestServer::start_with(|config| {
+        with_push(config);
+        config.ask_in_sub_agent();
+    })
+    .await;
+    let receiver = HookReceiver::start().await;
+    let delegation = json!({"agent": "team/writer", "prompt": "look"});
+    let begun = ScriptedStream::new().wait_for_gate("begin").tool_call("c0", "spawn_agent", &delegation);
+    server.model.script(begun).script(list_files_call());
+    server.model.script(ScriptedResponse::text("not listed")).script(gated_response("end"));
+    let client = A2aTestClient::new(&server.http, A2aTestBinding::JsonRpc);
+    let config = config_for(&receiver, &json!({}));
+    let mut params = message("go", &json!({}));
+    params["configuration"] = json!({"returnImmediately": true, "taskPushNotificationConfig": config});
+    let task = client.task("SendMessage", &params).await;
+    receiver.wait_received(1).await;
+    server.model.open_gate("begin");
+    let told = receiver.wait_received(2).await.pop().unwrap();
+    let asked = verify_notification(&server.http, &told).await["statusUpdate"]["status"].clone();
+    let shown = client.task("GetTask", &json!({"id": id_of(&task)})).await;
+    assert_eq!(asked["message"], shown["status"]["message"]);
+    let mut answer = message("no", &json!({"taskId": id_of(&task)}));
+    answer["configuration"] = json!({"returnImmediately": true});
+    client.task("SendMessage", &answer).await;
+    receiver.wait_received(3).await;
+    server.model.open_gate("end");
+    let states = wait_told_states(&server.http, &receiver, id_of(&task)).await;
+    let expected = ["TASK_STATE_WORKING", "TASK_STATE_INPUT_REQUIRED", "TASK_STATE_WORKING", "TASK_STATE_COMPLETED"];
+    assert_eq!(states, expected);
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_configs_of_a_task_are_created_read_and_deleted(

@@ -160,9 +160,7 @@ async fn a_denial_by_data_may_say_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sub_agent_that_asks_is_input_that_the_task_needs() {
     let server = TestServer::start_with_asking_sub_agent().await;
-    let delegation = json!({"agent": "team/writer", "prompt": "look"});
-    server.model.script(ScriptedResponse::tool_call("c0", "spawn_agent", &delegation)).script(list_files_call());
-    server.model.script(ScriptedResponse::text("not listed")).script(ScriptedResponse::text("done"));
+    script_asking_sub_agent(&server);
     let client = A2aTestClient::new(&server.http, A2aTestBinding::JsonRpc);
     let waiting = client.task("SendMessage", &message("go", &json!({}))).await;
     assert_eq!(waiting["status"]["state"], "TASK_STATE_INPUT_REQUIRED", "{waiting:#}");
@@ -170,6 +168,36 @@ async fn a_sub_agent_that_asks_is_input_that_the_task_needs() {
     assert_eq!(listed["tasks"][0]["id"], waiting["id"], "{listed:#}");
     let done = client.task("SendMessage", &message("no", &json!({"taskId": id_of(&waiting)}))).await;
     assert_fields(&done, &json!({"id": waiting["id"], "status": {"state": "TASK_STATE_COMPLETED"}}));
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_tells_that_a_sub_agent_asks(
+    #[values(A2aTestBinding::JsonRpc, A2aTestBinding::Rest)] binding: A2aTestBinding,
+) {
+    let server = TestServer::start_with_asking_sub_agent().await;
+    script_asking_sub_agent(&server);
+    let client = A2aTestClient::new(&server.http, binding);
+    let stream = client.open_stream("SendStreamingMessage", &message("go", &json!({}))).await;
+    let parts = stream.read_to_end().await;
+    assert_eq!(states_of(&parts), ["TASK_STATE_WORKING", "TASK_STATE_INPUT_REQUIRED"]);
+    let asked = last_status(&parts);
+    let question = asked["status"]["message"]["parts"].clone();
+    assert!(
+        question[0]["text"].as_str().unwrap().starts_with("The sub-agent team/writer wants to call list_files."),
+        "{question}"
+    );
+    let id = asked["taskId"].as_str().unwrap();
+    let shown = client.task("GetTask", &json!({"id": id})).await;
+    assert_eq!(shown["status"]["message"], asked["status"]["message"]);
+    let mut watching = client.open_stream("SubscribeToTask", &json!({"id": id})).await;
+    assert_eq!(watching.first_task().await["status"]["state"], "TASK_STATE_INPUT_REQUIRED");
+    let mut answer = message("", &json!({"taskId": id}));
+    let approval = &question[1]["data"]["approval"];
+    answer["message"]["parts"] = json!([{"data": {"approval": approval, "decision": "deny"}}]);
+    let done = client.task("SendMessage", &answer).await;
+    assert_fields(&done, &json!({"id": id, "status": {"state": "TASK_STATE_COMPLETED"}}));
+    assert_eq!(states_of(&watching.read_to_end().await), ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

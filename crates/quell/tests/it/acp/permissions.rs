@@ -132,6 +132,9 @@ async fn a_question_of_a_sub_agent_ends_elsewhere_too() {
     fixture.daemon.api().post(&path, &json!({"decision": "deny"})).await.expect_status(200);
     assert_eq!(client.answer(asked.request).await.unwrap()["stopReason"], "end_turn");
     client.wait_for("withdrawal", |line| line.get("withdrawn").is_some()).await;
+    let (updates, call) = (client.take_updates(), &asked.permission["params"]["toolCall"]["toolCallId"]);
+    let end = updates.iter().find(|update| update["toolCallId"] == *call).unwrap();
+    assert_eq!(end["status"], "failed", "{updates:#?}");
 
     let asked = ask_for_sub_agent(&fixture, &mut client).await;
     client.notify("session/cancel", json!({"sessionId": asked.session})).await;

@@ -5,7 +5,7 @@ use quell_engine::push::{PushAuthentication, PushError, PushTarget, PushTranslat
 use quell_kernel::approval::ApprovalPolicy;
 use quell_protocol::RunEvent;
 use quell_protocol::api::Grants;
-use quell_protocol::approval::Decision;
+use quell_protocol::approval::{ApprovalRow, Decision};
 
 use super::receiver::ReceivedHookRequest;
 use super::*;
@@ -17,7 +17,7 @@ const PUSH_SECRET: &str = "a secret of at least thirty-two bytes";
 struct EventNames;
 
 impl PushTranslator for EventNames {
-    fn notification(&self, run: &RunView, event: &RunEvent) -> Option<Value> {
+    fn notification(&self, run: &RunView, event: &RunEvent, _: &[ApprovalRow]) -> Option<Value> {
         let verdict = match &event.kind {
             EventKind::Ended { verdict, .. } => Some(verdict.as_str()),
             _ => None,

@@ -45,6 +45,24 @@ async fn allow_always_leaves_a_rule_that_is_listed_and_revoked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_asked_once_about_a_call_of_a_sub_agent() {
+    let server = TestServer::start_with_asking_sub_agent().await;
+    let delegation = json!({"agent": "team/writer", "prompt": "look"});
+    server.model.script(ScriptedResponse::tool_call("c0", "spawn_agent", &delegation)).script(list_files_call());
+    server.model.script(ScriptedResponse::text("not listed")).script(ScriptedResponse::text("done"));
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let run = server.send_message("s", "go").await;
+    let asked = poll_until("an approval", async || server.engine.pending_approvals().into_iter().next()).await;
+    server.http.post(&format!("/api/approvals/{}", asked.id), &json!({"decision": "deny"})).await.expect_status(200);
+    server.wait_ended(&run).await;
+    server.engine.shut_down().await;
+    let (_, _, frames) = client.wait_close().await;
+    let told = |name: &str| frames.iter().filter(|frame| frame["event"] == name).count();
+    assert_eq!((told("plugin.approval.requested"), told("plugin.approval.resolved")), (1, 1));
+    assert!(told("agent") > 0, "{frames:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn allow_always_is_refused_where_it_would_cover_more() {
     let server = start_asking_server().await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
