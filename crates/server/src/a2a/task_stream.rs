@@ -294,7 +294,8 @@ mod tests {
 
     fn snapshot(seq: u64, ids: &[&str]) -> RunEvent {
         let approvals = ids.iter().map(|id| waiting_row(id)).collect();
-        event(seq, EventKind::Snapshot { text: String::new(), thinking: String::new(), calls: Vec::new(), approvals })
+        let [earlier_text, text, thinking] = std::array::from_fn(|_| String::new());
+        event(seq, EventKind::Snapshot { earlier_text, text, thinking, calls: Vec::new(), approvals })
     }
 
     #[test]
