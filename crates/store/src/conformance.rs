@@ -146,7 +146,6 @@ macro_rules! conformance_tests {
                 a_conversation_is_read_in_pages_and_changed,
                 old_responses_and_conversations_go_and_open_ones_stay,
                 the_oldest_go_first_and_the_room_of_an_owner_is_counted,
-                the_room_of_an_owner_follows_every_change,
                 an_old_conversation_goes_with_its_last_response,
                 an_open_response_of_a_daemon_that_is_gone_is_abandoned;
             runs:

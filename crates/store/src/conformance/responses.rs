@@ -200,30 +200,6 @@ pub(crate) async fn the_oldest_go_first_and_the_room_of_an_owner_is_counted<D: T
     assert_eq!(used(&ann).await, before);
 }
 
-pub(crate) async fn the_room_of_an_owner_follows_every_change<D: TestDatabase>() {
-    let (store, _home) = new_store::<D>();
-    let responses = store.responses();
-    let used = async || responses.used_bytes(Principal::parse("ann").unwrap()).await.unwrap();
-    responses.create_conversation(conversation("c"), items(&["1"])).await.unwrap();
-    let begun = used().await;
-    responses.add_items("c".into(), items(&[&"i".repeat(1000)])).await.unwrap();
-    assert!(used().await > begun + 1000);
-    let added = responses.conversation_items("c".into()).await.unwrap().pop().unwrap();
-    assert_eq!(responses.delete_item("c".into(), added.id).await, Ok(true));
-    assert_eq!(used().await, begun);
-    let metadata = conversation("c").metadata;
-    assert_eq!(responses.set_metadata("c".into(), format!("{metadata}{}", " ".repeat(7))).await, Ok(true));
-    assert_eq!(used().await, begun + 7);
-    assert_eq!(responses.begin(response("a")).await, Ok(BeginResponseOutcome::Begun));
-    let open = used().await;
-    assert_eq!(responses.end(ended("a", &"e".repeat(5000))).await, Ok(true));
-    assert!(used().await > open + 4000);
-    assert_eq!(responses.delete("a".into()).await, Ok(true));
-    assert_eq!(used().await, begun + 7);
-    assert_eq!(responses.delete_conversation("c".into()).await, Ok(true));
-    assert_eq!(used().await, 0);
-}
-
 pub(crate) async fn a_conversation_has_one_open_response<D: TestDatabase>() {
     let (store, home) = new_store::<D>();
     store.responses().create_conversation(conversation("c"), items(&["1"])).await.unwrap();

@@ -51,7 +51,7 @@ async fn filled_directory() -> TempDir {
 /// All rows of all tables but `boot`, with the numbers that were given.
 fn dump(home: &Path) -> Vec<String> {
     let db = Connection::open(home.join(FILE)).unwrap();
-    let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'note_words%' AND name NOT IN ('boot', 'response_room')
+    let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'note_words%' AND name <> 'boot'
                AND name <> 'sqlite_stat1' ORDER BY name";
     let names: Vec<String> =
         db.prepare(sql).unwrap().query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();

@@ -131,7 +131,11 @@ impl ResponseStore for PostgresStore {
 
     fn used_bytes(&self, owner: Principal) -> StoreFuture<'_, u64> {
         self.read(move |db| {
-            let sql = "SELECT coalesce((SELECT bytes FROM response_room WHERE owner = $1), 0)";
+            let sql = "SELECT ((SELECT coalesce(sum(bytes), 0) FROM responses WHERE owner = $1)
+                             + (SELECT coalesce(sum(bytes), 0) FROM conversations WHERE owner = $1)
+                             + (SELECT coalesce(sum(items.bytes), 0) FROM conversations
+                                JOIN conversation_items AS items ON items.conversation = conversations.id
+                                WHERE owner = $1))::bigint";
             get(&db.query_row(sql, &[&owner.as_str()])?, 0).map(to_unsigned)
         })
     }

@@ -125,7 +125,11 @@ impl ResponseStore for SqliteStore {
 
     fn used_bytes(&self, owner: Principal) -> StoreFuture<'_, u64> {
         self.read(move |db| {
-            let sql = "SELECT ifnull((SELECT bytes FROM response_room WHERE owner = ?1), 0)";
+            let sql = "SELECT (SELECT ifnull(sum(bytes), 0) FROM responses WHERE owner = ?1)
+                            + (SELECT ifnull(sum(bytes), 0) FROM conversations WHERE owner = ?1)
+                            + (SELECT ifnull(sum(items.bytes), 0) FROM conversations
+                               JOIN conversation_items AS items ON items.conversation = conversations.id
+                               WHERE owner = ?1)";
             db.prepare_cached(sql)?.query_row([owner.as_str()], |row| row.get(0)).map(to_unsigned)
         })
     }

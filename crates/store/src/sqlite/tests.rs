@@ -5,7 +5,6 @@ mod disk_errors;
 mod export;
 mod notes;
 mod opening;
-mod responses;
 mod retention;
 mod writing;
 

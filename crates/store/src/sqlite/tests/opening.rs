@@ -139,9 +139,9 @@ fn a_second_daemon_is_refused_by_name_and_pid() {
 }
 
 #[rstest]
-#[case::first(1, "schema 1 of an early version of quell (this version knows 12 to 24) and was left unchanged; restore")]
-#[case::last_unsupported(11, "schema 11 of an early version of quell (this version knows 12 to 24)")]
-#[case::newer(1000, "its schema is 1000, this version knows up to 24); upgrade quell or restore an older backup")]
+#[case::first(1, "schema 1 of an early version of quell (this version knows 12 to 23) and was left unchanged; restore")]
+#[case::last_unsupported(11, "schema 11 of an early version of quell (this version knows 12 to 23)")]
+#[case::newer(1000, "its schema is 1000, this version knows up to 23); upgrade quell or restore an older backup")]
 fn an_unsupported_schema_is_refused_and_left_alone(#[case] version: i32, #[case] message: &str) {
     let home = database_with_schema(version);
     let file = home.path().join(FILE);
