@@ -128,7 +128,6 @@ impl RunRegistry {
             return Err(AdmissionError::NoAgent { agent: run.agent });
         }
         self.check_sub_run(&run)?;
-        self.client_runs.check(&run, self.limits.max_client_runs)?;
         let admission = match run.bypasses_queue {
             true => Admission::Queue,
             false => admission::decide_admission(run.on_busy, &self.session_load(&run))?,
@@ -137,6 +136,7 @@ impl RunRegistry {
             Admission::Steer { .. } => WaitReason::Steer,
             Admission::Queue | Admission::Interrupt => WaitReason::EarlierRuns,
         };
+        self.client_runs.check(&run, waiting, self.limits.max_client_runs)?;
         let pending_stop = self.pending_stops.verdict_for(&run, now);
         self.insert(run, waiting, pending_stop);
         Ok(AcceptOutcome::New(admission))
@@ -424,6 +424,7 @@ impl RunRegistry {
         for id in self.sessions.get(key).into_iter().flatten() {
             if let Some(entry) = self.runs.get_mut(id) {
                 entry.wait_reason = WaitReason::EarlierRuns;
+                self.client_runs.add(entry);
             }
         }
     }

@@ -407,11 +407,14 @@ fn tasks_and_tool_calls_count_with_the_requests_of_their_token() {
     for surface in [Surface::A2a, Surface::Mcp, Surface::Openai] {
         assert_eq!(registry.accept(of("next", surface), at(0)), refused, "{surface:?}");
     }
-    // What is said to a task is no other task.
+    // What is said to a task that works is no other task, until that has ended without taking it in.
+    registry.apply_input(&run_id("task"), RunStateInput::Start, at(0));
     let said = NewRun { surface: Surface::A2a, ..new_run("said", "task", OnBusy::Steer) };
     accept_durable(&mut registry, said);
-    registry.apply_input(&run_id("task"), RunStateInput::Start, at(0));
     finish_run(&mut registry, "task");
+    assert_eq!(registry.accept(of("next", Surface::Mcp), at(0)), refused);
+    registry.apply_input(&run_id("said"), RunStateInput::Start, at(0));
+    finish_run(&mut registry, "said");
     accept_durable(&mut registry, of("next", Surface::Mcp));
 }
 
