@@ -105,8 +105,15 @@ impl Engine {
 
     /// An event as a reader of its run may see it; `None` if it tells only of a sub-run's approval that the reader may not
     /// see.
+    ///
+    /// Who shares a session of another node may be out of date here, so of its approvals only the sender of the message and
+    /// approvers hear.
     pub fn visible_event(&self, caller: &Caller, event: Arc<RunEvent>) -> Option<Arc<RunEvent>> {
-        retain_visible_approvals(event, |row| self.may_see_approval(caller, row))
+        retain_visible_approvals(event, |row| {
+            let is_elsewhere = self.cluster().is_some_and(|cluster| !cluster.owns_session(&row.session_key));
+            let knows_sharing = !is_elsewhere || caller.principal == row.principal || caller.viewer().reads_all();
+            caller.may_approve() || knows_sharing && self.may_see_approval(caller, row)
+        })
     }
 
     /// The waiting calls of a run and of the runs below it that the caller may see, oldest first.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use quell_protocol::api::ComputeStatus;
-use quell_protocol::{AgentId, Amendment, RunEvent, RunId, SessionKey, StopReason};
+use quell_protocol::{AgentId, Amendment, EventKind, RunEvent, RunId, SessionKey, StopReason};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
@@ -85,8 +85,16 @@ impl EngineNotice {
     }
 
     /// True for what concerns clients of other nodes, too. What concerns all nodes alike, each of them finds out itself.
+    /// Approvals of sub-runs interest only who follows a run, and a node of an earlier version cannot read them.
     pub fn is_for_other_nodes(&self) -> bool {
-        self.session().is_some() || matches!(self, Self::Agent { .. })
+        match self {
+            Self::Run(event) => !matches!(
+                event.kind,
+                EventKind::SubRunApprovalRequested { .. } | EventKind::SubRunApprovalResolved { .. }
+            ),
+            Self::Agent { .. } => true,
+            notice => notice.session().is_some(),
+        }
     }
 }
 
