@@ -73,18 +73,17 @@ pub struct ApprovalRequest<'a> {
 #[derive(Clone)]
 struct EventAnnouncer {
     writer: RunWriter,
-    ancestors: Vec<RunWriter>,
     id: String,
 }
 
 impl EventAnnouncer {
     fn new(writer: &RunWriter, id: &str) -> Self {
-        Self { writer: writer.clone(), ancestors: writer.of_ancestors(), id: id.to_owned() }
+        Self { writer: writer.clone(), id: id.to_owned() }
     }
 
     fn announce_requested(&self, row: &ApprovalRow) -> Result<(), TurnSealed> {
         self.writer.emit_approval_requested(row)?;
-        self.ancestors.iter().for_each(|above| above.emit_sub_run_approval_requested(row));
+        self.writer.of_ancestors().for_each(|above| above.emit_sub_run_approval_requested(row));
         Ok(())
     }
 }
@@ -92,12 +91,12 @@ impl EventAnnouncer {
 impl ApprovalAnnouncer for EventAnnouncer {
     fn announce_counted(&self, row: &ApprovalRow) {
         self.writer.emit_approval_updated(row);
-        self.ancestors.iter().for_each(|above| above.note_sub_run_approval_updated(row));
+        self.writer.of_ancestors().for_each(|above| above.note_sub_run_approval_updated(row));
     }
 
     fn announce_settled(self: Box<Self>, state: &ApprovalState) {
         self.writer.emit_approval_resolved(&self.id, state);
-        self.ancestors.iter().for_each(|above| above.emit_sub_run_approval_resolved(&self.id, state));
+        self.writer.of_ancestors().for_each(|above| above.emit_sub_run_approval_resolved(&self.id, state));
     }
 }
 

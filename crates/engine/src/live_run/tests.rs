@@ -265,7 +265,7 @@ fn all_runs_above_are_told_of_an_approval() {
     assert_eq!(grandchild.lineage().iter().map(RunId::as_str).collect::<Vec<_>>(), ["r1", "r2", "r3"]);
     let row = approval_of(&grandchild, "a1");
     let by = quell_protocol::Requester { principal: row.principal.clone(), surface: Surface::Http };
-    let writers = grandchild.writer().of_ancestors();
+    let writers: Vec<RunWriter> = grandchild.writer().of_ancestors().collect();
     assert_eq!(writers.len(), 2);
     for (writer, above) in writers.iter().zip([&child, &root]) {
         let told = read_after(above, |_| {
@@ -297,7 +297,7 @@ fn a_run_that_ends_is_asked_nothing_and_told_the_rest() {
     });
     assert_eq!(names(&told), ["run.ending", "sub_run.approval_resolved"]);
     drop((root, writer));
-    assert!(child.writer().of_ancestors().is_empty(), "a sub-run does not keep those above in memory");
+    assert_eq!(child.writer().of_ancestors().count(), 0, "a sub-run does not keep those above in memory");
 }
 
 #[test]

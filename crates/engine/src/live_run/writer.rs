@@ -290,8 +290,8 @@ impl RunWriter {
     }
 
     /// The writers of the runs above that are in memory, the nearest first.
-    pub fn of_ancestors(&self) -> Vec<Self> {
-        self.0.live_ancestors().map(Self).collect()
+    pub fn of_ancestors(&self) -> impl Iterator<Item = Self> {
+        self.0.live_ancestors().map(Self)
     }
 
     /// Announces that a call waits for a person.
