@@ -79,7 +79,7 @@ pub enum PushError {
     Overloaded,
     #[error(
         "{MAX_DELIVERIES_OF_CLIENT} push targets of this token wait for the ends of their runs or for their receivers, \
-         which is the limit; delete some, or try again later"
+         which is the limit; try again when some runs have ended"
     )]
     TooManyDeliveries,
     #[error("the run {0} is on another node of the cluster; ask that one")]

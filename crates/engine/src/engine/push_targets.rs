@@ -232,6 +232,11 @@ impl PushClient {
         retain_visible_approvals(event, |row| self.may_see_approval(row)).filter(|event| changes_state(&event.kind))
     }
 
+    /// The id of the first call that waits for a person and that the client may see.
+    fn first_question(&self, waiting: Vec<ApprovalRow>) -> Option<String> {
+        waiting.into_iter().find(|row| self.may_see_approval(row)).map(|row| row.id)
+    }
+
     fn may_see_approval(&self, row: &ApprovalRow) -> bool {
         self.may_read(&row.principal, &row.session_key)
     }
@@ -266,6 +271,8 @@ fn changes_state(kind: &EventKind) -> bool {
 /// Sends the newest event up to `known_seq` that changed the state of the run, and each later one.
 async fn notify_of_live_run(delivery: PushDelivery, client: PushClient, live_run: Arc<LiveRun>, known_seq: u64) {
     let mut follower = live_run.follow(0);
+    // The first call that waits, as the client was told last.
+    let mut told_question: Option<Option<String>> = None;
     let mut newest_known = None;
     while follower.last_seen_seq() < known_seq
         && let Some(event) = follower.try_next()
@@ -288,6 +295,12 @@ async fn notify_of_live_run(delivery: PushDelivery, client: PushClient, live_run
             return notify_of_end(delivery, client, view).await;
         }
         if let Some(event) = client.state_change(event) {
+            let question = client.first_question(live_run.pending_approvals());
+            // A run that writes much outruns a slow receiver again and again.
+            if matches!(event.kind, EventKind::Snapshot { .. }) && told_question.as_ref() == Some(&question) {
+                continue;
+            }
+            told_question = Some(question);
             let body = || client.notification(&live_run.view(), &event, live_run.pending_approvals());
             let has_ended = live_run.wait_for_progress(RunProgress::Ended);
             let notice = PushNotice { seq: Some(event.seq), body: &body };

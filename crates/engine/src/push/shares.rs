@@ -31,14 +31,13 @@ pub struct PushPlace {
 
 impl PushShares {
     pub(super) fn is_full(&self, client: &Principal) -> bool {
-        self.lock().get(client).is_some_and(|share| share.deliveries >= MAX_DELIVERIES_OF_CLIENT)
+        is_full(&self.lock(), client)
     }
 
     /// `None` if the client has as many as it may have.
     pub(super) fn take_place(&self, client: &Principal) -> Option<PushPlace> {
         let mut shares = self.lock();
-        let is_full = shares.get(client).is_some_and(|share| share.deliveries >= MAX_DELIVERIES_OF_CLIENT);
-        (!is_full).then(|| self.add_place(&mut shares, client))
+        (!is_full(&shares, client)).then(|| self.add_place(&mut shares, client))
     }
 
     /// A place for a target that is stored already, so that its end has to be sent in any case.
@@ -57,6 +56,10 @@ impl PushShares {
     fn lock(&self) -> MutexGuard<'_, HashMap<Principal, PushShare>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_full(shares: &HashMap<Principal, PushShare>, client: &Principal) -> bool {
+    shares.get(client).is_some_and(|share| share.deliveries >= MAX_DELIVERIES_OF_CLIENT)
 }
 
 impl PushPlace {
