@@ -46,7 +46,7 @@ struct AskedCall {
 #[derive(Debug)]
 pub(crate) enum PermissionReply {
     /// The editor has decided, and the daemon was told: whether it took the answer.
-    Answered(Result<(), ClientError>),
+    Answered { decision: Decision, accepted: Result<(), ClientError> },
     /// The editor has given up the whole turn.
     TurnCancelled,
     /// Decided elsewhere: the editor was told.
@@ -111,7 +111,8 @@ impl PermissionQuestion {
                 }
             };
             let Some(answer) = answer else { return PermissionReply::TurnCancelled };
-            PermissionReply::Answered(client.answer_approval(&approval, &answer).await.map(drop))
+            let accepted = client.answer_approval(&approval, &answer).await.map(drop);
+            PermissionReply::Answered { decision: answer.decision, accepted }
         };
         let reply = tokio::select! {
             biased;

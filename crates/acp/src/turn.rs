@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use quell_client::daemon_client::{RunEventStreamItem, StopWait};
 use quell_client::{AttachedSend, ClientError, DaemonClient, receipt_line};
 use quell_protocol::api::{SendRequest, StopAnswer, StopRunRequest};
-use quell_protocol::approval::{ApprovalRow, ApprovalState};
+use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
 use quell_protocol::event::EventKind;
 use quell_protocol::{Receipt, RunEvent, SessionKey, StopReason, Verdict};
 use serde_json::json;
@@ -43,9 +43,10 @@ pub(crate) struct EditorPrompt {
 
 struct OpenQuestion {
     withdrawn: CancellationToken,
-    /// The id of the call in the editor, if a sub-run asks: nothing else tells the editor how it goes on. Such a question
-    /// stays open until it is resolved.
+    /// The id of the call in the editor, if a sub-run asks: nothing else tells the editor how it goes on.
     sub_run_call: Option<String>,
+    /// What the editor has decided. The question stays open until it is resolved: others may have to allow the call, too.
+    decision: Option<Decision>,
 }
 
 impl EditorPrompt {
@@ -165,7 +166,11 @@ impl EditorPrompt {
                 }
             }
             EventKind::Snapshot { approvals, .. } if !self.is_stop_requested => self.catch_up_questions(approvals)?,
-            EventKind::Ending { .. } => self.close_questions()?,
+            EventKind::Ending { verdict: Verdict::Aborted { .. } } => self.close_questions()?,
+            // Calls of sub-runs in the background go on waiting.
+            EventKind::Ending { .. } => {
+                self.open_questions.drain().for_each(|(_, question)| question.withdrawn.cancel());
+            }
             EventKind::Ended { verdict, receipt, .. } => {
                 self.close_questions()?;
                 return Ok(Some(self.answer(verdict, receipt)));
@@ -194,7 +199,8 @@ impl EditorPrompt {
         let is_decided = |approval: &String| !waiting.iter().any(|row| row.id == *approval);
         let decided: Vec<_> = self.open_questions.extract_if(|approval, _| is_decided(approval)).collect();
         for (_, question) in decided {
-            self.close_question(question, CallStatus::Completed)?;
+            let is_denied = question.decision == Some(Decision::Deny);
+            self.close_question(question, if is_denied { CallStatus::Failed } else { CallStatus::Completed })?;
         }
         waiting.iter().cloned().for_each(|row| self.ask_row(row));
         Ok(())
@@ -208,7 +214,7 @@ impl EditorPrompt {
 
     fn ask(&mut self, question: PermissionQuestion) {
         let sub_run_call = question.id_of_sub_run_call();
-        let open = OpenQuestion { withdrawn: question.withdrawn.clone(), sub_run_call };
+        let open = OpenQuestion { withdrawn: question.withdrawn.clone(), sub_run_call, decision: None };
         self.open_questions.insert(question.approval.clone(), open);
         self.questions.push(Box::pin(question.ask(self.client.clone(), Arc::clone(&self.editor))));
     }
@@ -221,17 +227,19 @@ impl EditorPrompt {
     }
 
     async fn handle_reply(&mut self, approval: String, reply: PermissionReply) -> Result<(), RpcError> {
-        if self.open_questions.get(&approval).is_some_and(|question| question.sub_run_call.is_none()) {
-            self.open_questions.remove(&approval);
+        if let (Some(question), PermissionReply::Answered { decision, .. }) =
+            (self.open_questions.get_mut(&approval), &reply)
+        {
+            question.decision = Some(*decision);
         }
         match reply {
-            PermissionReply::Withdrawn | PermissionReply::Answered(Ok(())) => Ok(()),
+            PermissionReply::Withdrawn | PermissionReply::Answered { accepted: Ok(()), .. } => Ok(()),
             PermissionReply::NotAsked(error) => self.editor.send(self.updates.add_text(&format!(
                 "\n(A call waits for a person, and the editor cannot ask: {error}. `quell approvals` shows it.)\n"
             ))),
             PermissionReply::TurnCancelled if self.is_stop_requested => Ok(()),
             PermissionReply::TurnCancelled => self.request_stop().await,
-            PermissionReply::Answered(Err(error)) => match error {
+            PermissionReply::Answered { accepted: Err(error), .. } => match error {
                 // Decided meanwhile by somebody else, by time or by a stop.
                 ClientError::Refused(problem) if matches!(problem.status, 404 | 409) => Ok(()),
                 error => {

@@ -161,7 +161,8 @@ impl RunUpdates {
         let mut updates = Vec::new();
         let missed = self.text.catch_up(earlier, text);
         updates.extend((!missed.earlier.is_empty()).then(|| self.add_text(&missed.earlier)));
-        if missed.is_new_step || !thinking.starts_with(&self.thinking) {
+        // A message that is complete has no reasoning in a snapshot.
+        if missed.is_new_step || !thinking.is_empty() && !thinking.starts_with(&self.thinking) {
             // The start of a later step was missed, too.
             self.step += 1;
         }
@@ -262,6 +263,32 @@ mod tests {
         let later = translate(&mut run, snapshot("three", json!([])));
         let [EditorUpdate::AddedText(text)] = &later[..] else { panic!("{later:#?}") };
         assert_eq!((text.message.as_str(), text.text.as_str()), ("r1/text/2", "three"));
+    }
+
+    #[test]
+    fn a_snapshot_during_a_call_stays_in_its_step() {
+        let mut run = run();
+        let begun = json!([
+            {"type": "step.started", "step": 1},
+            {"type": "thinking.delta", "text": "hm"},
+            {"type": "text.delta", "text": "I look"},
+        ]);
+        translate(&mut run, begun);
+        // The message is complete, and its reasoning is no part of the snapshot.
+        let during = json!([{"type": "run.snapshot", "text": "I look now.", "thinking": "", "calls": []}]);
+        let later = json!([{
+            "type": "run.snapshot", "earlierText": "I look now. Then", "text": "more", "thinking": "", "calls": [],
+        }]);
+        let texts: Vec<(String, String)> = [translate(&mut run, during), translate(&mut run, later)]
+            .concat()
+            .into_iter()
+            .map(|update| match update {
+                EditorUpdate::AddedText(text) => (text.message, text.text),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let texts: Vec<_> = texts.iter().map(|(message, text)| (message.as_str(), text.as_str())).collect();
+        assert_eq!(texts, [("r1/text/1", " now."), ("r1/text/1", " Then"), ("r1/text/2", "more")]);
     }
 
     #[test]
