@@ -1,6 +1,6 @@
 //! Print the events of a followed run as text, status lines and JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 
 use quell_protocol::api::RunResult;
@@ -77,6 +77,8 @@ pub(super) struct RunPrinter {
     /// The text that was printed.
     answer: StreamedAnswer,
     calls: BTreeMap<CallId, PrintedCall>,
+    /// The ids of the approvals that were printed.
+    printed_approvals: HashSet<String>,
     activity: PrintedActivity,
     activity_since: Instant,
 }
@@ -88,6 +90,7 @@ impl RunPrinter {
             format,
             answer: StreamedAnswer::default(),
             calls: BTreeMap::new(),
+            printed_approvals: HashSet::new(),
             activity: PrintedActivity::Starting,
             activity_since: Instant::now(),
         }
@@ -107,6 +110,7 @@ impl RunPrinter {
             EventKind::ToolEnded { call_id, end, ms, .. } => self.print_call_end(&call_id, end, ms, output)?,
             EventKind::ApprovalRequested { id, tool, arguments, escalation, .. } => {
                 self.set_activity(PrintedActivity::Approval(one_line(&tool, MAX_LABEL_CHARS)));
+                self.printed_approvals.insert(id.clone());
                 let asked = PrintedApproval {
                     id: &id,
                     tool: &tool,
@@ -116,7 +120,7 @@ impl RunPrinter {
                 };
                 asked.print(output)?
             }
-            EventKind::SubRunApprovalRequested { approval } => PrintedApproval::of_sub_run(&approval).print(output)?,
+            EventKind::SubRunApprovalRequested { approval } => self.print_waiting(&[*approval], output)?,
             EventKind::ApprovalUpdated { allowed_by, quorum, .. } => {
                 output.eprint_line(&format!("  {} of {quorum} have allowed it", allowed_by.len()))?;
             }
@@ -129,7 +133,10 @@ impl RunPrinter {
                 output.eprint_line(&format!("  searched the web: {}", one_line(&query, MAX_LABEL_CHARS)))?;
             }
             EventKind::ModelFallback { from, to, reason } => print_fallback(&from, &to, &reason, output)?,
-            EventKind::Snapshot { earlier_text, text, .. } => self.print_missed_text(&earlier_text, &text, output)?,
+            EventKind::Snapshot { earlier_text, text, approvals, .. } => {
+                self.print_missed_text(&earlier_text, &text, output)?;
+                self.print_waiting(&approvals, output)?;
+            }
             EventKind::Ending { verdict: Verdict::Aborted { .. } } if !self.is_stopping() => self.set_stopping(""),
             EventKind::ToolWaiting { .. }
             | EventKind::SubRunApprovalResolved { .. }
@@ -198,6 +205,16 @@ impl RunPrinter {
             output.end_answer_line()?;
         }
         self.stream_text(&missed.step, output)
+    }
+
+    /// Prints the approvals that were not printed yet.
+    fn print_waiting(&mut self, approvals: &[ApprovalRow], output: &mut CliOutput) -> io::Result<()> {
+        for row in approvals {
+            if self.printed_approvals.insert(row.id.clone()) {
+                PrintedApproval::of_row(row, &self.run).print(output)?;
+            }
+        }
+        Ok(())
     }
 
     fn track_call(&mut self, id: CallId, tool: String, arguments: &Value, output: &mut CliOutput) -> io::Result<()> {
@@ -323,7 +340,6 @@ fn print_failure(end: &PrintedRunEnd, io: &mut CommandIo) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints the request and how to answer it, on a terminal and in a pipe: the run waits for the answer.
 /// A call that waits for a person.
 struct PrintedApproval<'a> {
     id: &'a str,
@@ -334,11 +350,14 @@ struct PrintedApproval<'a> {
 }
 
 impl<'a> PrintedApproval<'a> {
-    fn of_sub_run(row: &'a ApprovalRow) -> Self {
-        let ApprovalRow { id, tool, arguments, escalation, agent, .. } = row;
-        Self { id, tool, arguments, escalation: escalation.as_ref(), sub_agent: Some(agent) }
+    /// The approval of `run` or of a run below it.
+    fn of_row(row: &'a ApprovalRow, run: &RunId) -> Self {
+        let ApprovalRow { id, tool, arguments, escalation, agent, run_id, .. } = row;
+        let sub_agent = (run_id != run).then_some(agent);
+        Self { id, tool, arguments, escalation: escalation.as_ref(), sub_agent }
     }
 
+    /// Prints the request and how to answer it, on a terminal and in a pipe: the run waits for the answer.
     fn print(&self, output: &mut CliOutput) -> io::Result<()> {
         let Self { id, tool, arguments, escalation, sub_agent } = *self;
         let place = if escalation.is_some() { " OUTSIDE OF THE SANDBOX" } else { "" };

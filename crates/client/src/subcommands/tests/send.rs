@@ -1,5 +1,6 @@
 //! `quell send`: streaming, stopping, lost connections, and exit codes.
 
+use quell_protocol::approval::ApprovalRow;
 use quell_protocol::receipt::Receipt;
 use quell_protocol::{CallEnd, CallId, EventKind, StopReason, Verdict};
 use rstest::rstest;
@@ -135,18 +136,23 @@ async fn a_call_of_a_sub_agent_that_waits_is_shown_with_its_answers() {
         "id": "a1", "runId": "r2", "sessionKey": "s2", "agent": "scout", "principal": "ann", "callId": "c1", "tool": "shell",
         "arguments": {"command": "rm x"}, "requestedAt": "", "expiresAt": "", "state": "pending",
     });
-    let approval = serde_json::from_value(approval).unwrap();
-    let asked = event_piece(2, EventKind::SubRunApprovalRequested { approval });
-    let end = ended(3, receipts::completed_receipt(), Some("done"));
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(vec![step(1, 1), asked, end])]);
-    let (exit, seen) = run_piped(&daemon, &["send", "hi"]).await;
-    let said = seen.err();
-    assert_eq!(exit, Exit::Done);
-    assert!(said.starts_with("◔ shell of the sub-agent scout asks whether it may run:\n"), "{said}");
-    assert!(
-        said.contains("rm x") && said.ends_with("  quell approvals allow a1\n  quell approvals deny a1\n"),
-        "{said}"
-    );
+    let approval: ApprovalRow = serde_json::from_value(approval).unwrap();
+    let asked = EventKind::SubRunApprovalRequested { approval: Box::new(approval.clone()) };
+    let [earlier_text, text, thinking] = std::array::from_fn(|_| String::new());
+    let snapshot = EventKind::Snapshot { earlier_text, text, thinking, calls: Vec::new(), approvals: vec![approval] };
+    // Whoever fell behind learns of it from the snapshot; nobody is shown it twice.
+    for told in [vec![asked.clone()], vec![snapshot.clone()], vec![asked, snapshot]] {
+        let told = (2..).zip(told).map(|(seq, event)| event_piece(seq, event));
+        let end = ended(9, receipts::completed_receipt(), Some("done"));
+        let stream = [step(1, 1)].into_iter().chain(told).chain([end]).collect();
+        let daemon = ScriptedDaemon::with_run(vec![stream_of(stream)]);
+        let (exit, seen) = run_piped(&daemon, &["send", "hi"]).await;
+        let said = seen.err();
+        assert_eq!(exit, Exit::Done);
+        assert!(said.starts_with("◔ shell of the sub-agent scout asks whether it may run:\n"), "{said}");
+        assert!(said.contains("rm x") && said.ends_with("  quell approvals deny a1\n"), "{said}");
+        assert_eq!(said.matches("quell approvals allow a1").count(), 1, "{said}");
+    }
 }
 
 #[tokio::test]
