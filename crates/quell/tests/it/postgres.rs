@@ -195,5 +195,5 @@ async fn commands_that_need_a_file_say_what_to_do_instead() {
     assert!(healthy.out.contains(&format!("PostgreSQL {version}")), "{healthy:?}");
     let _ = daemon.stop().await;
     let table = server.sql("SELECT version FROM quell_schema");
-    assert_eq!(table, "10");
+    assert_eq!(table, "11");
 }

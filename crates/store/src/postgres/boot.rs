@@ -60,12 +60,17 @@ impl BootNumber {
         self.number.unsigned_abs()
     }
 
-    /// Begins a transaction in one exchange, and returns its id.
+    /// Begins the transaction of a batch in one exchange, and returns its id.
     ///
     /// # Errors
     /// [`StoreError::Fenced`] when a later start has taken a number, or this node was fenced. The transaction has then
     /// begun, too.
-    pub(super) fn begin_transaction(self, db: &PgConnection, sync: SyncLevel) -> Result<String, StoreError> {
+    pub(super) fn begin_transaction(
+        self,
+        db: &PgConnection,
+        sync: SyncLevel,
+        batch: i64,
+    ) -> Result<String, StoreError> {
         let relaxed = match sync {
             SyncLevel::Normal => "SET LOCAL synchronous_commit = off;",
             SyncLevel::Full => "",
@@ -79,12 +84,30 @@ impl BootNumber {
         };
         let row = db.run_for_row(&format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED; {relaxed} SELECT pg_advisory_xact_lock_shared({BOOT_LOCK}); {lock} \
-             SELECT {number}, pg_current_xact_id()"
+             INSERT INTO writer_batches VALUES ({writer}, {batch}) \
+             ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch; \
+             SELECT {number}, pg_current_xact_id()",
+            writer = self.number,
         ))?;
         if row.first().and_then(|number| number.as_deref()?.parse().ok()) != Some(self.number) {
             return Err(StoreError::Fenced);
         }
         row.into_iter().nth(1).flatten().ok_or_else(|| StoreError::Bug("a transaction without an id".to_owned()))
+    }
+
+    /// The newest batch that this start has committed.
+    pub(super) fn committed_batch(self, db: &PgConnection) -> Result<Option<i64>, StoreError> {
+        let row = db.query_row("SELECT (SELECT batch FROM writer_batches WHERE writer = $1)", &[&self.number])?;
+        get(&row, 0)
+    }
+
+    /// Ends the connection of this start that has the transaction open. False if none has it: it is over then. The server
+    /// may need a moment for the end.
+    pub(super) fn terminate_transaction(self, db: &PgConnection, transaction: &str) -> Result<bool, StoreError> {
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                   WHERE datname = current_database() AND backend_xid = ($1::text::xid8)::xid
+                     AND pid <> pg_backend_pid() AND ($2::text IS NULL OR application_name = $2)";
+        Ok(!db.query(sql, &[&transaction, &self.connection_name()])?.is_empty())
     }
 }
 
@@ -102,7 +125,7 @@ fn claim_alone(db: &PgConnection) -> Result<BootNumber, StoreError> {
              it, or stop them"
         )));
     }
-    db.run("DELETE FROM nodes")?;
+    db.run("DELETE FROM nodes; DELETE FROM writer_batches")?;
     let row = db.query_row("UPDATE boot SET number = number + 1, cluster = false RETURNING number", &[])?;
     Ok(BootNumber { number: get(&row, 0)?, is_member: false })
 }
@@ -112,18 +135,4 @@ pub(super) fn begin_read(db: &PgConnection) -> Result<(), StoreError> {
     db.run(&format!(
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT pg_advisory_xact_lock_shared({BOOT_LOCK})"
     ))
-}
-
-/// `committed`, `aborted` or `in progress`.
-pub(super) fn transaction_status(db: &PgConnection, transaction: &str) -> Result<String, StoreError> {
-    let row = db.query_row("SELECT pg_xact_status($1::text::xid8)", &[&transaction])?;
-    let status: Option<String> = row.get(0);
-    status.ok_or_else(|| StoreError::Bug("the server has forgotten a transaction".to_owned()))
-}
-
-/// Ends the connection of a transaction that is still in progress. The server may need a moment for it.
-pub(super) fn terminate_transaction(db: &PgConnection, transaction: &str) -> Result<(), StoreError> {
-    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-               WHERE datname = current_database() AND backend_xid = ($1::text::xid8)::xid AND pid <> pg_backend_pid()";
-    db.query(sql, &[&transaction]).map(drop)
 }

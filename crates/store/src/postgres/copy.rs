@@ -63,7 +63,7 @@ impl PostgresCopy {
         let db = connect(settings)?;
         refuse_daemon(&db)?;
         schema::migrate(&db)?;
-        BootNumber::claim(&db)?.begin_transaction(&db, SyncLevel::Full)?;
+        BootNumber::claim(&db)?.begin_transaction(&db, SyncLevel::Full, 1)?;
         // A row that refers to none is refused with the name of its table, and not by the commit.
         db.run("SET CONSTRAINTS ALL IMMEDIATE")?;
         Ok(Self { db, spend: TOTALS })

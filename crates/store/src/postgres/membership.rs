@@ -83,6 +83,7 @@ fn try_join(db: &PgConnection, settings: &ClusterSettings, directory: &str) -> R
     let sql = "INSERT INTO nodes (epoch, name, directory, version, expires_at)
                VALUES ($1, $2, $3, $4, clock_timestamp() + make_interval(secs => $5))";
     db.execute(sql, &[&number, &node, &directory, &settings.version, &lease])?;
+    db.run("DELETE FROM writer_batches WHERE writer NOT IN (SELECT epoch FROM nodes)")?;
     Ok(Some(Membership { node: settings.node.clone(), epoch: to_epoch(number) }))
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::boot::{self, BootNumber};
+use super::boot::BootNumber;
 use super::cluster;
 use super::connection::PgConnection;
 use super::schema;
@@ -24,6 +24,8 @@ const MAX_ATTEMPTS: usize = 5;
 pub(super) struct WriteConnection {
     db: PgConnection,
     boot: BootNumber,
+    /// Number of the newest batch that was begun.
+    batch: i64,
     /// The transaction that was lost with its connection. As long as the server does not know that, it holds locks.
     abandoned: Option<String>,
     /// Cancelled when a later start has taken a number.
@@ -50,7 +52,7 @@ impl WriteConnection {
             // It is made again with the name of its membership.
             db.disconnect();
         }
-        Ok(Self { db, boot, abandoned: None, fenced })
+        Ok(Self { db, boot, batch: 0, abandoned: None, fenced })
     }
 
     /// The membership of a node.
@@ -76,10 +78,11 @@ impl WriteConnection {
     fn connect_and_begin(&mut self, sync: SyncLevel) -> Result<String, StoreError> {
         self.db.ensure_connected()?;
         if let Some(transaction) = &self.abandoned {
-            boot::terminate_transaction(&self.db, transaction)?;
+            self.boot.terminate_transaction(&self.db, transaction)?;
             self.abandoned = None;
         }
-        self.boot.begin_transaction(&self.db, sync)
+        self.batch += 1;
+        self.boot.begin_transaction(&self.db, sync, self.batch)
     }
 
     fn roll_back(&self) {
@@ -88,27 +91,27 @@ impl WriteConnection {
         }
     }
 
-    /// Decides whether a transaction was committed whose answer was lost with the connection.
+    /// Decides whether the newest batch was committed, whose answer was lost with the connection.
     fn find_outcome(&self, transaction: &str, lost: StoreError) -> Result<(), BatchFailure> {
         let deadline = Instant::now() + OUTCOME_TIMEOUT;
         while Instant::now() < deadline {
-            match self.query_outcome(transaction).as_deref() {
-                Ok("committed") => return Ok(()),
-                Ok("aborted") => return Err(BatchFailure::NotCommitted(lost)),
-                _ => thread::sleep(OUTCOME_INTERVAL),
+            match self.is_committed(transaction) {
+                Ok(Some(true)) => return Ok(()),
+                Ok(Some(false)) => return Err(BatchFailure::NotCommitted(lost)),
+                Ok(None) | Err(_) => thread::sleep(OUTCOME_INTERVAL),
             }
         }
         Err(BatchFailure::Database(lost))
     }
 
-    /// Ends the transaction if it is still in progress: its next outcome is final.
-    fn query_outcome(&self, transaction: &str) -> Result<String, StoreError> {
+    /// `None` while the transaction is in progress, which this ends. Its row counts and not its id: a server that has
+    /// crashed gives the id of a lost transaction to another one.
+    fn is_committed(&self, transaction: &str) -> Result<Option<bool>, StoreError> {
         self.db.ensure_connected()?;
-        let status = boot::transaction_status(&self.db, transaction)?;
-        if status == "in progress" {
-            boot::terminate_transaction(&self.db, transaction)?;
+        if self.boot.terminate_transaction(&self.db, transaction)? {
+            return Ok(None);
         }
-        Ok(status)
+        Ok(Some(self.boot.committed_batch(&self.db)? == Some(self.batch)))
     }
 }
 
@@ -158,5 +161,32 @@ impl WriteConnection {
             }
             committed => committed.map_err(BatchFailure::NotCommitted),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use quell_testkit::postgres::TestPostgres;
+
+    use super::super::PostgresSettings;
+    use super::super::settings::Connector;
+    use super::*;
+
+    #[test]
+    fn a_lost_transaction_whose_id_another_one_has_got_was_not_committed() {
+        let Some(server) = TestPostgres::start() else { return };
+        let home = tempfile::tempdir().unwrap();
+        let settings = PostgresSettings { url: server.url(), password: None, tls_ca_file: None, cluster: None };
+        let db = PgConnection::new(Arc::new(Connector::new(&settings).unwrap()));
+        let mut writer = WriteConnection::open(db, None, home.path(), CancellationToken::new()).unwrap();
+        assert!(writer.commit(SyncLevel::Full, &mut |_| Ok(())).is_ok());
+        let of_another = server.sql("SELECT pg_current_xact_id()");
+        let lost = || StoreError::Unwritable("the connection is lost".to_owned());
+        assert!(writer.find_outcome(&of_another, lost()).is_ok(), "the newest batch is there");
+        // A batch of which the server has kept nothing.
+        writer.batch += 1;
+        assert!(matches!(writer.find_outcome(&of_another, lost()), Err(BatchFailure::NotCommitted(_))));
     }
 }

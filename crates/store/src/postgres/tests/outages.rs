@@ -136,12 +136,13 @@ async fn a_write_that_waits_in_a_circle_with_another_one_is_made_again() {
     accept_run(&store, "first", "s").await;
     accept_run(&store, "second", "s").await;
     let server = Arc::new(server);
-    // It has the second row, and wants the first one as soon as the store has that and waits.
+    // It has the second row, and wants the first one as soon as the store has that and waits. It waits for longer before it
+    // looks for a circle, so the server ends the store's transaction.
     let other = thread::spawn({
         let server = Arc::clone(&server);
         move || {
             server.sql(
-                "BEGIN; SELECT 1 FROM runs WHERE id = 'second' FOR UPDATE; SELECT pg_advisory_lock(7);
+                "SET deadlock_timeout = '60s'; BEGIN; SELECT 1 FROM runs WHERE id = 'second' FOR UPDATE; SELECT pg_advisory_lock(7);
                  DO $$ BEGIN
                      WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted) LOOP PERFORM pg_sleep(0.002); END LOOP;
                  END $$;
