@@ -4,7 +4,7 @@ use percent_encoding::percent_decode_str;
 use quell_protocol::api::SendAttachment;
 use url::Url;
 
-use crate::editor::PromptPart;
+use crate::editor::PromptBlock;
 use crate::errors::invalid;
 use crate::wire::RpcError;
 
@@ -19,21 +19,21 @@ pub(crate) struct PromptContent {
 ///
 /// # Errors
 /// The prompt is empty.
-pub(crate) fn join_prompt(parts: Vec<PromptPart>) -> Result<PromptContent, RpcError> {
+pub(crate) fn join_prompt(parts: Vec<PromptBlock>) -> Result<PromptContent, RpcError> {
     let (mut text, mut context, mut attachments) = (String::new(), String::new(), Vec::new());
     for part in parts {
         match part {
-            PromptPart::Text(part) => text.push_str(&part),
-            PromptPart::Link { name, uri } => text.push_str(&format!("[{name}]({})", shown_place(&uri))),
-            PromptPart::Picture { uri, media_type, data } => attachments.push(SendAttachment {
+            PromptBlock::Text(part) => text.push_str(&part),
+            PromptBlock::Link { name, uri } => text.push_str(&format!("[{name}]({})", shown_place(&uri))),
+            PromptBlock::Picture { uri, media_type, data } => attachments.push(SendAttachment {
                 name: uri.as_deref().and_then(file_name),
                 media_type: Some(media_type),
                 content: data,
             }),
-            PromptPart::TextFile { uri, text } => {
+            PromptBlock::TextFile { uri, text } => {
                 context.push_str(&format!("\n\n<file path=\"{}\">\n{text}\n</file>", shown_place(&uri)));
             }
-            PromptPart::BinaryFile { uri, media_type, data } => {
+            PromptBlock::BinaryFile { uri, media_type, data } => {
                 attachments.push(SendAttachment { name: file_name(&uri), media_type, content: data });
             }
         }
@@ -69,10 +69,10 @@ mod tests {
     #[test]
     fn links_stay_in_the_text_and_files_follow_it() {
         let content = join_prompt(vec![
-            PromptPart::Text("Compare ".into()),
-            PromptPart::Link { name: "a b.rs".into(), uri: "file:///src/a%20b.rs".into() },
-            PromptPart::TextFile { uri: "file:///src/c.rs".into(), text: "fn c() {}".into() },
-            PromptPart::Text(" with it".into()),
+            PromptBlock::Text("Compare ".into()),
+            PromptBlock::Link { name: "a b.rs".into(), uri: "file:///src/a%20b.rs".into() },
+            PromptBlock::TextFile { uri: "file:///src/c.rs".into(), text: "fn c() {}".into() },
+            PromptBlock::Text(" with it".into()),
         ]);
         let wanted = "Compare [a b.rs](/src/a b.rs) with it\n\n<file path=\"/src/c.rs\">\nfn c() {}\n</file>";
         assert_eq!(content.unwrap(), PromptContent { text: wanted.to_owned(), attachments: vec![] });
@@ -80,8 +80,8 @@ mod tests {
 
     #[test]
     fn pictures_and_binary_files_become_files_of_the_message() {
-        let picture = PromptPart::Picture { uri: None, media_type: "image/png".into(), data: "iVBORw0KGgo=".into() };
-        let file = PromptPart::BinaryFile { uri: "file:///x/data.bin".into(), media_type: None, data: "AAEC".into() };
+        let picture = PromptBlock::Picture { uri: None, media_type: "image/png".into(), data: "iVBORw0KGgo=".into() };
+        let file = PromptBlock::BinaryFile { uri: "file:///x/data.bin".into(), media_type: None, data: "AAEC".into() };
         let files = join_prompt(vec![picture, file]).unwrap().attachments;
         assert_eq!(files[0].media_type.as_deref(), Some("image/png"));
         assert_eq!((files[1].name.as_deref(), files[1].content.as_str()), (Some("data.bin"), "AAEC"));
@@ -89,6 +89,6 @@ mod tests {
 
     #[test]
     fn an_empty_prompt_is_refused() {
-        assert!(join_prompt(vec![PromptPart::Text(" ".into())]).unwrap_err().message.contains("empty"));
+        assert!(join_prompt(vec![PromptBlock::Text(" ".into())]).unwrap_err().message.contains("empty"));
     }
 }

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 /// The changes of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FileDiff {
+pub(crate) struct FileEdit {
     pub(crate) path: PathBuf,
-    pub(crate) change: FileChange,
+    pub(crate) change: EditKind,
     pub(crate) hunks: Vec<FileHunk>,
     /// The hunks below a head with absolute paths; `None` if the path would have to be quoted.
     pub(crate) patch: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FileChange {
+pub(crate) enum EditKind {
     Added,
     Modified,
     Deleted,
@@ -29,9 +29,9 @@ pub(crate) struct FileHunk {
 }
 
 /// Parses the diffs of a call. `None` if any part of them is not shown, so that the text says more than the hunks.
-pub(crate) fn parse_diff(diff: &str, workdir: &Path) -> Option<Vec<FileDiff>> {
+pub(crate) fn parse_diff(diff: &str, workdir: &Path) -> Option<Vec<FileEdit>> {
     let mut lines = diff.lines().peekable();
-    let mut files: Vec<FileDiff> = Vec::new();
+    let mut files: Vec<FileEdit> = Vec::new();
     while let Some(line) = lines.next() {
         if let Some(old_name) = line.strip_prefix("--- ") {
             files.push(parse_file_head(old_name, lines.next()?.strip_prefix("+++ ")?, workdir)?);
@@ -62,19 +62,19 @@ pub(crate) fn parse_diff(diff: &str, workdir: &Path) -> Option<Vec<FileDiff>> {
     Some(files)
 }
 
-fn parse_file_head(old_name: &str, new_name: &str, workdir: &Path) -> Option<FileDiff> {
+fn parse_file_head(old_name: &str, new_name: &str, workdir: &Path) -> Option<FileEdit> {
     let (change, name) = match (old_name, new_name) {
-        ("/dev/null", _) => (FileChange::Added, new_name.strip_prefix("b/")?),
-        (_, "/dev/null") => (FileChange::Deleted, old_name.strip_prefix("a/")?),
-        _ => (FileChange::Modified, new_name.strip_prefix("b/")?),
+        ("/dev/null", _) => (EditKind::Added, new_name.strip_prefix("b/")?),
+        (_, "/dev/null") => (EditKind::Deleted, old_name.strip_prefix("a/")?),
+        _ => (EditKind::Modified, new_name.strip_prefix("b/")?),
     };
     let path = workdir.join(name);
     let patch = path.to_str().filter(|path| is_plain(path)).map(|path| {
-        let old = if change == FileChange::Added { "/dev/null" } else { path };
-        let new = if change == FileChange::Deleted { "/dev/null" } else { path };
+        let old = if change == EditKind::Added { "/dev/null" } else { path };
+        let new = if change == EditKind::Deleted { "/dev/null" } else { path };
         format!("diff --git {path} {path}\n--- {old}\n+++ {new}\n")
     });
-    Some(FileDiff { path, change, hunks: Vec::new(), patch })
+    Some(FileEdit { path, change, hunks: Vec::new(), patch })
 }
 
 /// Whether Git writes a path as it is, without quotes.
@@ -82,7 +82,7 @@ fn is_plain(path: &str) -> bool {
     path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
 }
 
-fn add_patch_line(file: &mut FileDiff, line: &str) {
+fn add_patch_line(file: &mut FileEdit, line: &str) {
     if let Some(patch) = &mut file.patch {
         patch.push_str(line);
         patch.push('\n');
@@ -118,8 +118,8 @@ mod tests {
         let files = parse_diff(diff, Path::new("/w")).unwrap();
         let changed = FileHunk { old: "one\n-- two\nthree\n".to_owned(), new: "one\n2\nthree\n".to_owned(), line: 2 };
         let created = FileHunk { old: String::new(), new: "x\n".to_owned(), line: 1 };
-        assert_eq!((files[0].path.as_path(), files[0].change), (Path::new("/w/src/a.rs"), FileChange::Modified));
-        assert_eq!((files[1].path.as_path(), files[1].change), (Path::new("/w/n"), FileChange::Added));
+        assert_eq!((files[0].path.as_path(), files[0].change), (Path::new("/w/src/a.rs"), EditKind::Modified));
+        assert_eq!((files[1].path.as_path(), files[1].change), (Path::new("/w/n"), EditKind::Added));
         assert_eq!((&files[0].hunks, &files[1].hunks), (&vec![changed], &vec![created]));
     }
 
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_deleted_file_keeps_its_name() {
         let files = parse_diff("--- a/old\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n", Path::new("/w")).unwrap();
-        assert_eq!((files[0].path.as_path(), files[0].change), (Path::new("/w/old"), FileChange::Deleted));
+        assert_eq!((files[0].path.as_path(), files[0].change), (Path::new("/w/old"), EditKind::Deleted));
         assert_eq!(files[0].hunks[0].new, "");
     }
 

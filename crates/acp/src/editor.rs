@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
-use crate::diff::FileDiff;
+use crate::diff::FileEdit;
 use crate::wire::{Meta, RpcError};
 
 /// The editor's side of one prompt.
@@ -51,7 +51,7 @@ pub(crate) enum EditorUpdate {
         id: String,
         output: String,
     },
-    CallEnded(CallResult),
+    CallEnded(EndedCall),
     Plan(Vec<PlanItem>),
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct FileLocation {
 
 /// What is known of a call when it has ended.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct CallResult {
+pub(crate) struct EndedCall {
     pub(crate) id: String,
     pub(crate) status: CallStatus,
     pub(crate) raw: Value,
@@ -122,7 +122,7 @@ pub(crate) struct CallResult {
 pub(crate) enum CallContent {
     /// Markdown.
     Texts(Vec<String>),
-    Diffs(Vec<FileDiff>),
+    Diffs(Vec<FileEdit>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,7 +187,7 @@ pub(crate) enum EndReason {
 
 /// A block of a prompt that Quell reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PromptPart {
+pub(crate) enum PromptBlock {
     Text(String),
     Link { name: String, uri: String },
     Picture { uri: Option<String>, media_type: String, data: String },

@@ -22,7 +22,7 @@ const REJECT: &str = "reject";
 pub(crate) struct PermissionQuestion {
     pub(crate) approval: String,
     workdir: PathBuf,
-    call: AskedCall,
+    call: PermissionCall,
     /// The event of an approval does not carry the question of an MCP server.
     is_question_known: bool,
     /// Cancelled when the approval is decided elsewhere, or by a stop.
@@ -30,7 +30,7 @@ pub(crate) struct PermissionQuestion {
 }
 
 /// The call that waits for a person.
-struct AskedCall {
+struct PermissionCall {
     run: RunId,
     /// Set if a sub-run asks.
     sub_agent: Option<AgentId>,
@@ -61,7 +61,7 @@ impl PermissionQuestion {
         let EventKind::ApprovalRequested { id, call_id, tool, arguments, escalation, quorum, .. } = event else {
             return None;
         };
-        let call = AskedCall {
+        let call = PermissionCall {
             run: run.clone(),
             sub_agent: None,
             id: call_id.clone(),
@@ -79,7 +79,8 @@ impl PermissionQuestion {
     pub(crate) fn from_row(workdir: &Path, run: &RunId, row: ApprovalRow) -> Self {
         let ApprovalRow { id, run_id, agent, call_id, tool, arguments, escalation, quorum, question, .. } = row;
         let sub_agent = (run_id != *run).then_some(agent);
-        let call = AskedCall { run: run_id, sub_agent, id: call_id, tool, arguments, escalation, quorum, question };
+        let call =
+            PermissionCall { run: run_id, sub_agent, id: call_id, tool, arguments, escalation, quorum, question };
         let (workdir, withdrawn) = (workdir.to_owned(), CancellationToken::new());
         Self { approval: id, workdir, call, is_question_known: true, withdrawn }
     }
@@ -124,7 +125,7 @@ impl PermissionQuestion {
     }
 }
 
-impl AskedCall {
+impl PermissionCall {
     fn permission_request(&self, workdir: &Path) -> PermissionRequest {
         let mut notes = Vec::new();
         if let Some(agent) = &self.sub_agent {

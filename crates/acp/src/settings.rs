@@ -20,14 +20,14 @@ const THINKING_LEVELS: [ThinkingLevel; 6] = [
 
 /// An option of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Setting {
-    pub(crate) kind: SettingKind,
+pub(crate) struct SessionOption {
+    pub(crate) kind: SessionOptionKind,
     pub(crate) current: String,
-    pub(crate) values: Vec<SettingValue>,
+    pub(crate) values: Vec<SessionOptionValue>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SettingKind {
+pub(crate) enum SessionOptionKind {
     /// The agent. Version 1 also knows it as the mode of the session.
     Agent,
     Model,
@@ -35,12 +35,12 @@ pub(crate) enum SettingKind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SettingValue {
+pub(crate) struct SessionOptionValue {
     pub(crate) id: String,
     pub(crate) description: Option<String>,
 }
 
-impl SettingKind {
+impl SessionOptionKind {
     const ALL: [Self; 3] = [Self::Agent, Self::Model, Self::Thinking];
 
     pub(crate) const fn id(self) -> &'static str {
@@ -89,34 +89,35 @@ impl EditorSettings {
         }
     }
 
-    pub(crate) fn options(&self) -> [Setting; 3] {
-        SettingKind::ALL.map(|kind| match kind {
-            SettingKind::Agent => self.agent_setting(),
-            SettingKind::Model => self.model_setting(),
-            SettingKind::Thinking => {
-                let values = THINKING_LEVELS.iter().map(|level| SettingValue::plain(level.as_str())).collect();
-                Setting { kind, current: self.thinking.as_str().to_owned(), values }
+    pub(crate) fn options(&self) -> [SessionOption; 3] {
+        SessionOptionKind::ALL.map(|kind| match kind {
+            SessionOptionKind::Agent => self.agent_setting(),
+            SessionOptionKind::Model => self.model_setting(),
+            SessionOptionKind::Thinking => {
+                let values = THINKING_LEVELS.iter().map(|level| SessionOptionValue::plain(level.as_str())).collect();
+                SessionOption { kind, current: self.thinking.as_str().to_owned(), values }
             }
         })
     }
 
-    pub(crate) fn agent_setting(&self) -> Setting {
-        let value = |agent: &AgentRow| SettingValue { id: agent.id.to_string(), description: describe_agent(agent) };
+    pub(crate) fn agent_setting(&self) -> SessionOption {
+        let value =
+            |agent: &AgentRow| SessionOptionValue { id: agent.id.to_string(), description: describe_agent(agent) };
         let values = self.agents.iter().map(value).collect();
-        Setting { kind: SettingKind::Agent, current: self.agent.clone(), values }
+        SessionOption { kind: SessionOptionKind::Agent, current: self.agent.clone(), values }
     }
 
-    fn model_setting(&self) -> Setting {
+    fn model_setting(&self) -> SessionOption {
         let mut names: Vec<&str> = self.models.iter().map(|row| row.model.as_str()).collect();
         if !self.model.is_empty() && !names.contains(&self.model.as_str()) {
             names.push(&self.model);
         }
-        let values = names.into_iter().map(SettingValue::plain).collect();
-        Setting { kind: SettingKind::Model, current: self.model.clone(), values }
+        let values = names.into_iter().map(SessionOptionValue::plain).collect();
+        SessionOption { kind: SessionOptionKind::Model, current: self.model.clone(), values }
     }
 }
 
-impl SettingValue {
+impl SessionOptionValue {
     fn plain(id: &str) -> Self {
         Self { id: id.to_owned(), description: None }
     }
@@ -134,14 +135,14 @@ pub(crate) fn patch_for_mode(mode: &str) -> Result<SessionPatch, RpcError> {
 
 /// The change of a session that a new value of an option means. `None`: the value is of another kind than a choice.
 pub(crate) fn patch_for_option(id: &str, value: Option<&str>) -> Result<SessionPatch, RpcError> {
-    let Some(kind) = SettingKind::ALL.into_iter().find(|kind| kind.id() == id) else {
+    let Some(kind) = SessionOptionKind::ALL.into_iter().find(|kind| kind.id() == id) else {
         return Err(invalid(format!("there is no option {id:?}; the options are mode, model and thinking")));
     };
     let value = value.ok_or_else(|| invalid(format!("the option {id:?} takes one of its values")))?;
     match kind {
-        SettingKind::Agent => patch_for_mode(value),
-        SettingKind::Model => Ok(SessionPatch { model: Some(value.to_owned()), ..SessionPatch::default() }),
-        SettingKind::Thinking => {
+        SessionOptionKind::Agent => patch_for_mode(value),
+        SessionOptionKind::Model => Ok(SessionPatch { model: Some(value.to_owned()), ..SessionPatch::default() }),
+        SessionOptionKind::Thinking => {
             let level = THINKING_LEVELS.into_iter().find(|level| level.as_str() == value);
             let level = level.ok_or_else(|| invalid(format!("thinking has no value {value:?}")))?;
             Ok(SessionPatch { thinking: Some(level), ..SessionPatch::default() })

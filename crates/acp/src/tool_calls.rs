@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::diff::parse_diff;
 use crate::editor::{
-    CallContent, CallDescription, CallKind, CallResult, CallStatus, FileLocation, PlanItem, PlanStatus,
+    CallContent, CallDescription, CallKind, CallStatus, EndedCall, FileLocation, PlanItem, PlanStatus,
 };
 
 /// Longest part of an argument in a title, in characters.
@@ -90,7 +90,7 @@ impl CallStart<'_> {
 }
 
 impl ToolCallEnd<'_> {
-    pub(crate) fn result(&self, id: String, workdir: &Path) -> CallResult {
+    pub(crate) fn result(&self, id: String, workdir: &Path) -> EndedCall {
         let status = match self.end {
             CallEnd::Ok => CallStatus::Completed,
             CallEnd::Error | CallEnd::Denied => CallStatus::Failed,
@@ -103,7 +103,7 @@ impl ToolCallEnd<'_> {
             (true, None) if self.output.is_empty() => CallContent::Texts(Vec::new()),
             (true, None) => CallContent::Texts(vec![fence(self.output)]),
         };
-        CallResult { id, status, raw: json!({"end": self.end, "code": self.code, "output": self.output}), content }
+        EndedCall { id, status, raw: json!({"end": self.end, "code": self.code, "output": self.output}), content }
     }
 }
 

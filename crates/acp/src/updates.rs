@@ -199,7 +199,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::editor::{CallResult, PlanItem};
+    use crate::editor::{EndedCall, PlanItem};
 
     fn translate(run: &mut RunUpdates, events: Value) -> Vec<EditorUpdate> {
         let events: Vec<EventKind> = serde_json::from_value(events).unwrap();
@@ -236,7 +236,7 @@ mod tests {
         assert!(run.is_call_running());
         let ended = json!([{"type": "tool.ended", "callId": "c1", "end": "ok", "code": 0, "output": "a", "ms": 1.0}]);
         let updates = translate(&mut run, ended);
-        let [EditorUpdate::CallEnded(CallResult { status: CallStatus::Completed, .. })] = &updates[..] else {
+        let [EditorUpdate::CallEnded(EndedCall { status: CallStatus::Completed, .. })] = &updates[..] else {
             panic!("{updates:#?}")
         };
         assert!(!run.is_call_running());
@@ -253,7 +253,7 @@ mod tests {
         let [
             EditorUpdate::AddedText(text),
             EditorUpdate::CallAnnounced { call, .. },
-            EditorUpdate::CallEnded(CallResult { status: CallStatus::Cancelled, .. }),
+            EditorUpdate::CallEnded(EndedCall { status: CallStatus::Cancelled, .. }),
         ] = &updates[..]
         else {
             panic!("{updates:#?}")

@@ -120,7 +120,7 @@ struct AncestorRun {
 }
 
 /// An approval that waits for a person, with the number of the event that announced it in this run.
-struct PendingApproval {
+struct AnnouncedApproval {
     seq: u64,
     row: ApprovalRow,
 }
@@ -144,7 +144,7 @@ struct LiveRunState {
     /// Announced calls that have not started.
     waiting_calls: BTreeSet<CallId>,
     /// The announced approvals of this run and of the runs below it, by their ids, which are ordered by time.
-    pending_approvals: BTreeMap<String, PendingApproval>,
+    pending_approvals: BTreeMap<String, AnnouncedApproval>,
     usage: Usage,
     /// Estimate for the current model call, until its usage is counted.
     step_usage: Usage,

@@ -1,12 +1,12 @@
 //! Updates, questions, settings and ends in the words of version 1, and its prompts as parts.
 
 use crate::content::unsupported_block;
-use crate::diff::{FileChange, FileDiff};
+use crate::diff::{EditKind, FileEdit};
 use crate::editor::{
-    CallContent, CallDescription, CallKind, CallResult, CallStatus, ChoiceKind, EditorUpdate, EndReason, FileLocation,
-    MessageRole, MessageText, PermissionChoice, PermissionRequest, PlanItem, PlanStatus, PromptEnd, PromptPart,
+    CallContent, CallDescription, CallKind, CallStatus, ChoiceKind, EditorUpdate, EndReason, EndedCall, FileLocation,
+    MessageRole, MessageText, PermissionChoice, PermissionRequest, PlanItem, PlanStatus, PromptBlock, PromptEnd,
 };
-use crate::settings::{Setting, SettingKind, SettingValue};
+use crate::settings::{SessionOption, SessionOptionKind, SessionOptionValue};
 use crate::wire::RpcError;
 use crate::wire::v1::*;
 
@@ -43,12 +43,12 @@ fn encode_text(text: MessageText) -> SessionUpdate {
     }
 }
 
-fn encode_result(result: CallResult) -> ToolCallUpdate {
+fn encode_result(result: EndedCall) -> ToolCallUpdate {
     let mut fields = ToolCallUpdateFields::new().status(encode_status(result.status)).raw_output(result.raw);
     let content = match result.content {
         CallContent::Texts(texts) => texts.into_iter().map(text_content).collect(),
         CallContent::Diffs(files) => {
-            let place = |file: &FileDiff| {
+            let place = |file: &FileEdit| {
                 let line = |line| ToolCallLocation::new(file.path.clone()).line(line);
                 file.hunks.iter().map(|hunk| line(hunk.line)).collect::<Vec<_>>()
             };
@@ -60,10 +60,10 @@ fn encode_result(result: CallResult) -> ToolCallUpdate {
 }
 
 /// One for each hunk.
-fn encode_diff(file: FileDiff) -> Vec<ToolCallContent> {
-    let FileDiff { path, change, hunks, patch: _ } = file;
+fn encode_diff(file: FileEdit) -> Vec<ToolCallContent> {
+    let FileEdit { path, change, hunks, patch: _ } = file;
     let diff = |hunk: crate::diff::FileHunk| {
-        let old = (change != FileChange::Added).then_some(hunk.old);
+        let old = (change != EditKind::Added).then_some(hunk.old);
         ToolCallContent::Diff(Diff::new(path.clone(), hunk.new).old_text(old))
     };
     hunks.into_iter().map(diff).collect()
@@ -146,47 +146,48 @@ pub(super) fn encode_end(end: PromptEnd) -> PromptResponse {
 }
 
 /// The agents, as modes.
-pub(super) fn encode_modes(agents: Setting) -> SessionModeState {
-    let mode = |agent: SettingValue| SessionMode::new(agent.id.clone(), agent.id).description(agent.description);
+pub(super) fn encode_modes(agents: SessionOption) -> SessionModeState {
+    let mode = |agent: SessionOptionValue| SessionMode::new(agent.id.clone(), agent.id).description(agent.description);
     SessionModeState::new(agents.current, agents.values.into_iter().map(mode).collect::<Vec<_>>())
 }
 
-pub(super) fn encode_options(settings: [Setting; 3]) -> Vec<SessionConfigOption> {
+pub(super) fn encode_options(settings: [SessionOption; 3]) -> Vec<SessionConfigOption> {
     settings.into_iter().map(encode_option).collect()
 }
 
-fn encode_option(setting: Setting) -> SessionConfigOption {
-    let Setting { kind, current, values } = setting;
-    let value =
-        |value: SettingValue| SessionConfigSelectOption::new(value.id.clone(), value.id).description(value.description);
+fn encode_option(setting: SessionOption) -> SessionConfigOption {
+    let SessionOption { kind, current, values } = setting;
+    let value = |value: SessionOptionValue| {
+        SessionConfigSelectOption::new(value.id.clone(), value.id).description(value.description)
+    };
     let values: Vec<_> = values.into_iter().map(value).collect();
     let category = match kind {
-        SettingKind::Agent => SessionConfigOptionCategory::Mode,
-        SettingKind::Model => SessionConfigOptionCategory::Model,
-        SettingKind::Thinking => SessionConfigOptionCategory::ThoughtLevel,
+        SessionOptionKind::Agent => SessionConfigOptionCategory::Mode,
+        SessionOptionKind::Model => SessionConfigOptionCategory::Model,
+        SessionOptionKind::Thinking => SessionConfigOptionCategory::ThoughtLevel,
     };
     SessionConfigOption::select(kind.id(), kind.name(), current, values).category(category)
 }
 
 /// # Errors
 /// Which block cannot be read.
-pub(super) fn read_blocks(blocks: Vec<ContentBlock>) -> Result<Vec<PromptPart>, RpcError> {
+pub(super) fn read_blocks(blocks: Vec<ContentBlock>) -> Result<Vec<PromptBlock>, RpcError> {
     blocks.into_iter().map(read_block).collect()
 }
 
-fn read_block(block: ContentBlock) -> Result<PromptPart, RpcError> {
+fn read_block(block: ContentBlock) -> Result<PromptBlock, RpcError> {
     Ok(match block {
-        ContentBlock::Text(text) => PromptPart::Text(text.text),
-        ContentBlock::ResourceLink(link) => PromptPart::Link { name: link.name, uri: link.uri },
+        ContentBlock::Text(text) => PromptBlock::Text(text.text),
+        ContentBlock::ResourceLink(link) => PromptBlock::Link { name: link.name, uri: link.uri },
         ContentBlock::Image(image) => {
-            PromptPart::Picture { uri: image.uri, media_type: image.mime_type, data: image.data }
+            PromptBlock::Picture { uri: image.uri, media_type: image.mime_type, data: image.data }
         }
         ContentBlock::Resource(embedded) => match embedded.resource {
             EmbeddedResourceResource::TextResourceContents(file) => {
-                PromptPart::TextFile { uri: file.uri, text: file.text }
+                PromptBlock::TextFile { uri: file.uri, text: file.text }
             }
             EmbeddedResourceResource::BlobResourceContents(file) => {
-                PromptPart::BinaryFile { uri: file.uri, media_type: file.mime_type, data: file.blob }
+                PromptBlock::BinaryFile { uri: file.uri, media_type: file.mime_type, data: file.blob }
             }
             _ => return Err(unsupported_block("an embedded resource of an unknown kind")),
         },
@@ -201,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    fn read(blocks: Value) -> Result<Vec<PromptPart>, RpcError> {
+    fn read(blocks: Value) -> Result<Vec<PromptBlock>, RpcError> {
         read_blocks(serde_json::from_value(blocks).unwrap())
     }
 
@@ -213,9 +214,9 @@ mod tests {
             {"type": "resource", "resource": {"uri": "file:///src/c.rs", "text": "fn c() {}"}},
         ]));
         let wanted = [
-            PromptPart::Text("Compare ".into()),
-            PromptPart::Link { name: "a.rs".into(), uri: "file:///src/a.rs".into() },
-            PromptPart::TextFile { uri: "file:///src/c.rs".into(), text: "fn c() {}".into() },
+            PromptBlock::Text("Compare ".into()),
+            PromptBlock::Link { name: "a.rs".into(), uri: "file:///src/a.rs".into() },
+            PromptBlock::TextFile { uri: "file:///src/c.rs".into(), text: "fn c() {}".into() },
         ];
         assert_eq!(parts.unwrap(), wanted);
         let audio = read(json!([{"type": "audio", "mimeType": "audio/wav", "data": "AA=="}])).unwrap_err();
@@ -225,9 +226,9 @@ mod tests {
     #[test]
     fn a_stopped_call_has_failed_and_an_edit_shows_each_hunk() {
         let hunk = crate::diff::FileHunk { old: "x\n".into(), new: "y\n".into(), line: 3 };
-        let file = FileDiff { path: "/w/a".into(), change: FileChange::Modified, hunks: vec![hunk], patch: None };
+        let file = FileEdit { path: "/w/a".into(), change: EditKind::Modified, hunks: vec![hunk], patch: None };
         let content = CallContent::Diffs(vec![file]);
-        let result = CallResult { id: "c1".into(), status: CallStatus::Cancelled, raw: json!({}), content };
+        let result = EndedCall { id: "c1".into(), status: CallStatus::Cancelled, raw: json!({}), content };
         let shown = serde_json::to_value(encode_update(EditorUpdate::CallEnded(result))).unwrap();
         assert_eq!(shown["status"], "failed");
         assert_eq!(shown["content"][0], json!({"type": "diff", "path": "/w/a", "oldText": "x\n", "newText": "y\n"}));

@@ -1,12 +1,12 @@
 //! Updates, questions, settings and ends in the words of version 2, and its prompts as parts.
 
 use crate::content::unsupported_block;
-use crate::diff::{FileChange, FileDiff};
+use crate::diff::{EditKind, FileEdit};
 use crate::editor::{
-    CallContent, CallDescription, CallKind, CallResult, CallStatus, ChoiceKind, EditorUpdate, EndReason, FileLocation,
-    MessageRole, MessageText, PermissionChoice, PermissionRequest, PlanItem, PlanStatus, PromptEnd, PromptPart,
+    CallContent, CallDescription, CallKind, CallStatus, ChoiceKind, EditorUpdate, EndReason, EndedCall, FileLocation,
+    MessageRole, MessageText, PermissionChoice, PermissionRequest, PlanItem, PlanStatus, PromptBlock, PromptEnd,
 };
-use crate::settings::{Setting, SettingKind, SettingValue};
+use crate::settings::{SessionOption, SessionOptionKind, SessionOptionValue};
 use crate::wire::RpcError;
 use crate::wire::v2::*;
 
@@ -62,12 +62,12 @@ fn encode_call(call: CallDescription, status: CallStatus) -> ToolCallUpdate {
         .raw_input(arguments)
 }
 
-fn encode_result(result: CallResult) -> ToolCallUpdate {
+fn encode_result(result: EndedCall) -> ToolCallUpdate {
     let update = ToolCallUpdate::new(result.id).status(encode_status(result.status)).raw_output(result.raw);
     match result.content {
         CallContent::Texts(texts) => update.content(texts.into_iter().map(text_content).collect::<Vec<_>>()),
         CallContent::Diffs(files) => {
-            let place = |file: &FileDiff| {
+            let place = |file: &FileEdit| {
                 let line = |line| ToolCallLocation::new(file.path.clone()).line(line);
                 file.hunks.iter().map(|hunk| line(hunk.line)).collect::<Vec<_>>()
             };
@@ -77,11 +77,11 @@ fn encode_result(result: CallResult) -> ToolCallUpdate {
     }
 }
 
-fn encode_diff(file: FileDiff) -> ToolCallContent {
+fn encode_diff(file: FileEdit) -> ToolCallContent {
     let change = match file.change {
-        FileChange::Added => DiffChange::add(file.path),
-        FileChange::Modified => DiffChange::modify(file.path),
-        FileChange::Deleted => DiffChange::delete(file.path),
+        EditKind::Added => DiffChange::add(file.path),
+        EditKind::Modified => DiffChange::modify(file.path),
+        EditKind::Deleted => DiffChange::delete(file.path),
     };
     ToolCallContent::Diff(match file.patch {
         Some(patch) => Diff::patch(patch, vec![change]),
@@ -161,43 +161,44 @@ pub(super) fn encode_failure(error: RpcError) -> IdleStateUpdate {
     IdleStateUpdate::new().stop_reason(StopReason::Error(ErrorStopReason::new().error(Error::from(error))))
 }
 
-pub(super) fn encode_options(settings: [Setting; 3]) -> Vec<SessionConfigOption> {
+pub(super) fn encode_options(settings: [SessionOption; 3]) -> Vec<SessionConfigOption> {
     settings.into_iter().map(encode_option).collect()
 }
 
-fn encode_option(setting: Setting) -> SessionConfigOption {
-    let Setting { kind, current, values } = setting;
-    let value =
-        |value: SettingValue| SessionConfigSelectOption::new(value.id.clone(), value.id).description(value.description);
+fn encode_option(setting: SessionOption) -> SessionConfigOption {
+    let SessionOption { kind, current, values } = setting;
+    let value = |value: SessionOptionValue| {
+        SessionConfigSelectOption::new(value.id.clone(), value.id).description(value.description)
+    };
     let values: Vec<_> = values.into_iter().map(value).collect();
     let category = match kind {
-        SettingKind::Agent => SessionConfigOptionCategory::Mode,
-        SettingKind::Model => SessionConfigOptionCategory::Model,
-        SettingKind::Thinking => SessionConfigOptionCategory::ThoughtLevel,
+        SessionOptionKind::Agent => SessionConfigOptionCategory::Mode,
+        SessionOptionKind::Model => SessionConfigOptionCategory::Model,
+        SessionOptionKind::Thinking => SessionConfigOptionCategory::ThoughtLevel,
     };
     SessionConfigOption::select(kind.id(), kind.name(), current, values).category(category)
 }
 
 /// # Errors
 /// Which block cannot be read.
-pub(super) fn read_blocks(blocks: &[ContentBlock]) -> Result<Vec<PromptPart>, RpcError> {
+pub(super) fn read_blocks(blocks: &[ContentBlock]) -> Result<Vec<PromptBlock>, RpcError> {
     blocks.iter().cloned().map(read_block).collect()
 }
 
-fn read_block(block: ContentBlock) -> Result<PromptPart, RpcError> {
+fn read_block(block: ContentBlock) -> Result<PromptBlock, RpcError> {
     Ok(match block {
-        ContentBlock::Text(text) => PromptPart::Text(text.text),
-        ContentBlock::ResourceLink(link) => PromptPart::Link { name: link.name, uri: link.uri },
+        ContentBlock::Text(text) => PromptBlock::Text(text.text),
+        ContentBlock::ResourceLink(link) => PromptBlock::Link { name: link.name, uri: link.uri },
         ContentBlock::Image(image) => {
-            PromptPart::Picture { uri: image.uri, media_type: image.mime_type.to_string(), data: image.data }
+            PromptBlock::Picture { uri: image.uri, media_type: image.mime_type.to_string(), data: image.data }
         }
         ContentBlock::Resource(embedded) => match embedded.resource {
             EmbeddedResourceResource::TextResourceContents(file) => {
-                PromptPart::TextFile { uri: file.uri, text: file.text }
+                PromptBlock::TextFile { uri: file.uri, text: file.text }
             }
             EmbeddedResourceResource::BlobResourceContents(file) => {
                 let media_type = file.mime_type.map(|media_type| media_type.to_string());
-                PromptPart::BinaryFile { uri: file.uri, media_type, data: file.blob }
+                PromptBlock::BinaryFile { uri: file.uri, media_type, data: file.blob }
             }
             _ => return Err(unsupported_block("an embedded resource of an unknown kind")),
         },
@@ -235,9 +236,9 @@ mod tests {
         assert_eq!((&stopped["sessionUpdate"], &stopped["status"]), (&json!("tool_call_update"), &json!("cancelled")));
         let hunk = FileHunk { old: "x\n".into(), new: "y\n".into(), line: 3 };
         let patch = Some("diff --git /w/a /w/a\n".to_owned());
-        let file = FileDiff { path: "/w/a".into(), change: FileChange::Modified, hunks: vec![hunk], patch };
+        let file = FileEdit { path: "/w/a".into(), change: EditKind::Modified, hunks: vec![hunk], patch };
         let content = CallContent::Diffs(vec![file]);
-        let result = CallResult { id: "c2".into(), status: CallStatus::Completed, raw: json!({}), content };
+        let result = EndedCall { id: "c2".into(), status: CallStatus::Completed, raw: json!({}), content };
         let edited = encode(EditorUpdate::CallEnded(result));
         assert_eq!(edited["content"][0]["changes"], json!([{"operation": "modify", "path": "/w/a"}]));
         let patch = json!({"format": "git_patch", "text": "diff --git /w/a /w/a\n"});

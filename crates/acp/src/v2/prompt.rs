@@ -41,7 +41,7 @@ pub(super) fn start_prompt(
         session: request.session_id,
         run: prompt.run().clone(),
         states: Arc::clone(&agent.states),
-        waiting: Mutex::new(Some(WaitingMessage { blocks: request.prompt, responder })),
+        waiting: Mutex::new(Some(WaitingPrompt { blocks: request.prompt, responder })),
     });
     let mut turn = EditorPrompt::new(client, Arc::clone(&side) as Arc<dyn EditorTurn>, key, prompt);
     editor.spawn(async move {
@@ -59,16 +59,16 @@ struct V2Turn {
     run: RunId,
     states: Arc<SessionStates>,
     /// `None` once the message is in the conversation.
-    waiting: Mutex<Option<WaitingMessage>>,
+    waiting: Mutex<Option<WaitingPrompt>>,
 }
 
-struct WaitingMessage {
+struct WaitingPrompt {
     blocks: Vec<ContentBlock>,
     responder: Responder<PromptResponse>,
 }
 
 impl V2Turn {
-    fn take_waiting(&self) -> Option<WaitingMessage> {
+    fn take_waiting(&self) -> Option<WaitingPrompt> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -91,7 +91,7 @@ impl V2Turn {
     }
 
     /// Adds the message to the conversation, which answers its request.
-    fn insert(&self, message: WaitingMessage, activity: RunActivity) -> Result<(), RpcError> {
+    fn insert(&self, message: WaitingPrompt, activity: RunActivity) -> Result<(), RpcError> {
         let id = message_id(&self.run, USER_MESSAGE, 1);
         let update = SessionUpdate::UserMessage(UserMessage::new(id.clone()).content(message.blocks));
         self.editor.send_notification(UpdateSessionNotification::new(self.session.clone(), update))?;

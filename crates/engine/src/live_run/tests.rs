@@ -279,6 +279,8 @@ fn all_runs_above_are_told_of_an_approval() {
         assert_eq!(told[0].kind, EventKind::SubRunApprovalRequested { approval: Box::new(row.clone()) });
         let EventKind::SubRunApprovalResolved { approval } = &told[1].kind else { panic!("{told:?}") };
         assert_eq!((&approval.state, approval.allowed_by.len()), (&ApprovalState::Cancelled, 1));
+        let mut notices = told.into_iter().map(EngineNotice::Run);
+        assert!(!notices.any(|notice| notice.is_for_other_nodes()), "an older node could not read them");
     }
     assert_eq!((root.last_seq(), child.last_seq(), grandchild.last_seq()), (2, 2, 0));
 }

@@ -17,7 +17,7 @@ use quell_scope::Cancelled;
 use quell_scope::clock::Clock;
 
 use super::events::{tool_ended_event, truncate_output, whole_micros};
-use super::{ClientAnswer, LiveRun, LiveRunState, PendingApproval, ProviderChange};
+use super::{AnnouncedApproval, ClientAnswer, LiveRun, LiveRunState, ProviderChange};
 use crate::journal::JournalWriteError;
 
 /// The draft is sealed: nothing more can be written.
@@ -405,7 +405,7 @@ impl LiveRun {
 impl LiveRunState {
     /// Notes an approval whose announcement is the next event.
     fn note_pending_approval(&mut self, row: &ApprovalRow) {
-        let pending = PendingApproval { seq: self.events.last_seq() + 1, row: row.clone() };
+        let pending = AnnouncedApproval { seq: self.events.last_seq() + 1, row: row.clone() };
         self.pending_approvals.insert(row.id.clone(), pending);
     }
 

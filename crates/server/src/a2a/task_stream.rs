@@ -135,8 +135,8 @@ impl TaskUpdates {
     fn state_update(&mut self, event: &RunEvent) -> Option<Value> {
         let (mut state, mut update) = status_update(event)?;
         match self.apply_to_questions(event, &update) {
-            QuestionChange::None => {}
-            QuestionChange::Known => return None,
+            QuestionChange::EventTells => {}
+            QuestionChange::AlreadyTold => return None,
             QuestionChange::OthersWait(question) => (state, update) = (A2aTaskState::InputRequired, question),
         }
         if event.seq <= self.shown_until {
@@ -154,22 +154,24 @@ impl TaskUpdates {
             EventKind::ApprovalResolved { id, .. } => self.remove_question(id),
             EventKind::SubRunApprovalResolved { approval } => self.remove_question(&approval.id),
             EventKind::Snapshot { approvals, .. } => self.replace_questions(event, approvals),
-            _ => QuestionChange::None,
+            _ => QuestionChange::EventTells,
         }
     }
 
     fn add_question(&mut self, id: &str, update: &Value) -> QuestionChange {
         if self.questions.iter().any(|(asked, _)| asked == id) {
-            return QuestionChange::Known;
+            return QuestionChange::AlreadyTold;
         }
         self.questions.push((id.to_owned(), update.clone()));
-        QuestionChange::None
+        QuestionChange::EventTells
     }
 
     fn remove_question(&mut self, id: &str) -> QuestionChange {
         self.questions.retain(|(asked, _)| asked != id);
         // Another call of the same step, or of another sub-agent, still waits.
-        self.questions.first().map_or(QuestionChange::None, |(_, other)| QuestionChange::OthersWait(other.clone()))
+        self.questions
+            .first()
+            .map_or(QuestionChange::EventTells, |(_, other)| QuestionChange::OthersWait(other.clone()))
     }
 
     /// After missed events: the questions are now those that wait as of the snapshot.
@@ -178,19 +180,19 @@ impl TaskUpdates {
         let known = std::mem::replace(&mut self.questions, waiting);
         let is_known = |id: &str| known.iter().any(|(asked, _)| asked == id);
         if known.len() == self.questions.len() && self.questions.iter().all(|(id, _)| is_known(id)) {
-            return QuestionChange::Known;
+            return QuestionChange::AlreadyTold;
         }
         let new = self.questions.iter().find(|(id, _)| !is_known(id)).or(self.questions.first());
-        new.map_or(QuestionChange::None, |(_, question)| QuestionChange::OthersWait(question.clone()))
+        new.map_or(QuestionChange::EventTells, |(_, question)| QuestionChange::OthersWait(question.clone()))
     }
 }
 
 /// What an event changes about the calls that a client is asked about.
 enum QuestionChange {
     /// The event tells the state itself.
-    None,
+    EventTells,
     /// The client has been told already.
-    Known,
+    AlreadyTold,
     /// The task waits for input, by this update.
     OthersWait(Value),
 }
