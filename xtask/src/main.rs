@@ -1,44 +1,46 @@
 //! Project commands: fmt, test, tidy, ci, structure, bench, soak.
 //!
-//! They need only cargo. Other tools are installed below `target/`, except for Debian packages: the browser for the
-//! page tests, the IRC server, PostgreSQL, NATS, faketime, iproute2, and Python.
+//! They need only cargo. The full tier of the tests installs further tools into the user's cache, and Debian packages:
+//! the browser for the page tests, the IRC server, PostgreSQL, NATS, faketime, iproute2, and Python.
 
+mod cache;
+mod cargo_tools;
 mod packages;
 mod structure;
+mod test;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsStr;
-use std::fs;
-use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+
+use cargo_tools::DENY;
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   fmt                     format everything
-  test [FILTER...]        all tests: nextest when it is installed, else plain cargo test; then the doc tests.
-                          With a filter, only the packages are built whose sources contain its last name.
-                          Installs what is missing for some of them: Chromium for the page, ngircd for IRC,
+  test [FILTER...]        the tests that need nothing but crates, as any user: nextest when it is installed, else plain
+                          cargo test; then the doc tests. A filter is a part of a test's path, or the name of a
+                          package (kernel): only the packages and test binaries are built that have it
+  test --full             all tests. Installs what is missing for them: nextest; Chromium for the page, ngircd for IRC,
                           PostgreSQL 15 or newer for the store, nats-server for the bus, faketime and iproute2 for
-                          nodes with other clocks and networks (Debian packages, as root; no daemon is started),
-                          Synapse for Matrix and schemathesis for the HTTP API (from PyPI, below target/)
+                          nodes with other clocks and networks (Debian packages, as root; no daemon is started);
+                          Synapse for Matrix, schemathesis for the HTTP API, the clients of APIs (from PyPI and npm).
+                          What is downloaded stays in ~/.cache/quell-dev for the next clone
+  test --full-rest        only what --full has beyond the first tier
+  test --timing           the tests that measure a time, one after the other; prints figures and gates nothing
   tidy                    the house rules alone (part of test)
-  ci [STEP...]            fmt, clippy, docs, deny, test, soak, or only the named ones
+  ci [STEP...]            fmt, clippy, docs, deny, test, test-rest, soak, or only the named ones
   structure [--names]     sizes, names of types, circles between files, dependencies of the crates
-  bench [ARG...]          measure the product against a baseline in the same run (release build). Installs LiteLLM
+  bench [ARG...]          measure the product against a baseline in the same run (profile dist). Installs LiteLLM
                           for a comparison (from PyPI, below target/); QUELL_SKIP_LITELLM=1 leaves it out
   soak [ARG...]           all attempts to escape from a sandbox, then random runs and stops on the real binary, all
-                          checked: --minutes N, --seed S, --sessions 200, --release
+                          checked: --minutes N, --seed S, --sessions 200, --dist
 ";
-
-/// The release that is installed when there is none. This takes some minutes, once.
-const CARGO_DENY: &str = "0.20.2";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -55,7 +57,7 @@ fn run(args: &[String]) -> anyhow::Result<()> {
     let (command, rest) = args.split_first().map_or(("help", args), |(first, rest)| (first.as_str(), rest));
     match command {
         "fmt" => cargo(["fmt", "--all"]),
-        "test" => test(rest),
+        "test" => test::run(rest),
         "tidy" => tidy(),
         "ci" if rest.is_empty() => CI_STEPS.iter().try_for_each(|(name, step)| run_step(name, *step)),
         "ci" => rest.iter().try_for_each(|name| {
@@ -81,7 +83,8 @@ const CI_STEPS: &[(&str, CiStep)] = &[
     ("clippy", clippy),
     ("docs", docs),
     ("deny", deny),
-    ("test", all_tests),
+    ("test", first_tier),
+    ("test-rest", rest_of_tests),
     ("soak", short_soak),
 ];
 
@@ -108,111 +111,18 @@ fn docs() -> anyhow::Result<()> {
 }
 
 fn deny() -> anyhow::Result<()> {
-    let tools = workspace_root().join("target/tools");
-    let own = tools.join("bin/cargo-deny");
-    let program = if command_succeeds("cargo-deny", ["--version"]) { PathBuf::from("cargo-deny") } else { own.clone() };
-    if program == own && !own.exists() {
-        eprintln!("cargo-deny is not installed; building {CARGO_DENY} into target/tools, which takes some minutes");
-        let version = ["install", "cargo-deny", "--locked", "--version", CARGO_DENY, "--root"].map(OsStr::new);
-        let mut install = command("cargo", version);
-        // Cargo would delete its own target directory; below ours, an interrupted build can continue.
-        let build = tools.join("build");
-        install.arg(&tools).env("CARGO_TARGET_DIR", &build);
-        run_checked(&mut install)?;
-        fs::remove_dir_all(&build).with_context(|| format!("{} cannot be removed", build.display()))?;
-    }
+    let program = DENY.find_or_build()?;
     // The check needs the crates of every platform; a new machine has downloaded only its own.
     cargo(["fetch", "--locked"])?;
     run_checked(&mut command(&program, ["--offline", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"]))
 }
 
-fn all_tests() -> anyhow::Result<()> {
-    test(&[])
+fn first_tier() -> anyhow::Result<()> {
+    test::run(&[])
 }
 
-fn test(filters: &[String]) -> anyhow::Result<()> {
-    packages::prepare(filters)?;
-    let nextest = command_succeeds("cargo", ["nextest", "--version"]);
-    let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
-    let mut command = command("cargo", runner);
-    if nextest {
-        // Most tests wait for processes, sockets and timers more than they compute.
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        command.arg(format!("--test-threads={}", 2 * cores));
-    }
-    match packages_with_tests(filters)? {
-        Some(names) => command.args(names.iter().map(|name| format!("--package={name}"))),
-        None => command.arg("--workspace"),
-    };
-    // `--tests` covers the unit tests of libraries and binaries, and does not fail for a package without a library.
-    // After the dashes both runners accept any number of filters; before them plain `cargo test` accepts one.
-    command.args(["--tests", "--locked", "--"]);
-    // `it` is the name of a test binary, which stands before the names of its tests in docs/races.md.
-    command.args(filters.iter().map(|filter| filter.strip_prefix("it::").unwrap_or(filter)));
-    let skipped = workspace_root().join("target/skipped-tests.txt");
-    // There is none before the first run.
-    let _ = fs::remove_file(&skipped);
-    run_checked(command.env("QUELL_SKIPPED_TESTS", &skipped))?;
-    print_skipped(&fs::read_to_string(&skipped).unwrap_or_default());
-    if filters.is_empty() {
-        return cargo(["test", "--workspace", "--doc", "--locked", "--quiet"]);
-    }
-    Ok(())
-}
-
-/// The packages whose sources contain the last name of a filter, so that one test does not build all of them. `None` if
-/// there is no filter, or if one is found nowhere.
-fn packages_with_tests(filters: &[String]) -> anyhow::Result<Option<BTreeSet<String>>> {
-    let mut packages = vec![("xtask".to_owned(), workspace_root().join("xtask"))];
-    for folder in fs::read_dir(workspace_root().join("crates"))? {
-        let folder = folder?.path();
-        let short = folder.file_name().unwrap_or_default().to_string_lossy();
-        packages.push((if short == "quell" { short.into_owned() } else { format!("quell-{short}") }, folder));
-    }
-    let mut found = BTreeSet::new();
-    for filter in filters {
-        // A case of a table may have no name in the source: `a_test::case_3`.
-        let name = filter.split("::").filter(|part| !part.starts_with("case_")).last().unwrap_or(filter);
-        let mut is_known = false;
-        for (package, folder) in &packages {
-            if contains_name(folder, name)? {
-                found.insert(package.clone());
-                is_known = true;
-            }
-        }
-        if !is_known {
-            return Ok(None);
-        }
-    }
-    Ok((!found.is_empty()).then_some(found))
-}
-
-/// True if a Rust file in this folder has `name` in its path or its text.
-fn contains_name(folder: &Path, name: &str) -> anyhow::Result<bool> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let is_match = if path.is_dir() {
-            contains_name(&path, name)?
-        } else {
-            path.extension().is_some_and(|end| end == "rs")
-                && (path.with_extension("").ends_with(name) || fs::read_to_string(&path)?.contains(name))
-        };
-        if is_match {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Prints how many tests were skipped, by reason.
-fn print_skipped(reasons: &str) {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for reason in reasons.lines() {
-        *counts.entry(reason).or_default() += 1;
-    }
-    for (reason, count) in counts {
-        eprintln!("skipped: {count} tests, because {reason}");
-    }
+fn rest_of_tests() -> anyhow::Result<()> {
+    test::run(&["--full-rest".to_owned()])
 }
 
 fn tidy() -> anyhow::Result<()> {
@@ -221,7 +131,7 @@ fn tidy() -> anyhow::Result<()> {
 
 fn bench(args: &[String]) -> anyhow::Result<()> {
     packages::prepare_bench(args);
-    let mut command = command("cargo", ["bench", "--package", "quell", "--bench", "stop", "--"]);
+    let mut command = command("cargo", ["bench", "--package", "quell", "--bench", "stop", "--profile", "dist", "--"]);
     command.args(args);
     run_checked(&mut command)
 }
@@ -241,10 +151,10 @@ fn soak(args: &[String]) -> anyhow::Result<()> {
     random_runs(args)
 }
 
-/// Runs and stops at random on the binary that the tests have built, or on the release build with `--release`.
+/// Runs and stops at random on the binary that the tests have built, or on the shipped build with `--dist`.
 fn random_runs(args: &[String]) -> anyhow::Result<()> {
-    let (release, args): (Vec<&String>, Vec<&String>) = args.iter().partition(|arg| *arg == "--release");
-    let profile = if release.is_empty() { "dev" } else { "release" };
+    let (dist, args): (Vec<&String>, Vec<&String>) = args.iter().partition(|arg| *arg == "--dist");
+    let profile = if dist.is_empty() { "dev" } else { "dist" };
     let bench = ["bench", "--package", "quell", "--bench", "soak", "--locked", "--profile", profile, "--"];
     let mut command = command("cargo", bench);
     command.args(args);

@@ -1,0 +1,87 @@
+//! What is told after a run of tests: the slowest ones, those that were skipped, and how long the tier took.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::workspace_root;
+
+/// Where nextest writes the last run (`.config/nextest.toml`).
+const JUNIT_FILE: &str = "target/nextest/default/junit.xml";
+/// Seconds of the last complete run of each tier, for `cargo xtask weight`.
+const TIMES_FILE: &str = "target/test-times.json";
+
+/// Prints the slowest tests of the last run of nextest.
+pub(super) fn print_slowest(count: usize) {
+    let Ok(text) = fs::read_to_string(workspace_root().join(JUNIT_FILE)) else { return };
+    let mut times = parse_times(&text);
+    times.sort_by(|a, b| b.1.total_cmp(&a.1));
+    eprintln!("the slowest of {} tests ({JUNIT_FILE}):", times.len());
+    for (name, seconds) in times.iter().take(count) {
+        eprintln!("{seconds:>8.1} s  {name}");
+    }
+}
+
+/// The name and seconds of each test in a JUnit file: binary and path, as nextest prints them.
+fn parse_times(junit: &str) -> Vec<(String, f64)> {
+    let cases = junit.split("<testcase ").skip(1);
+    let parse = |case: &str| {
+        let tag = case.split_once('>')?.0;
+        let value = |name: &str| tag.split_once(&format!("{name}=\""))?.1.split_once('"').map(|(value, _)| value);
+        let seconds = value("time")?.parse().ok()?;
+        Some((format!("{} {}", value("classname")?, value(" name").or_else(|| value("name"))?), seconds))
+    };
+    cases.filter_map(parse).collect()
+}
+
+/// Prints how many tests were skipped, by reason.
+pub(super) fn print_skipped(reasons: &str) {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for reason in reasons.lines() {
+        *counts.entry(reason).or_default() += 1;
+    }
+    for (reason, count) in counts {
+        eprintln!("skipped: {count} tests, because {reason}");
+    }
+}
+
+/// Keeps the wall time of a tier, with its build.
+pub(super) fn record_wall_time(tier: &str, wall: Duration) -> anyhow::Result<()> {
+    let path = workspace_root().join(TIMES_FILE);
+    let mut times = fs::read_to_string(&path).map(|text| parse_wall_times(&text)).unwrap_or_default();
+    times.insert(tier.to_owned(), wall.as_secs());
+    let lines: Vec<String> = times.iter().map(|(tier, seconds)| format!("  \"{tier}\": {seconds}")).collect();
+    fs::write(&path, format!("{{\n{}\n}}\n", lines.join(",\n")))
+        .with_context(|| format!("{TIMES_FILE} cannot be written"))
+}
+
+fn parse_wall_times(text: &str) -> BTreeMap<String, u64> {
+    let entry = |line: &str| {
+        let (tier, seconds) = line.trim().trim_end_matches(',').split_once(": ")?;
+        Some((tier.trim_matches('"').to_owned(), seconds.parse().ok()?))
+    };
+    text.lines().filter_map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_from_junit() {
+        let junit = r#"<testsuite name="quell::stop" tests="2"><testcase name="sweep::a" classname="quell::stop"
+            timestamp="2026-11-28T00:00:00Z" time="1.250"></testcase><testcase name="b" classname="quell-kernel" time="0.010">
+            <failure message="time=&quot;9&quot;"/></testcase></testsuite>"#;
+        let expected = vec![("quell::stop sweep::a".to_owned(), 1.25), ("quell-kernel b".to_owned(), 0.01)];
+        assert_eq!(parse_times(junit), expected);
+    }
+
+    #[test]
+    fn wall_times_of_other_tiers_are_kept() {
+        let text = "{\n  \"first\": 250,\n  \"full\": 900\n}\n";
+        let expected = BTreeMap::from([("first".to_owned(), 250), ("full".to_owned(), 900)]);
+        assert_eq!(parse_wall_times(text), expected);
+    }
+}

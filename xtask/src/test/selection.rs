@@ -1,0 +1,194 @@
+//! Which packages and targets have the tests of a filter, so that one test does not build all of them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::workspace_root;
+
+/// Test targets, as arguments of cargo.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum TestSelection {
+    /// Every target with `test = true`, and these test binaries besides.
+    All(Vec<String>),
+    /// These test binaries of the package `quell`.
+    Binaries(Vec<String>),
+    Targets(BTreeSet<TestTarget>),
+}
+
+/// A target of a package that has tests.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TestTarget {
+    package: String,
+    kind: TestTargetKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum TestTargetKind {
+    Library,
+    Programs,
+    Test(String),
+}
+
+impl TestSelection {
+    pub(super) fn all_with(binaries: &[&str]) -> Self {
+        Self::All(binaries.iter().map(|name| (*name).to_owned()).collect())
+    }
+
+    pub(super) fn only(binaries: &[&str]) -> Self {
+        Self::Binaries(binaries.iter().map(|name| (*name).to_owned()).collect())
+    }
+
+    /// The targets with a test whose path contains one of the filters; everything if there is no filter, or if one is
+    /// found nowhere.
+    pub(super) fn for_filters(filters: &[String]) -> anyhow::Result<Self> {
+        let root = workspace_root();
+        let mut packages = vec![("xtask".to_owned(), root.join("xtask"))];
+        for folder in fs::read_dir(root.join("crates"))? {
+            let folder = folder?.path();
+            let short = folder.file_name().unwrap_or_default().to_string_lossy();
+            packages.push((if short == "quell" { short.into_owned() } else { format!("quell-{short}") }, folder));
+        }
+        let mut found = BTreeSet::new();
+        for filter in filters {
+            let before = found.len();
+            for (package, folder) in &packages {
+                find_targets(package, folder, filter, &mut found)?;
+            }
+            if found.len() == before {
+                return Ok(Self::All(Vec::new()));
+            }
+        }
+        Ok(if found.is_empty() { Self::All(Vec::new()) } else { Self::Targets(found) })
+    }
+
+    pub(super) fn cargo_args(&self) -> Vec<String> {
+        match self {
+            Self::All(more) => {
+                let more = more.iter().map(|name| format!("--test={name}"));
+                ["--workspace", "--tests"].map(str::to_owned).into_iter().chain(more).collect()
+            }
+            Self::Binaries(names) => {
+                let names = names.iter().map(|name| format!("--test={name}"));
+                ["--package=quell".to_owned()].into_iter().chain(names).collect()
+            }
+            Self::Targets(targets) => {
+                let packages = targets.iter().map(|target| format!("--package={}", target.package));
+                let kinds = targets.iter().map(|target| match &target.kind {
+                    TestTargetKind::Library => "--lib".to_owned(),
+                    TestTargetKind::Programs => "--bins".to_owned(),
+                    TestTargetKind::Test(name) => format!("--test={name}"),
+                });
+                packages.chain(kinds).collect::<BTreeSet<_>>().into_iter().collect()
+            }
+        }
+    }
+
+    /// The filters as both runners know them: without the name of the test binary, which stands before the names of its
+    /// tests in docs/races.md, and without a package's name, which selects all of its tests.
+    pub(super) fn test_filters(&self, filters: &[String]) -> Vec<String> {
+        let is_package = |filter: &str| match self {
+            Self::Targets(targets) => targets.iter().any(|target| is_name_of(&target.package, filter)),
+            Self::All(_) | Self::Binaries(_) => false,
+        };
+        let strip = |filter: &String| match filter.split_once("::") {
+            Some((first, rest)) if self.has_binary(first) => rest.to_owned(),
+            _ => filter.clone(),
+        };
+        filters.iter().filter(|filter| !is_package(filter)).map(strip).collect()
+    }
+
+    fn has_binary(&self, name: &str) -> bool {
+        let Self::Targets(targets) = self else { return false };
+        targets.iter().any(|target| target.kind == TestTargetKind::Test(name.to_owned()))
+    }
+}
+
+fn is_name_of(package: &str, filter: &str) -> bool {
+    filter == package || package.strip_prefix("quell-") == Some(filter)
+}
+
+/// Adds the targets of a package that have a file or a function with the last name of the filter.
+fn find_targets(package: &str, folder: &Path, filter: &str, found: &mut BTreeSet<TestTarget>) -> anyhow::Result<()> {
+    // A case of a table may have no name in the source: `a_test::case_3`.
+    let name = filter.split("::").filter(|part| !part.starts_with("case_")).last().unwrap_or(filter);
+    let binary = filter.split_once("::").map(|(first, _)| first);
+    let is_package = is_name_of(package, filter);
+    for file in rust_files(folder)? {
+        let Ok(path) = file.strip_prefix(folder) else { continue };
+        let Some(kind) = target_kind(package, path) else { continue };
+        let is_other_binary = matches!((&kind, binary), (TestTargetKind::Test(test), Some(first))
+            if folder.join("tests").join(first).is_dir() && test != first);
+        if is_other_binary {
+            continue;
+        }
+        let is_in_path = || path.with_extension("").iter().any(|part| part.to_string_lossy().contains(name));
+        if is_package || is_in_path() || has_function(&fs::read_to_string(&file)?, name) {
+            found.insert(TestTarget { package: package.to_owned(), kind });
+        }
+    }
+    Ok(())
+}
+
+/// The target that a source file below a package's folder belongs to.
+fn target_kind(package: &str, path: &Path) -> Option<TestTargetKind> {
+    let mut parts = path.iter().map(|part| part.to_string_lossy());
+    match (parts.next()?.as_ref(), parts.next()?) {
+        ("src", _) if matches!(package, "quell" | "xtask") => Some(TestTargetKind::Programs),
+        ("src", _) => Some(TestTargetKind::Library),
+        ("tests", test) => Some(TestTargetKind::Test(test.trim_end_matches(".rs").to_owned())),
+        _ => None,
+    }
+}
+
+/// True if a function of this text, which may be a test, has `name` in its name.
+fn has_function(text: &str, name: &str) -> bool {
+    text.lines().any(|line| {
+        let Some((_, after)) = line.split_once("fn ") else { return false };
+        after.split(|c: char| !c.is_alphanumeric() && c != '_').next().is_some_and(|function| function.contains(name))
+    })
+}
+
+fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(filter: &str) -> (Vec<String>, Vec<String>) {
+        let filters = [filter.to_owned()];
+        let selection = TestSelection::for_filters(&filters).unwrap();
+        (selection.cargo_args(), selection.test_filters(&filters))
+    }
+
+    #[test]
+    fn a_filter_builds_the_targets_that_have_it() {
+        let kernel = vec!["--lib".to_owned(), "--package=quell-kernel".to_owned(), "--test=sessions".to_owned()];
+        assert_eq!(args("kernel"), (kernel, vec![]), "a package");
+        let (stop, filter) = args("stop::sweep");
+        assert_eq!(stop, ["--package=quell", "--test=stop"], "a test binary");
+        assert_eq!(filter, ["sweep"]);
+        let (own, filter) = args("other_versions_have_another_directory");
+        assert_eq!(own, ["--bins", "--package=xtask"], "a function");
+        assert_eq!(filter, ["other_versions_have_another_directory"]);
+    }
+
+    #[test]
+    fn an_unknown_filter_builds_everything() {
+        let unknown = ["no", "such", "test"].join("_");
+        assert_eq!(args(&unknown), (vec!["--workspace".to_owned(), "--tests".to_owned()], vec![unknown]));
+    }
+}
