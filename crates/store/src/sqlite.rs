@@ -21,6 +21,7 @@ mod journal;
 mod maintenance;
 mod notes;
 mod push_targets;
+mod read_connection;
 mod responses;
 mod runs;
 mod schedules;
@@ -35,7 +36,7 @@ mod write_connection;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use rusqlite::{Connection, InterruptHandle};
+use rusqlite::Connection;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -51,6 +52,7 @@ use crate::reader_threads::{self, ReadOperation, ReadQueue};
 use crate::worker_threads::{WorkerThreads, send_work};
 use crate::{StoreBackend, StoreError, StoreFuture};
 use boot::BootNumber;
+use read_connection::{ReadConnection, ReadInterrupt};
 use write_connection::WriteConnection;
 
 /// Operations that can wait for a thread before callers have to wait for room. Larger than the number of runs in
@@ -71,10 +73,10 @@ pub struct SqliteStore(Arc<StoreInner>);
 
 struct StoreInner {
     writer: WorkerThreads<Box<dyn WriteOperation<Connection>>>,
-    readers: WorkerThreads<ReadOperation<Connection>>,
+    readers: WorkerThreads<ReadOperation<ReadConnection>>,
     /// Runs exports and backups one after the other, so that they delay no other read.
-    copier: WorkerThreads<ReadOperation<Connection>>,
-    copy_interrupt: InterruptHandle,
+    copier: WorkerThreads<ReadOperation<ReadConnection>>,
+    copy_interrupt: ReadInterrupt,
     /// Cancelled when no further copy may begin.
     copies_cancelled: CancellationToken,
     data_dir: PathBuf,
@@ -98,11 +100,15 @@ impl SqliteStore {
         let (mut connection, index) = schema::open_writer(&path)?;
         let boot = take_boot_number(&mut connection).map_err(|error| error.with_file_name(&path))?;
         let (to_readers, reads) = mpsc::channel(QUEUE_CAPACITY);
-        let reads: ReadQueue<Connection> = Arc::new(Mutex::new(reads));
+        let reads: ReadQueue<ReadConnection> = Arc::new(Mutex::new(reads));
         let mut readers = Vec::with_capacity(READER_THREADS);
         for _ in 0..READER_THREADS {
-            let (connection, reads) = (schema::open_reader(&path, index)?, Arc::clone(&reads));
-            readers.push(move || reader_threads::run(connection, &reads));
+            let (mut connection, reads) = (ReadConnection::new(path.clone(), index), Arc::clone(&reads));
+            readers.push(move || {
+                // Beside the rest of the start. After an error the first read tries again, and answers with it.
+                let _ = connection.open();
+                reader_threads::run(connection, &reads);
+            });
         }
         let (to_writer, writes) = mpsc::channel(QUEUE_CAPACITY);
         let fenced = CancellationToken::new();
@@ -111,11 +117,11 @@ impl SqliteStore {
             batch_writer::run(connection, writes);
             drop(lock);
         };
-        let copies = schema::open_reader(&path, index)?;
-        let (copy_interrupt, copies_cancelled) = (copies.get_interrupt_handle(), CancellationToken::new());
+        let copies = ReadConnection::new(path.clone(), index);
+        let (copy_interrupt, copies_cancelled) = (copies.interrupt(), CancellationToken::new());
         let data_dir = data_dir.to_path_buf();
         let (to_copier, copy_queue) = mpsc::channel(COPY_QUEUE_CAPACITY);
-        let copy_queue: ReadQueue<Connection> = Arc::new(Mutex::new(copy_queue));
+        let copy_queue: ReadQueue<ReadConnection> = Arc::new(Mutex::new(copy_queue));
         let copier =
             WorkerThreads::start("quell-store-c", to_copier, vec![move || reader_threads::run(copies, &copy_queue)])?;
         let readers = WorkerThreads::start("quell-store-r", to_readers, readers)?;
@@ -162,7 +168,7 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<'_, T> {
-        send_work(&self.0.readers, reader_threads::queued_read(work))
+        send_work(&self.0.readers, reader_threads::queued_read(|db: &mut ReadConnection| work(db.open()?)))
     }
 
     /// Queues a long read on the copier thread.
@@ -171,8 +177,9 @@ impl SqliteStore {
         work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<'_, T> {
         let cancelled = self.0.copies_cancelled.clone();
-        let unless_closed =
-            move |db: &mut Connection| if cancelled.is_cancelled() { Err(StoreError::Closed) } else { work(db) };
+        let unless_closed = move |db: &mut ReadConnection| {
+            if cancelled.is_cancelled() { Err(StoreError::Closed) } else { work(db.open()?) }
+        };
         send_work(&self.0.copier, reader_threads::queued_read(unless_closed))
     }
 }
