@@ -1,14 +1,13 @@
 //! `quell acp` on real standard input and output, driven by the official client and by acpx, both unmodified.
 
 mod acpx;
-mod client;
 mod permissions;
 mod sessions;
 mod slow_editor;
 mod stops;
 mod version_2;
 
-pub(crate) use client::AcpTestClient;
+use quell_test_support::acp_client::{self as client, AcpTestClient};
 
 use crate::prelude::*;
 
@@ -22,7 +21,7 @@ pub(crate) struct AcpFixture {
 impl AcpFixture {
     /// `None` when tests that need Node are switched off. `more` continues the section of the agent `main`.
     pub(crate) async fn start(more: &str) -> Option<Self> {
-        if crate::npm_packages::is_skipped() {
+        if quell_test_support::npm_packages::is_skipped() {
             return None;
         }
         let (model, daemon) = start_daemon(&format!("{more}\n[agents.other]\nmodel = \"scripted/other\"\n")).await;

@@ -11,10 +11,10 @@ use tokio::process::{Child, ChildStdout};
 use tokio::time::timeout;
 
 use crate::dialects::official_clients::model_client_python;
-use crate::doc_examples::code_blocks;
-use crate::npm_packages::{self, NpmPackages};
 use crate::prelude::*;
 use crate::test_engine::add_dialect_agents;
+use quell_test_support::doc_examples::code_blocks;
+use quell_test_support::npm_packages::{self, NpmPackages};
 
 const PACKAGES: NpmPackages = NpmPackages {
     name: "anthropic-clients",

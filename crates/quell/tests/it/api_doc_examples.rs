@@ -6,8 +6,8 @@ use std::process::Command;
 use tokio::time::timeout;
 
 use crate::dialects::official_clients::{are_skipped, model_client_python};
-use crate::doc_examples::code_blocks;
 use crate::prelude::*;
+use quell_test_support::doc_examples::code_blocks;
 
 const OPENAI_PAGE: &str = include_str!("../../../../docs/openai.md");
 /// How long an example may take on a busy machine.

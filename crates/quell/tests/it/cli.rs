@@ -9,50 +9,6 @@ use tokio::io::AsyncReadExt;
 
 use crate::prelude::*;
 
-pub(crate) struct SendProcess {
-    child: tokio::process::Child,
-    out: tokio::process::ChildStdout,
-    seen: String,
-}
-
-impl SendProcess {
-    pub(crate) fn start(home: &DaemonHome, args: &[&str]) -> Self {
-        let mut command = home.command(quell_exe());
-        command.arg("send").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut command = tokio::process::Command::from(command);
-        let mut child = command.kill_on_drop(true).spawn().unwrap();
-        let out = child.stdout.take().unwrap();
-        Self { child, out, seen: String::new() }
-    }
-
-    /// Reads on until the output ends with `end`.
-    async fn wait_output_ending(&mut self, end: &str) {
-        let reading = async {
-            let mut bytes = [0; 1024];
-            while !self.seen.ends_with(end) {
-                let n = self.out.read(&mut bytes).await.unwrap();
-                assert!(n > 0, "the answer ended with {:?}", self.seen);
-                self.seen.push_str(std::str::from_utf8(&bytes[..n]).unwrap());
-            }
-        };
-        assert!(tokio::time::timeout(WAIT_TIMEOUT, reading).await.is_ok(), "{end:?} is missing in {:?}", self.seen);
-    }
-
-    /// Sends SIGINT, as a terminal does for Ctrl-C.
-    fn send_ctrl_c(&self) {
-        let pid = self.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).unwrap())).unwrap();
-        kill_process(pid, Signal::INT).unwrap();
-    }
-
-    pub(crate) async fn wait_exit(mut self) -> QuellCliOutput {
-        let mut out = self.seen;
-        self.out.read_to_string(&mut out).await.unwrap();
-        let ended = tokio::time::timeout(WAIT_TIMEOUT, self.child.wait_with_output()).await.unwrap().unwrap();
-        let err = String::from_utf8(ended.stderr).unwrap();
-        QuellCliOutput { code: ended.status.code().unwrap_or(-1), out, err }
-    }
-}
-
 /// The active run takes the message. Its answer is the answer, and `send` waits for nothing else.
 #[tokio::test]
 async fn a_steered_message_that_was_taken_ends_with_the_run_that_took_it() {

@@ -59,7 +59,7 @@ async fn older_turns_are_summarised_when_the_window_fills_and_stay_so() {
         "the summary was lost"
     );
     // The summary is also used by another daemon on the same database.
-    let other = crate::crash_recovery::start_on_copy(&test).await;
+    let other = quell_test_support::crash_copies::start_on_copy(&test).await;
     let after = other.next_request_text().await;
     assert!(after.contains("They spoke of boats and trains.") && !after.contains("Boats are fine."), "{after}");
     other.close().await;

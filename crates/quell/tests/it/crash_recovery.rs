@@ -7,19 +7,12 @@ mod write_refused;
 use std::io::Write;
 
 use quell_engine::engine::RunFollow;
-use quell_kernel::turn::PartialPolicy;
 use quell_protocol::RunEvent;
 use quell_store::test_support::{CountedRows, RefusedWrite};
+use quell_test_support::crash_copies::{certain_leftovers, start_on_changed_copy, start_on_copy};
 
 use crate::prelude::*;
 use crate::test_server::assert_fields;
-
-/// The leftovers of a receipt that certainly belong to this run. Tests run in parallel, so a receipt may also name what
-/// another test's dead daemon left.
-pub(crate) fn certain_leftovers(leftovers: &Value) -> Vec<&str> {
-    let names = leftovers.as_array().unwrap().iter().map(|left| left["name"].as_str().unwrap());
-    names.filter(|name| !name.contains("may be of this run")).collect()
-}
 
 /// A small file system, as this test sees it.
 struct SmallDisk(PathBuf);
@@ -46,28 +39,11 @@ async fn start_on_store(kind: StoreKind, change: impl FnOnce(&mut EngineConfig))
     Some(TestEngine::start_on_database(dir, database, ProcessLock::shared().await, change).await)
 }
 
-/// Starts a second engine on a copy of the data directory: what a daemon that dies now would leave.
-pub(crate) async fn start_on_copy(test: &TestEngine) -> TestEngine {
-    start_on_changed_copy(test, |_| {}).await
-}
-
-/// As [`start_on_copy`], on a database that was changed before the start.
-async fn start_on_changed_copy(test: &TestEngine, change: impl FnOnce(&OtherProgram)) -> TestEngine {
-    let (data, database) = (copy_data_dir(test.test_dir.path()), test.database.copy());
-    change(&database.connect(data.path()));
-    let dir = TestDir::Temporary(data);
-    TestEngine::start_on_database(dir, database, ProcessLock::shared().await, keep_partial_text).await
-}
-
 /// Closes both engines. The first one is not really dead, and its run still goes on.
 async fn close_both(after: TestEngine, test: TestEngine, run: &RunId) {
     after.close().await;
     test.stop(run).wait_settled().await;
     test.close().await;
-}
-
-fn keep_partial_text(config: &mut EngineConfig) {
-    config.agents.values_mut().for_each(|agent: &mut AgentConfig| agent.partial = PartialPolicy::Keep);
 }
 
 /// The events of an ended run after this sequence number.

@@ -6,7 +6,6 @@ mod daemon;
 mod examples;
 mod messages;
 mod push;
-mod receiver;
 mod runs;
 mod webhooks;
 
@@ -17,11 +16,10 @@ use quell_kernel::StopTimeouts;
 use quell_protocol::hook::{HookBody, HookEvent, SessionFacts};
 use quell_scope::clock::Clock;
 use quell_scope::{Cancelled, Interrupted, PointProbe, Scope};
+use quell_test_support::hook_receiver::{HookReceiver, HookReceiverReply, SECRET};
 
 use crate::prelude::*;
 use crate::test_server::assert_fields;
-pub(crate) use receiver::{HookReceiver, ReceivedHookRequest};
-use receiver::{HookReceiverReply, SECRET};
 
 async fn start_engine(change: impl FnOnce(&mut HookSettings)) -> TestEngine {
     TestEngine::start_with(ProcessLock::shared().await, |config| change(&mut config.hooks)).await

@@ -8,9 +8,9 @@ use std::fs;
 use quell_testkit::hostile::HostileProgram;
 use quell_testkit::skip::lacks_root;
 
-use crate::crash_recovery::certain_leftovers;
 use crate::prelude::*;
 use crate::test_engine::{background_call, shell_call};
+use quell_test_support::crash_copies::certain_leftovers;
 
 /// A user id that no user of the machine has.
 const ORDINARY_USER: u32 = 48_151;

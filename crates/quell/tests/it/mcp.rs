@@ -20,6 +20,7 @@ use std::time::{Instant, SystemTime};
 
 use quell_mcp::McpConfig;
 use quell_protocol::{Resource, SandboxMode};
+use quell_test_support::mcp_servers::{call_row, config_section, last_result, test_server_config};
 use quell_testkit::mcp::{self, FakeMcpServer, McpFault};
 
 use crate::prelude::*;
@@ -126,41 +127,6 @@ impl McpFixture {
 /// Sets these variables of the test server's environment, each of which makes it misbehave.
 fn set_env(server: &mut McpConfig, names: &[&str]) {
     server.env.extend(names.iter().map(|name| (String::from(*name), "1".to_owned())));
-}
-
-pub(crate) fn test_server_config(marker: &ProcessMarker, log: &Path) -> McpConfig {
-    let env = [("MCP_LOG", log.display().to_string()), ("MCP_MARK", marker.as_str().to_owned())];
-    McpConfig {
-        command: Some("sh".to_owned()),
-        args: vec!["-c".to_owned(), mcp::SERVER_SCRIPT.to_owned()],
-        env: env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        // It writes its log outside of the workdir.
-        sandbox: Some(SandboxMode::Off),
-        ..McpConfig::default()
-    }
-}
-
-/// A section for a configuration file whose server lies in this folder.
-pub(crate) fn config_section(folder: &Path, env: &str) -> String {
-    let script = folder.join("server.sh");
-    std::fs::write(&script, mcp::SERVER_SCRIPT).unwrap();
-    format!("[mcp.test]\ncommand = \"sh\"\nargs = [{script:?}]\nenv = {{ {env} }}\nsandbox = \"off\"\n")
-}
-
-/// The only row of the receipt that is a call; the wait for a server's start does not count.
-fn call_row(view: &RunView) -> &Resource {
-    let is_call = |row: &&Resource| row.kind == ResourceKind::McpCall && !row.label.ends_with(": start");
-    let mut rows = receipt_of(view).resources.iter().filter(is_call);
-    let row = rows.next().unwrap_or_else(|| panic!("no call: {view:#?}"));
-    assert!(rows.next().is_none(), "{view:#?}");
-    row
-}
-
-/// The last tool result that the model got.
-fn last_result(test_engine: &TestEngine) -> String {
-    let messages = test_engine.last_messages();
-    let result = messages.iter().rfind(|message| message["role"] == "tool");
-    result.and_then(|message| message["content"].as_str()).unwrap_or_default().to_owned()
 }
 
 /// The text of the last model request.

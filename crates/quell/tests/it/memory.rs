@@ -13,7 +13,7 @@ use quell_engine::memory::NoteScope;
 use quell_protocol::memory::NoteRow;
 
 use crate::prelude::*;
-use crate::sweep::channel_origin::channel_origin;
+use quell_test_support::channel_origin::channel_origin;
 
 async fn start_engine(change: impl FnOnce(&mut EngineConfig)) -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, change).await;

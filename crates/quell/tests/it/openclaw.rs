@@ -12,8 +12,8 @@ mod terminal;
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::npm_packages::{self, NpmPackages};
 use crate::prelude::*;
+use quell_test_support::npm_packages::{self, NpmPackages};
 
 const CLIENT_PACKAGES: NpmPackages = NpmPackages {
     name: "openclaw-client",

@@ -6,5 +6,3 @@ mod caller_disconnect;
 mod export_import;
 mod retention;
 mod store_copy;
-
-pub(crate) use audit::wait_audit_entries;

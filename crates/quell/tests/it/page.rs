@@ -29,8 +29,8 @@ use std::ops::Deref;
 
 use quell_testkit::browser::{Browser, Key, Viewport, is_skipped};
 
-use crate::npm_packages;
 use proxy::PageProxy;
+use quell_test_support::npm_packages;
 
 use crate::prelude::*;
 

@@ -2,25 +2,15 @@
 //! the context when the model refuses them.
 
 use quell_protocol::api::OnBusy;
+use quell_test_support::seeing_agents::{
+    ANTHROPIC_AGENT, OPENAI_AGENT, TEXT_ONLY_AGENT, add_seeing_agents, run_message,
+};
 
 use crate::prelude::*;
 
 /// The smallest file that counts as a picture (its signature alone), and its base64.
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 const BASE64: &str = "iVBORw0KGgo=";
-
-/// An agent with vision in each dialect, and one without vision. All share a work directory.
-pub(crate) const OPENAI_AGENT: &str = "seeing";
-pub(crate) const ANTHROPIC_AGENT: &str = "claude";
-pub(crate) const TEXT_ONLY_AGENT: &str = "main";
-
-pub(crate) fn add_seeing_agents(config: &mut EngineConfig) {
-    add_anthropic_provider(config);
-    let workdir = Some(config.work_dir.join("main"));
-    let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
-    let claude = AgentConfig { model: "anthropic/claude".into(), ..seeing.clone() };
-    config.agents.extend([(parse_agent_id(OPENAI_AGENT), seeing), (parse_agent_id(ANTHROPIC_AGENT), claude)]);
-}
 
 async fn start_engine() -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, add_seeing_agents).await;
@@ -34,11 +24,6 @@ fn picture_path(test: &TestEngine) -> PathBuf {
 
 fn image_marker(test: &TestEngine) -> String {
     format!("[IMAGE:{}]", picture_path(test).display())
-}
-
-pub(crate) async fn run_message(test: &TestEngine, who: &str, text: &str) -> RunView {
-    let run = test.send(Submission { agent: Some(parse_agent_id(who)), ..submission("s", text) }).await;
-    test.wait_ended(&run).await
 }
 
 /// The content of a message, without the time of the message.

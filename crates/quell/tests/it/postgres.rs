@@ -2,8 +2,8 @@
 
 use quell_testkit::postgres::TestPostgres;
 
-use crate::crash_recovery::certain_leftovers;
 use crate::prelude::*;
+use quell_test_support::crash_copies::certain_leftovers;
 
 fn store_toml(server: &TestPostgres, model: &ScriptedModel) -> String {
     format!("[store]\nurl = \"{}\"\n{}", server.url(), config_toml(model, ""))

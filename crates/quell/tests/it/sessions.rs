@@ -23,10 +23,10 @@ use quell_protocol::session::{Secret, SessionRequest};
 use quell_scope::clock::{Clock, SkippedTime};
 use tokio::sync::Semaphore;
 
-use crate::mcp::test_server_config;
 use crate::prelude::*;
 use crate::test_engine::{background_call, list_files_call, skip_time};
 use crate::test_server::{assert_fields, gated_response};
+use quell_test_support::mcp_servers::test_server_config;
 
 /// One second more than the default idle limit.
 const PAST_IDLE_LIMIT: Duration = Duration::from_secs(1801);

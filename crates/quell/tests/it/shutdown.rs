@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::prelude::*;
 use crate::test_engine::{ResponsesByMarker, background_call, shell_call};
 use crate::test_server::assert_fields;
-use crate::ws::{self, WsTestClient};
+use quell_test_support::ws_client::{self as ws, WsTestClient};
 
 /// The limit of the stop contract.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);

@@ -6,9 +6,9 @@ use std::os::unix::fs::symlink;
 
 use quell_protocol::web_ui::SessionPatch;
 
-use crate::doc_examples::code_blocks;
 use crate::prelude::*;
-use crate::sweep::channel_origin::channel_origin_with_model;
+use quell_test_support::channel_origin::channel_origin_with_model;
+use quell_test_support::doc_examples::code_blocks;
 
 const DOC_PAGE: &str = include_str!("../../../../docs/skills.md");
 

@@ -12,13 +12,13 @@ use quell_testkit::mcp;
 use quell_testkit::model::BlackHole;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::a2a::{self, A2aTestBinding, A2aTestClient};
-use crate::acp::AcpTestClient;
-use crate::mcp_server;
 use crate::prelude::*;
 use crate::test_engine::{ResponsesByMarker, background_call, shell_call, wait_for_request, wait_summary_request};
 use crate::test_server::has_fields;
-use crate::ws::WsTestClient;
+use quell_test_support::a2a_client::{self as a2a, A2aTestBinding, A2aTestClient};
+use quell_test_support::acp_client::AcpTestClient;
+use quell_test_support::mcp_server_client as mcp_server;
+use quell_test_support::ws_client::WsTestClient;
 use run_states::{FIRED, STOPPABLE_STATES, StateRun, StoppableState, tool_call, wait_processes, wait_second_request};
 use stop_methods::MatrixStopMethod;
 
@@ -108,7 +108,7 @@ async fn a_stop_works_in_every_state(
     )]
     method: MatrixStopMethod,
 ) {
-    if method == MatrixStopMethod::AcpCancel && crate::npm_packages::is_skipped() {
+    if method == MatrixStopMethod::AcpCancel && quell_test_support::npm_packages::is_skipped() {
         return;
     }
     let Some(mut fixture) = StopMatrixDaemon::start(kind, "").await else { return };

@@ -3,7 +3,6 @@
 
 mod case_run;
 mod cases;
-pub(crate) mod channel_origin;
 mod checks;
 mod clients;
 mod crash;
@@ -25,6 +24,7 @@ use quell_mcp::McpConfig;
 use quell_protocol::api::{ComputeStatus, OnBusy};
 use quell_protocol::approval::Decision;
 use quell_protocol::{Receipt, Requester, RunEvent};
+use quell_test_support::channel_origin;
 use quell_testkit::audio::FakeAudioServer;
 use quell_testkit::leaks::{LeakAllowance, ResourceBaseline, TaskBaseline};
 use quell_testkit::mcp::{self, FakeMcpServer, McpFault};

@@ -61,7 +61,8 @@ async fn a_token_has_only_so_many_tasks_and_tool_calls_at_once(
         assert_eq!(body["error"]["code"], 429, "{body:#}");
         assert_eq!((&details[0]["reason"], &details[1]["retryDelay"]), (&json!("TOO_MANY_REQUESTS"), &json!("1s")));
     }
-    let call = crate::mcp_server::stateless_call(&server.http, "run_agent", &json!({"message": "go"}));
+    let call =
+        quell_test_support::mcp_server_client::stateless_call(&server.http, "run_agent", &json!({"message": "go"}));
     let answer: Value = call.send().await.unwrap().json().await.unwrap();
     assert_eq!(answer["result"]["structuredContent"]["code"], "too_many_requests", "{answer:#}");
     let text = answer["result"]["content"][0]["text"].as_str().unwrap();

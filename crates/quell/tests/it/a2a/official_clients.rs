@@ -7,11 +7,13 @@ use quell_testkit::skip::is_switched_off;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::time::timeout;
 
+use quell_test_support::a2a_client::pushes::{PUSH_SECRET, wait_told_states};
+use quell_test_support::hook_receiver::HookReceiver;
+
 use super::*;
 use crate::cutting_relay::CuttingRelay;
-use crate::doc_examples::code_blocks;
-use crate::hooks::HookReceiver;
-use crate::npm_packages::{self, NpmPackages};
+use quell_test_support::doc_examples::code_blocks;
+use quell_test_support::npm_packages::{self, NpmPackages};
 
 const MISSING_CLIENT_HELP: &str = "this test needs the client of A2A below target/tools: `cargo xtask test a2a` installs it, or leave it out with \
     QUELL_SKIP_A2A_CLIENT=1";
@@ -101,7 +103,7 @@ async fn an_official_client_runs_and_stops_tasks(
 ) {
     let Some(mut command) = client_command(language).await else { return };
     let secret = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(secret.path(), push::PUSH_SECRET).unwrap();
+    std::fs::write(secret.path(), PUSH_SECRET).unwrap();
     let push = format!("[hooks]\nsecret_file = {:?}\n[tools]\nfetch_private = true\n", secret.path());
     let (model, daemon) = start_daemon(&format!("{AGENT_THAT_ASKS}{push}")).await;
     let receiver = HookReceiver::start().await;
@@ -132,7 +134,7 @@ async fn an_official_client_runs_and_stops_tasks(
     check_refusals(&steps);
     let pushed = find_step(&steps, "push");
     assert_fields(pushed, &json!({"configs": 2, "url": receiver.url("a2a"), "left": 1}));
-    let told = push::wait_told_states(&daemon.api(), &receiver, pushed["task"].as_str().unwrap()).await;
+    let told = wait_told_states(&daemon.api(), &receiver, pushed["task"].as_str().unwrap()).await;
     assert_eq!(told.last().unwrap(), "TASK_STATE_COMPLETED", "{told:?}");
     model.wait_for_connections(0).await;
     model.assert_histories_valid();

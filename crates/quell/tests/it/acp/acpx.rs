@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use super::client::packages_and_node;
 use super::*;
-use crate::npm_packages;
+use quell_test_support::npm_packages;
 
 async fn acpx(fixture: &AcpFixture, args: &[&str]) -> Command {
     let (folder, node) = packages_and_node().await;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::test_server::TestServerConfig;
-use crate::ws::WsTestClient;
+use quell_test_support::ws_client::WsTestClient;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_made_at_run_time_works_as_a_configured_one_and_is_there_after_a_restart() {
@@ -122,7 +122,7 @@ async fn of_twenty_that_are_made_with_one_id_at_once_one_is_made() {
 async fn answered_agent_changes_survive_a_crash() {
     let new = |name| quell_protocol::agents::NewAgent::new(parse_agent_id(name), "scripted/model".to_owned());
     let after_the_crash = async |test: &TestEngine| {
-        let next = crate::crash_recovery::start_on_copy(test).await;
+        let next = quell_test_support::crash_copies::start_on_copy(test).await;
         let there: Vec<String> = next.engine.list_agents().iter().map(|row| row.id.to_string()).collect();
         next.close().await;
         there

@@ -8,8 +8,8 @@ use quell_testkit::networks::irc::{IrcLine, IrcServer, IrcSettings, IrcTestUser}
 use serde_json::json;
 
 use super::{ChannelDaemonFixture, closed_within};
-use crate::mcp::config_section;
 use crate::test_engine::ProcessLock;
+use quell_test_support::mcp_servers::config_section;
 
 const PASSWORD: &str = "only-for-tests";
 const NICK: &str = "quell";

@@ -4,9 +4,9 @@ use quell_testkit::model::ScriptedResponse;
 use serde_json::{Value, json};
 
 use super::administration::WebhookDaemonFixture;
-use crate::operations::wait_audit_entries;
 use crate::test_daemon::run_cli;
 use crate::test_server::{assert_problem, percent_encode};
+use quell_test_support::audit_entries::wait_audit_entries;
 
 /// A name with characters that have a meaning in a path.
 const KIM: &str = "kim/7 ü%_:?#";

@@ -8,8 +8,8 @@ use quell_testkit::networks::webhook::{FakeWebhookReceiver, TOKEN};
 use serde_json::{Value, json};
 
 use super::ChannelDaemonFixture;
-use crate::doc_examples::{PythonProgram, code_blocks, skips_python};
 use crate::test_engine::ProcessLock;
+use quell_test_support::doc_examples::{PythonProgram, code_blocks, skips_python};
 
 const DOC_PAGE: &str = include_str!("../../../../../docs/channels/webhook.md");
 

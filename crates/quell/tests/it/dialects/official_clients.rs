@@ -7,7 +7,7 @@ use quell_testkit::skip::is_switched_off;
 use tokio::time::timeout;
 
 use super::*;
-use crate::npm_packages;
+use quell_test_support::npm_packages;
 
 const MISSING_CLIENTS_HELP: &str = "this test needs the clients of model providers below target/tools: `cargo xtask test official_clients` installs \
     them, or leave it out with QUELL_SKIP_MODEL_CLIENTS=1";

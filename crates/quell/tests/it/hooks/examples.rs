@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::messages::channel_message;
 use super::*;
-use crate::doc_examples::{PythonProgram, code_blocks, skips_python};
+use quell_test_support::doc_examples::{PythonProgram, code_blocks, skips_python};
 
 const DOC_PAGE: &str = include_str!("../../../../../docs/hooks.md");
 

@@ -7,7 +7,7 @@ use reqwest::Method;
 use secrecy::ExposeSecret;
 
 use crate::prelude::*;
-use crate::ws::WsTestClient;
+use quell_test_support::ws_client::WsTestClient;
 
 async fn start_server() -> TestServer {
     TestServer::start_with(|plan| {
@@ -54,9 +54,9 @@ async fn an_approval_is_listed_and_answered_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_of_an_mcp_server_is_answered_over_http_and_websocket() {
     let (marker, folder) = (ProcessMarker::new(), tempfile::tempdir().unwrap());
-    let asking = crate::mcp::test_server_config(&marker, &folder.path().join("log"));
+    let asking = quell_test_support::mcp_servers::test_server_config(&marker, &folder.path().join("log"));
     let server = TestServer::start_with(|plan| {
-        plan.engine.warden_exe = WardenExe::Path(env!("CARGO_BIN_EXE_quell").into());
+        plan.engine.warden_exe = WardenExe::Path(quell_exe().into());
         plan.engine.environment = base_environment(std::env::vars_os());
         plan.engine.mcp.insert("test".to_owned(), asking);
     })

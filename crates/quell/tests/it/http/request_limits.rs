@@ -1,7 +1,7 @@
 //! The limit of requests of each principal, over HTTP and WebSocket, and what no limiter counts.
 
 use crate::prelude::*;
-use crate::ws::WsTestClient;
+use quell_test_support::ws_client::WsTestClient;
 
 /// A server whose principals may make this many requests in a minute.
 async fn start_limited(requests_per_minute: u32) -> TestServer {

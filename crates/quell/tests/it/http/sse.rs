@@ -105,7 +105,7 @@ async fn a_reader_that_does_not_read_gets_a_snapshot_and_the_end() {
     server.model.script(begun.step(StreamStep::HugeOutput { bytes: LARGE_TEXT_BYTES }));
     let run = server.send_message("s", "x").await;
     server.model.request_at(0).wait_paused().await;
-    let mut slow = crate::ws::connect_with_small_buffer(&server.address.to_string()).await;
+    let mut slow = quell_test_support::ws_client::connect_with_small_buffer(&server.address.to_string()).await;
     server.write_head(&mut slow, "GET", &format!("/api/runs/{run}/events"), "connection: close").await;
     let mut first = [0; 12];
     slow.read_exact(&mut first).await.unwrap();

@@ -7,7 +7,7 @@ use reqwest::{Client, Method, Response, StatusCode};
 use secrecy::ExposeSecret;
 
 use crate::prelude::*;
-use crate::ws::WsTestClient;
+use quell_test_support::ws_client::WsTestClient;
 
 /// A browser without scripts: it follows no redirects.
 fn browser_client() -> Client {

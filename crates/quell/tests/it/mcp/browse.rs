@@ -4,7 +4,7 @@ use quell_testkit::networks::telegram::{FakeTelegram, TOKEN, TelegramTestUser};
 
 use super::official_server::{SERVER_PACKAGES, server_program};
 use super::*;
-use crate::npm_packages;
+use quell_test_support::npm_packages;
 
 const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };
 /// A private chat has the id of its user.

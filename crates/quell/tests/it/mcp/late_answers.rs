@@ -1,5 +1,6 @@
 //! Answers that arrive after a stop amend the receipt.
 
+use quell_test_support::mcp_servers::{read_amendments, wait_amendments};
 use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};
 
 use super::*;
@@ -24,21 +25,6 @@ impl McpFixture {
         assert_eq!(read_amendments(self, &run).await, Vec::<Value>::new());
         (run, gate)
     }
-}
-
-/// Waits until the receipt of a run has `count` amendments, and returns them.
-pub(super) async fn wait_amendments(test: &TestEngine, run: &RunId, count: usize) -> Vec<Value> {
-    poll_until("amendments of the receipt", async || {
-        let found = read_amendments(test, run).await;
-        (found.len() >= count).then_some(found)
-    })
-    .await
-}
-
-async fn read_amendments(test: &TestEngine, run: &RunId) -> Vec<Value> {
-    let view = test.engine.find_run(run).await.unwrap().unwrap();
-    let receipt = serde_json::to_value(receipt_of(&view)).unwrap();
-    receipt["amendments"].as_array().cloned().unwrap_or_default()
 }
 
 /// A grace of 2 s is long enough for the ping on a busy machine; progress counts as late after half of it.

@@ -6,7 +6,7 @@ use quell_testkit::mcp::FakeMcpServer;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::*;
-use crate::npm_packages::program_command;
+use quell_test_support::npm_packages::program_command;
 
 /// An hour, so that no token is refreshed by itself.
 const LONG_LIFETIME_S: u64 = 3600;
@@ -32,7 +32,7 @@ async fn start_engine_with(server: McpConfig) -> TestEngine {
 fn mcp_command(server: &FakeMcpServer, data_dir: &Path, verb: &str, keys: &str) -> tokio::process::Command {
     let config = data_dir.join("sign-in.toml");
     std::fs::write(&config, format!("[mcp.far]\nurl = {:?}\noauth = true\n{keys}", server.url())).unwrap();
-    let mut program = program_command(env!("CARGO_BIN_EXE_quell"));
+    let mut program = program_command(quell_exe().to_str().unwrap());
     program.args(["mcp", verb, "far", "--config"]).arg(&config).env("QUELL_HOME", data_dir).env("FAR_SECRET", SECRET);
     program
 }

@@ -2,12 +2,12 @@
 
 use std::process::Stdio;
 
+use quell_test_support::mcp_servers::wait_amendments;
 use tokio::net::TcpListener;
 use tokio::process::Child;
 
-use super::late_answers::wait_amendments;
 use super::*;
-use crate::npm_packages::{self, NpmPackages};
+use quell_test_support::npm_packages::{self, NpmPackages};
 
 pub(super) const SERVER_PACKAGES: NpmPackages = NpmPackages {
     name: "mcp-servers",

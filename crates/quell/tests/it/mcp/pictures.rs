@@ -2,7 +2,9 @@
 //! others, kept across restarts.
 
 use super::*;
-use crate::pictures::{ANTHROPIC_AGENT, OPENAI_AGENT, TEXT_ONLY_AGENT, add_seeing_agents, run_message};
+use quell_test_support::seeing_agents::{
+    ANTHROPIC_AGENT, OPENAI_AGENT, TEXT_ONLY_AGENT, add_seeing_agents, run_message,
+};
 
 /// The text that the server's tool `picture` returns besides its picture.
 const TOOL_TEXT: &str = "look\n[an image, image/png, ";

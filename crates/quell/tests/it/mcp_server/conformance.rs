@@ -4,7 +4,7 @@
 use tokio::time::timeout;
 
 use super::*;
-use crate::npm_packages;
+use quell_test_support::npm_packages;
 
 const CONFORMANCE_TIMEOUT: Duration = Duration::from_secs(300);
 

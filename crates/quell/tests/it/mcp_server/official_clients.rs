@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::cutting_relay::CuttingRelay;
-use crate::npm_packages;
+use quell_test_support::npm_packages;
 
 const MISSING_CLIENT_HELP: &str = "this test needs the client of MCP below target/tools: `cargo xtask test mcp` installs it, or leave it out with \
     QUELL_SKIP_MCP_CLIENT=1";

@@ -1,7 +1,7 @@
 //! The HTTP routes and the `quell memory` command.
 
 use super::*;
-use crate::operations::wait_audit_entries;
+use quell_test_support::audit_entries::wait_audit_entries;
 
 /// Starts a server with two notes of session `s` and one of the agent `main`.
 async fn start_server_with_notes() -> TestServer {

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::dialects::official_clients::{are_skipped, run_model_client};
-use crate::npm_packages::{self, NpmPackages};
+use quell_test_support::npm_packages::{self, NpmPackages};
 
 const NODE_PACKAGES: NpmPackages = NpmPackages {
     name: "openai-client",

@@ -4,8 +4,8 @@ use quell_testkit::pty::{Pty, PtySize};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::npm_packages::{self, NpmPackages};
 use crate::prelude::*;
+use quell_test_support::npm_packages::{self, NpmPackages};
 
 /// OpenClaw needs Node 24.16 or later; that of the machine may be older.
 const PACKAGES: NpmPackages = NpmPackages {

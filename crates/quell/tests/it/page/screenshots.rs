@@ -6,8 +6,8 @@
 use quell_testkit::browser::{Browser, Viewport, is_skipped};
 
 use super::{PageConfig, PageFixture, screenshot_dir};
-use crate::npm_packages::{self, NpmPackages};
 use crate::prelude::*;
+use quell_test_support::npm_packages::{self, NpmPackages};
 
 struct ScreenshotReview {
     axe_source: String,

@@ -3,8 +3,8 @@
 use quell_testkit::browser::Key;
 
 use super::{LONG_GRACE_CONFIG, PageConfig, PageFixture};
-use crate::cli::SendProcess;
 use crate::prelude::*;
+use quell_test_support::send_process::SendProcess;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_by_the_button_ends_in_a_receipt() {

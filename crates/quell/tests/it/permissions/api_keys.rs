@@ -7,7 +7,7 @@ use quell_testkit::model::UsageReporting;
 
 use super::*;
 use crate::test_server::{TestServerConfig, assert_fields};
-use crate::ws::{WsTestClient, chat_send_params};
+use quell_test_support::ws_client::{WsTestClient, chat_send_params};
 
 const PRICE: Price = Price { input: 3.0, output: 15.0 };
 
@@ -282,10 +282,10 @@ async fn a_crash_forgets_nothing_that_a_token_has_spent() {
     let run = test.send(submission("s", "go")).await;
     test.wait_text(&run).await;
     assert!(spent(&test).await >= 4000, "an active run counts");
-    let after = crate::crash_recovery::start_on_copy(&test).await;
+    let after = quell_test_support::crash_copies::start_on_copy(&test).await;
     let found = spent(&after).await;
     assert!(found >= 4000, "{found}");
-    let again = crate::crash_recovery::start_on_copy(&after).await;
+    let again = quell_test_support::crash_copies::start_on_copy(&after).await;
     assert_eq!(spent(&again).await, found);
     test.stop(&run).wait_settled().await;
     test.close().await;

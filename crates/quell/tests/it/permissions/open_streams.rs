@@ -4,7 +4,7 @@ use quell_scope::clock::{Clock, SkippedTime};
 use tokio::time::timeout;
 
 use super::*;
-use crate::ws::WsTestClient;
+use quell_test_support::ws_client::WsTestClient;
 
 /// A streaming run of `ann`, whose session is shared.
 struct SharedRun {

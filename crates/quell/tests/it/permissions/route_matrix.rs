@@ -9,7 +9,7 @@ use reqwest::Method;
 
 use super::*;
 use crate::test_engine::parse_principal;
-use crate::ws::WsTestClient;
+use quell_test_support::ws_client::WsTestClient;
 
 /// Rules of the document. A route whose rule is not here has no test.
 const RULES: [&str; 13] = [

@@ -10,7 +10,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use super::*;
-use crate::ws::WsTestClient;
+use quell_test_support::ws_client::WsTestClient;
 
 type TcpHalves = (OwnedReadHalf, OwnedWriteHalf);
 

@@ -46,7 +46,7 @@ pub(super) struct StateRun {
     /// The open response of the MCP call that has sent the message.
     pub(super) mcp_call: Option<reqwest::Response>,
     /// The MCP session of that call, if it has one.
-    pub(super) mcp_session: Option<crate::mcp_server::TestMcpSession>,
+    pub(super) mcp_session: Option<quell_test_support::mcp_server_client::TestMcpSession>,
 }
 
 /// The state whose message a schedule sends.

@@ -6,7 +6,9 @@ use super::source_file::SourceFile;
 /// Tests and test support are no part of the product.
 pub(super) fn is_test_support(path: &str) -> bool {
     let test = path.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "benches"));
-    test || path.starts_with("crates/testkit/") || path.starts_with("xtask/")
+    test || path.starts_with("crates/testkit/")
+        || path.starts_with("crates/test-support/")
+        || path.starts_with("xtask/")
 }
 
 /// What is read elsewhere: the arguments of a warden, before the binary knows that it is one; the working directory of the

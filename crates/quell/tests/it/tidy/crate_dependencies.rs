@@ -23,6 +23,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("acp", "client protocol"),
     ("quell", "channels server tui acp client engine tools mcp llm store bus process scope kernel protocol"),
     ("testkit", ""),
+    ("test-support", "server engine tools mcp llm store bus process scope kernel protocol testkit"),
 ];
 
 /// What the pure crates may use besides: nothing with a clock, IO, async, randomness or logging.

@@ -117,7 +117,7 @@ async fn a_stop_during_the_start_hook_leaves_the_files_with_their_message() {
     let dir = tempfile::tempdir().unwrap();
     let begun = dir.path().join("begun");
     let server = TestServer::start_with(|config| {
-        config.engine.warden_exe = WardenExe::Path(env!("CARGO_BIN_EXE_quell").into());
+        config.engine.warden_exe = WardenExe::Path(quell_exe().into());
         config.engine.environment = base_environment(std::env::vars_os());
         config.engine.hooks.on_run_start = format!(": > {}; sleep 600", begun.display()).as_str().into();
         config.engine.hooks.timeout_ms = 600_000;

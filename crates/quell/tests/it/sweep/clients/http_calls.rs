@@ -199,7 +199,7 @@ impl StoppableCall for CallCancelledById {
     }
 }
 
-const STATELESS: &str = crate::mcp_server::STATELESS;
+const STATELESS: &str = quell_test_support::mcp_server_client::STATELESS;
 const SESSION_VERSION: &str = "2025-11-25";
 /// The id of the request that calls the tool.
 const CALL_ID: u64 = 7;

@@ -13,12 +13,14 @@ use ring::hmac;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::*;
+use quell_protocol::hook::HookBody;
 
-pub(super) const SECRET: &str = "correct horse battery staple";
+use crate::prelude::*;
+
+pub const SECRET: &str = "correct horse battery staple";
 
 #[derive(Debug, Clone)]
-pub(super) enum HookReceiverReply {
+pub enum HookReceiverReply {
     Status(u16, &'static str),
     /// A redirect to another path of the same receiver.
     Redirect,
@@ -26,10 +28,10 @@ pub(super) enum HookReceiverReply {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct ReceivedHookRequest {
-    pub(super) path: String,
-    pub(super) headers: HeaderMap,
-    pub(crate) text: String,
+pub struct ReceivedHookRequest {
+    pub path: String,
+    pub headers: HeaderMap,
+    pub text: String,
 }
 
 #[derive(Debug, Default)]
@@ -40,19 +42,19 @@ struct HookReceiverState {
 
 type SharedHookReceiverState = Arc<Mutex<HookReceiverState>>;
 
-pub(crate) struct HookReceiver {
+pub struct HookReceiver {
     address: SocketAddr,
     state: SharedHookReceiverState,
     task: JoinHandle<()>,
 }
 
 impl HookReceiver {
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
     /// Binds this address, which an earlier receiver may have used.
-    pub(super) async fn start_at(address: SocketAddr) -> Self {
+    pub async fn start_at(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let (address, state) = (listener.local_addr().unwrap(), SharedHookReceiverState::default());
         let router = Router::new().fallback(record_request).with_state(Arc::clone(&state));
@@ -60,21 +62,21 @@ impl HookReceiver {
         Self { address, state, task }
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(crate) fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("http://{}/{path}", self.address)
     }
 
     /// Replies to the next requests; all later ones get 204.
-    pub(super) fn queue_replies(&self, replies: impl IntoIterator<Item = HookReceiverReply>) {
+    pub fn queue_replies(&self, replies: impl IntoIterator<Item = HookReceiverReply>) {
         self.state.lock().unwrap().replies.extend(replies);
     }
 
     /// Waits until `count` requests have arrived, and returns all requests.
-    pub(crate) async fn wait_received(&self, count: usize) -> Vec<ReceivedHookRequest> {
+    pub async fn wait_received(&self, count: usize) -> Vec<ReceivedHookRequest> {
         poll_until(&format!("{count} requests"), async || {
             let received = self.state.lock().unwrap().received.clone();
             (received.len() >= count).then_some(received)
@@ -83,7 +85,7 @@ impl HookReceiver {
     }
 
     /// Aborts the server, also in the middle of a request.
-    pub(super) async fn abort(self) {
+    pub async fn abort(self) {
         self.task.abort();
         // It ends with the error of an aborted task.
         let _ = self.task.await;
@@ -110,12 +112,12 @@ async fn record_request(State(state): State<SharedHookReceiverState>, request: a
 }
 
 impl ReceivedHookRequest {
-    pub(crate) fn header(&self, name: &str) -> &str {
+    pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).unwrap_or_else(|| panic!("no {name}: {self:#?}")).to_str().unwrap()
     }
 
     /// The body, after the checks that a careful receiver makes: headers, timestamp and signature.
-    pub(super) fn verified_body(&self) -> HookBody {
+    pub fn verified_body(&self) -> HookBody {
         let body: HookBody = serde_json::from_str(&self.text).unwrap();
         let headers = ["quell-event", "quell-delivery", "content-type"].map(|name| self.header(name));
         assert_eq!(headers, [body.event.as_str(), &body.id, "application/json"]);

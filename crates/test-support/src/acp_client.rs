@@ -11,21 +11,21 @@ use crate::prelude::*;
 const PACKAGES: NpmPackages = NpmPackages {
     name: "acp-clients",
     files: &[
-        ("package.json", include_str!("package.json")),
-        ("package-lock.json", include_str!("package-lock.json")),
-        ("client.mjs", include_str!("client.mjs")),
+        ("package.json", include_str!("acp_client/package.json")),
+        ("package-lock.json", include_str!("acp_client/package-lock.json")),
+        ("client.mjs", include_str!("acp_client/client.mjs")),
     ],
 };
 
 /// The folder with the packages, and the Node in it: acpx needs 22.13 or later.
-pub(super) async fn packages_and_node() -> (PathBuf, PathBuf) {
+pub async fn packages_and_node() -> (PathBuf, PathBuf) {
     let folder = npm_packages::install_packages(&PACKAGES).await;
     let node = format!("node_modules/node-linux-{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" });
     let node = folder.join(node).join("bin/node");
     (folder, node)
 }
 
-pub(crate) struct AcpTestClient {
+pub struct AcpTestClient {
     _node: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
@@ -36,7 +36,7 @@ pub(crate) struct AcpTestClient {
 
 impl AcpTestClient {
     /// Starts the client, and `quell acp` with these arguments below it, in the home of the daemon; initialises them.
-    pub(crate) async fn start(daemon: &TestDaemon, args: &[&str]) -> Self {
+    pub async fn start(daemon: &TestDaemon, args: &[&str]) -> Self {
         let mut client = Self::spawn(daemon, "1", args).await;
         let capabilities = json!({"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false});
         let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
@@ -46,7 +46,7 @@ impl AcpTestClient {
     }
 
     /// The same with version 2 of the protocol. `asked` is the version in the request.
-    pub(super) async fn start_version_2(daemon: &TestDaemon, asked: u64) -> Self {
+    pub async fn start_version_2(daemon: &TestDaemon, asked: u64) -> Self {
         let mut client = Self::spawn(daemon, "2", &[]).await;
         let info = json!({"name": "it-acp", "version": "1"});
         let params = json!({"protocolVersion": asked, "info": info, "capabilities": {}});
@@ -74,7 +74,7 @@ impl AcpTestClient {
     }
 
     /// Sends a request; returns its number.
-    pub(crate) async fn begin(&mut self, method: &str, params: Value) -> u64 {
+    pub async fn begin(&mut self, method: &str, params: Value) -> u64 {
         self.request_count += 1;
         let id = self.request_count;
         self.act(json!({"do": "request", "id": id, "method": method, "params": params})).await;
@@ -82,50 +82,50 @@ impl AcpTestClient {
     }
 
     /// Sends a request and waits for its answer; returns the result, or the error.
-    pub(crate) async fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
+    pub async fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         let id = self.begin(method, params).await;
         self.answer(id).await
     }
 
-    pub(crate) async fn answer(&mut self, id: u64) -> Result<Value, Value> {
+    pub async fn answer(&mut self, id: u64) -> Result<Value, Value> {
         let line = self.wait_for("an answer", |line| line["answer"] == id).await;
         if line["error"].is_null() { Ok(line["result"].clone()) } else { Err(line["error"].clone()) }
     }
 
-    pub(crate) async fn notify(&mut self, method: &str, params: Value) {
+    pub async fn notify(&mut self, method: &str, params: Value) {
         self.act(json!({"do": "notify", "method": method, "params": params})).await;
     }
 
     /// Cancels a request by `$/cancel_request`.
-    pub(super) async fn cancel_request(&mut self, id: u64) {
+    pub async fn cancel_request(&mut self, id: u64) {
         self.act(json!({"do": "abort", "id": id})).await;
     }
 
-    pub(super) async fn permit(&mut self, permission: &Value, outcome: Value) {
+    pub async fn permit(&mut self, permission: &Value, outcome: Value) {
         self.act(json!({"do": "permit", "permission": permission["permission"], "outcome": outcome})).await;
     }
 
-    pub(super) async fn send_raw(&mut self, line: &str) {
+    pub async fn send_raw(&mut self, line: &str) {
         self.act(json!({"do": "raw", "line": line})).await;
     }
 
     /// Closes the standard input of `quell acp`.
-    pub(super) async fn close_input(&mut self) {
+    pub async fn close_input(&mut self) {
         self.act(json!({"do": "close"})).await;
     }
 
-    pub(super) async fn kill9(&mut self) {
+    pub async fn kill9(&mut self) {
         self.act(json!({"do": "kill"})).await;
     }
 
     /// Waits until a line that was not returned yet has these properties; the others stay.
-    pub(crate) async fn wait_for(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub async fn wait_for(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let at = self.find_line(what, wanted).await;
         self.seen.remove(at)
     }
 
     /// Waits for a line with these properties and takes the updates up to it, in order.
-    pub(super) async fn updates_until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+    pub async fn updates_until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
         let at = self.find_line(what, wanted).await;
         let (updates, others): (Vec<Value>, _) = self.seen.drain(..=at).partition(|line| line["update"].is_object());
         self.seen.splice(..0, others);
@@ -152,13 +152,13 @@ impl AcpTestClient {
         at
     }
 
-    pub(super) async fn wait_update(&mut self, kind: &str) -> Value {
+    pub async fn wait_update(&mut self, kind: &str) -> Value {
         let line = self.wait_for(kind, |line| line["update"]["sessionUpdate"] == kind).await;
         line["update"].clone()
     }
 
     /// Takes the updates that came so far, in order.
-    pub(super) fn take_updates(&mut self) -> Vec<Value> {
+    pub fn take_updates(&mut self) -> Vec<Value> {
         let (updates, others) = self.seen.drain(..).partition(|line| line["update"].is_object());
         self.seen = others;
         let updates: Vec<Value> = updates;
@@ -167,7 +167,7 @@ impl AcpTestClient {
 }
 
 /// The text of the updates of this kind, joined.
-pub(super) fn joined_text(updates: &[Value], kind: &str) -> String {
+pub fn joined_text(updates: &[Value], kind: &str) -> String {
     let chunks = updates.iter().filter(|update| update["sessionUpdate"] == kind);
     chunks.map(|update| update["content"]["text"].as_str().unwrap_or_default()).collect()
 }

@@ -9,7 +9,7 @@ use quell_engine::channel_origin::{ChannelOrigin, ChannelRunOptions, DeliveryCon
 use quell_protocol::{Attachment, AttachmentKind, ChannelMessage};
 
 /// The model of the audio endpoints, where the engine has one.
-pub(crate) const VOICE_MODEL: &str = "voice/model";
+pub const VOICE_MODEL: &str = "voice/model";
 
 /// Fetches files and delivers answers without waiting, unless an engine transcribes and speaks them.
 struct InstantDelivery {
@@ -54,16 +54,16 @@ impl ReplyDelivery for InstantDelivery {
     fn on_withheld(&self, _reason: &str) {}
 }
 
-pub(crate) fn channel_origin(id: &str, text: &str) -> ChannelOrigin {
+pub fn channel_origin(id: &str, text: &str) -> ChannelOrigin {
     channel_origin_with_model(id, text, None)
 }
 
 /// As [`channel_origin`], with a file that is transcribed and an answer that is spoken.
-pub(crate) fn channel_origin_with_voice(id: &str, text: &str, engine: &Engine) -> ChannelOrigin {
+pub fn channel_origin_with_voice(id: &str, text: &str, engine: &Engine) -> ChannelOrigin {
     build_origin(id, text, None, InstantDelivery { voice: Some(engine.clone()) })
 }
 
-pub(crate) fn channel_origin_with_model(id: &str, text: &str, model: Option<&str>) -> ChannelOrigin {
+pub fn channel_origin_with_model(id: &str, text: &str, model: Option<&str>) -> ChannelOrigin {
     build_origin(id, text, model, InstantDelivery { voice: None })
 }
 

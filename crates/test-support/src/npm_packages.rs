@@ -8,21 +8,22 @@ use std::process::Stdio;
 use tokio::process::Command;
 
 use crate::prelude::*;
+use crate::test_daemon::target_dir;
 
 /// A folder of packages: its name and its source files.
-pub(crate) struct NpmPackages {
-    pub(crate) name: &'static str,
-    pub(crate) files: &'static [(&'static str, &'static str)],
+pub struct NpmPackages {
+    pub name: &'static str,
+    pub files: &'static [(&'static str, &'static str)],
 }
 
 /// True when tests that need Node are to be skipped.
-pub(crate) fn is_skipped() -> bool {
+pub fn is_skipped() -> bool {
     quell_testkit::skip::is_switched_off("QUELL_SKIP_NODE")
 }
 
 /// Installs the locked packages once and updates the other files. Parallel tests wait for each other.
-pub(crate) async fn install_packages(packages: &NpmPackages) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(packages.name);
+pub async fn install_packages(packages: &NpmPackages) -> PathBuf {
+    let folder = target_dir().join("tmp").join(packages.name);
     std::fs::create_dir_all(&folder).unwrap();
     let install_lock = File::create(folder.join("turn")).unwrap();
     let turn = tokio::task::spawn_blocking(move || install_lock.lock().map(|()| install_lock)).await.unwrap().unwrap();
@@ -51,7 +52,7 @@ pub(crate) async fn install_packages(packages: &NpmPackages) -> PathBuf {
 const NEEDS_NODE: &str = "this test needs node and npm; install them, or leave it out with QUELL_SKIP_NODE=1";
 
 /// A command whose process is killed when dropped.
-pub(crate) fn program_command(program: &str) -> Command {
+pub fn program_command(program: &str) -> Command {
     #[expect(clippy::disallowed_methods, reason = "starts an npm or Python program as the other side of a test")]
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).kill_on_drop(true);

@@ -19,19 +19,20 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::test_daemon::quell_exe;
 use crate::test_engine::{ProcessLock, TestDataDir, engine_config, parse_agent_id, parse_run_id};
 
-pub(crate) use quell_testkit::daemon::percent_encode;
+pub use quell_testkit::daemon::percent_encode;
 
 /// The configuration of a test server; tests change it before the start.
-pub(crate) struct TestServerConfig {
-    pub(crate) engine: EngineConfig,
-    pub(crate) server: ServerSettings,
+pub struct TestServerConfig {
+    pub engine: EngineConfig,
+    pub server: ServerSettings,
 }
 
 impl TestServerConfig {
     /// The agent `team/writer` asks a person before it lists files.
-    pub(crate) fn ask_in_sub_agent(&mut self) {
+    pub fn ask_in_sub_agent(&mut self) {
         let writer = self.engine.agents.get_mut(&parse_agent_id("team/writer")).unwrap();
         writer.tools = vec!["list_files".to_owned()];
         writer.approvals.insert("list_files".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
@@ -39,30 +40,30 @@ impl TestServerConfig {
 }
 
 /// An engine that is served over HTTP and WebSocket.
-pub(crate) struct TestServer {
-    pub(crate) model: ScriptedModel,
-    pub(crate) engine: Engine,
-    pub(crate) state: ServerState,
-    pub(crate) address: SocketAddr,
-    pub(crate) token: String,
-    pub(crate) http: TestApiClient,
+pub struct TestServer {
+    pub model: ScriptedModel,
+    pub engine: Engine,
+    pub state: ServerState,
+    pub address: SocketAddr,
+    pub token: String,
+    pub http: TestApiClient,
     data: TestDataDir,
     process_lock: ProcessLock,
 }
 
 impl TestServer {
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
     /// Starts with a run in the session `s` as [`TestServer::start_streaming_run`] does; returns the run, too.
-    pub(crate) async fn start_streaming() -> (Self, String) {
+    pub async fn start_streaming() -> (Self, String) {
         let server = Self::start().await;
         let run = server.start_streaming_run("s").await;
         (server, run)
     }
 
-    pub(crate) async fn start_with(change: impl FnOnce(&mut TestServerConfig)) -> Self {
+    pub async fn start_with(change: impl FnOnce(&mut TestServerConfig)) -> Self {
         let process_lock = ProcessLock::shared().await;
         let model = ScriptedModel::start().await;
         let data = TestDataDir::new();
@@ -70,26 +71,26 @@ impl TestServer {
     }
 
     /// Starts a server whose agent `team/writer` asks a person before it lists files.
-    pub(crate) async fn start_with_asking_sub_agent() -> Self {
+    pub async fn start_with_asking_sub_agent() -> Self {
         Self::start_with(TestServerConfig::ask_in_sub_agent).await
     }
 
     /// Starts a server whose runs may start processes.
-    pub(crate) async fn start_with_processes() -> Self {
+    pub async fn start_with_processes() -> Self {
         Self::start_with(|config| {
-            config.engine.warden_exe = WardenExe::Path(env!("CARGO_BIN_EXE_quell").into());
+            config.engine.warden_exe = WardenExe::Path(quell_exe().into());
             config.engine.environment = base_environment(std::env::vars_os());
         })
         .await
     }
 
     /// Shuts the engine down and starts a new one on the same data and model.
-    pub(crate) async fn restart(self) -> Self {
+    pub async fn restart(self) -> Self {
         self.restart_with(|_| {}).await
     }
 
     /// Like [`TestServer::restart`], with a changed configuration.
-    pub(crate) async fn restart_with(self, change: impl FnOnce(&mut TestServerConfig)) -> Self {
+    pub async fn restart_with(self, change: impl FnOnce(&mut TestServerConfig)) -> Self {
         self.engine.shut_down().await;
         let Self { model, data, process_lock, .. } = self;
         Self::build(model, data, change, process_lock).await
@@ -114,45 +115,45 @@ impl TestServer {
     }
 
     /// Creates a token; returns its secret.
-    pub(crate) fn data_dir(&self) -> &Path {
+    pub fn data_dir(&self) -> &Path {
         self.data.path()
     }
 
-    pub(crate) async fn create_token(&self, name: &str, scope: &str) -> String {
+    pub async fn create_token(&self, name: &str, scope: &str) -> String {
         let made = self.http.post("/api/tokens", &json!({"name": name, "scope": scope})).await.expect_status(201);
         made["token"].as_str().unwrap().to_owned()
     }
 
-    pub(crate) async fn api_with_new_token(&self, name: &str, scope: &str) -> TestApiClient {
+    pub async fn api_with_new_token(&self, name: &str, scope: &str) -> TestApiClient {
         self.http.with_token(&self.create_token(name, scope).await)
     }
 
     /// Sends a text; returns the id of its run.
-    pub(crate) async fn send_message(&self, session: &str, text: &str) -> String {
+    pub async fn send_message(&self, session: &str, text: &str) -> String {
         self.http.send_message(session, text).await
     }
 
     /// Sends the head of a request with this exact path, which a client library would normalise.
-    pub(crate) async fn open_request(&self, method: &str, path: &str, headers: &str) -> TcpStream {
+    pub async fn open_request(&self, method: &str, path: &str, headers: &str) -> TcpStream {
         let mut socket = TcpStream::connect(self.address).await.unwrap();
         self.write_head(&mut socket, method, path, headers).await;
         socket
     }
 
     /// Writes the head of a request with the token and these headers.
-    pub(crate) async fn write_head(&self, socket: &mut TcpStream, method: &str, path: &str, headers: &str) {
+    pub async fn write_head(&self, socket: &mut TcpStream, method: &str, path: &str, headers: &str) {
         let (address, token) = (self.address, &self.token);
         let head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n");
         let head = format!("{head}content-type: application/json\r\n{headers}\r\n\r\n");
         socket.write_all(head.as_bytes()).await.unwrap();
     }
 
-    pub(crate) async fn post_run(&self, session: &str, body: &Value) -> TestApiResponse {
+    pub async fn post_run(&self, session: &str, body: &Value) -> TestApiResponse {
         self.http.post_run(session, body).await
     }
 
     /// Starts a run whose model streams `begun` and then stays silent; waits until the run shows the text.
-    pub(crate) async fn start_streaming_run(&self, session: &str) -> String {
+    pub async fn start_streaming_run(&self, session: &str) -> String {
         let index = self.model.recorded_requests().len();
         self.model.script(ScriptedResponse::silent_mid_stream("begun"));
         let run = self.send_message(session, "go on for ever").await;
@@ -162,31 +163,31 @@ impl TestServer {
     }
 
     /// Runs a message to its end; returns the id of the run.
-    pub(crate) async fn run_to_end(&self, session: &str) -> String {
+    pub async fn run_to_end(&self, session: &str) -> String {
         let view = self.run_scripted(session, "say done", ScriptedResponse::text("done")).await;
         view["runId"].as_str().unwrap().to_owned()
     }
 
     /// Sends a text that the model answers in this way, and waits for the end of the run; returns its view.
-    pub(crate) async fn run_scripted(&self, session: &str, text: &str, answer: impl Into<ScriptedResponse>) -> Value {
+    pub async fn run_scripted(&self, session: &str, text: &str, answer: impl Into<ScriptedResponse>) -> Value {
         self.model.script(answer);
         let run = self.send_message(session, text).await;
         self.wait_ended(&run).await
     }
 
     /// Checks that nothing has stopped a run.
-    pub(crate) async fn assert_running(&self, run: &str) {
+    pub async fn assert_running(&self, run: &str) {
         let view = self.http.run_view(run).await;
         assert_eq!(view["state"], "running", "the run was stopped: {view:#}");
     }
 
-    pub(crate) async fn wait_ended(&self, run: &str) -> Value {
+    pub async fn wait_ended(&self, run: &str) -> Value {
         self.http.wait_ended(run).await
     }
 
     /// Waits until a run is only in the database. The engine stores a run in a task of its own, after it announces the
     /// end.
-    pub(crate) async fn wait_forgotten(&self, run: &str) {
+    pub async fn wait_forgotten(&self, run: &str) {
         self.wait_ended(run).await;
         let id = parse_run_id(run);
         let engine = self.engine.clone();
@@ -195,7 +196,7 @@ impl TestServer {
 }
 
 /// Serves on a free port until the test's runtime ends.
-pub(crate) async fn serve(state: ServerState) -> SocketAddr {
+pub async fn serve(state: ServerState) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let listeners = Listeners { tcp: listener, local: None };
@@ -218,13 +219,13 @@ fn default_config(model: &ScriptedModel, data_dir: &Path) -> TestServerConfig {
 }
 
 /// A stream that shows `begun` and continues when the gate of this name opens.
-pub(crate) fn gated_response(gate: &str) -> ScriptedResponse {
+pub fn gated_response(gate: &str) -> ScriptedResponse {
     ScriptedStream::new().text("begun").wait_for_gate(gate).text(" and done").into()
 }
 
 /// Fails unless the answer is a problem document with this status and code, in the form of row B4.
 #[track_caller]
-pub(crate) fn assert_problem(answer: &TestApiResponse, status: u16, code: &str) {
+pub fn assert_problem(answer: &TestApiResponse, status: u16, code: &str) {
     assert_eq!(answer.status, status, "{:#}", answer.body);
     assert_eq!(answer.content_type, "application/problem+json");
     assert_eq!(answer.problem_code(), Some(code), "{:#}", answer.body);
@@ -236,12 +237,12 @@ pub(crate) fn assert_problem(answer: &TestApiResponse, status: u16, code: &str) 
 /// Fails unless `actual` has all fields of `expected`, in depth and with these values; it may have others. A field that
 /// is expected to be null may be missing.
 #[track_caller]
-pub(crate) fn assert_fields(actual: &Value, expected: &Value) {
+pub fn assert_fields(actual: &Value, expected: &Value) {
     assert!(has_fields(actual, expected), "expected {expected:#}\nin {actual:#}");
 }
 
 /// Like [`assert_fields`], for a failure with words of its own.
-pub(crate) fn has_fields(actual: &Value, expected: &Value) -> bool {
+pub fn has_fields(actual: &Value, expected: &Value) -> bool {
     match expected {
         Value::Object(fields) => fields.iter().all(|(name, value)| has_fields(&actual[name], value)),
         other => actual == other,
@@ -249,7 +250,7 @@ pub(crate) fn has_fields(actual: &Value, expected: &Value) -> bool {
 }
 
 /// Sends a request with this text as its body.
-pub(crate) async fn send_text(
+pub async fn send_text(
     api: &TestApiClient,
     method: Method,
     path: &str,

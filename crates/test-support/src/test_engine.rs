@@ -37,11 +37,12 @@ use quell_tools::{FetchSettings, ToolSettings};
 use serde_json::{Value, json};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
 
+use crate::test_daemon::quell_exe;
 use crate::test_store::TestDatabase;
 
-pub(crate) use data_dir::{TestDataDir, work_dir_beside};
-pub(crate) use observations::{failure_of, without_cache_marks};
-pub(crate) use quell_testkit::WAIT_TIMEOUT;
+pub use data_dir::{TestDataDir, work_dir_beside};
+pub use observations::{failure_of, without_cache_marks};
+pub use quell_testkit::WAIT_TIMEOUT;
 
 /// Descriptors, child processes and the role of sub-reaper belong to the whole process. Plain `cargo test` runs all
 /// tests in one process.
@@ -49,7 +50,7 @@ static PROCESS_LOCK: RwLock<()> = RwLock::const_new(());
 
 /// A test's lock on the process, shared or exclusive.
 #[derive(Debug)]
-pub(crate) enum ProcessLock {
+pub enum ProcessLock {
     /// Other tests may run at the same time.
     Shared { _guard: RwLockReadGuard<'static, ()> },
     /// No other test runs: this one counts what the process holds, or kills wardens.
@@ -57,27 +58,27 @@ pub(crate) enum ProcessLock {
 }
 
 impl ProcessLock {
-    pub(crate) async fn shared() -> Self {
+    pub async fn shared() -> Self {
         Self::Shared { _guard: PROCESS_LOCK.read().await }
     }
 
-    pub(crate) async fn exclusive() -> Self {
+    pub async fn exclusive() -> Self {
         Self::Exclusive { _guard: PROCESS_LOCK.write().await }
     }
 }
 
 /// An engine with everything that it needs.
-pub(crate) struct TestEngine {
-    pub(crate) engine: Engine,
-    pub(crate) model: Arc<ScriptedModel>,
-    pub(crate) point_hook: PointHook,
-    pub(crate) test_dir: TestDir,
-    pub(crate) database: TestDatabase,
+pub struct TestEngine {
+    pub engine: Engine,
+    pub model: Arc<ScriptedModel>,
+    pub point_hook: PointHook,
+    pub test_dir: TestDir,
+    pub database: TestDatabase,
     scripts: ResponsesByMarker,
     _process_lock: ProcessLock,
 }
 
-pub(crate) enum TestDir {
+pub enum TestDir {
     /// Deleted with the engine.
     Temporary(TestDataDir),
     /// Kept.
@@ -85,7 +86,7 @@ pub(crate) enum TestDir {
 }
 
 impl TestDir {
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         match self {
             Self::Temporary(dir) => dir.path(),
             Self::Borrowed(path) => path,
@@ -95,11 +96,11 @@ impl TestDir {
 
 /// Answers of a model by the last marker of the request, in order.
 #[derive(Clone, Default)]
-pub(crate) struct ResponsesByMarker(Arc<Mutex<HashMap<String, VecDeque<ScriptedResponse>>>>);
+pub struct ResponsesByMarker(Arc<Mutex<HashMap<String, VecDeque<ScriptedResponse>>>>);
 
 impl ResponsesByMarker {
     /// From now on, once its general script is used up, the model answers with these; else with a short text.
-    pub(crate) fn install(&self, model: &ScriptedModel) {
+    pub fn install(&self, model: &ScriptedModel) {
         let scripts = self.clone();
         model.respond_by_prompt(move |_, request| {
             let marker = request.markers.last().cloned().unwrap_or_default();
@@ -109,37 +110,33 @@ impl ResponsesByMarker {
     }
 
     /// Sets the answers to requests whose last marker is this, in order.
-    pub(crate) fn script(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
+    pub fn script(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
         self.0.lock().unwrap().insert(marker.to_owned(), answers.into_iter().collect());
     }
 }
 
 impl TestEngine {
     /// Starts with the default configuration, beside other tests.
-    pub(crate) async fn start_shared() -> Self {
+    pub async fn start_shared() -> Self {
         Self::start_with(ProcessLock::shared().await, |_| {}).await
     }
 
     /// Starts with the default configuration, while no other test runs.
-    pub(crate) async fn start_exclusive() -> Self {
+    pub async fn start_exclusive() -> Self {
         Self::start_with(ProcessLock::exclusive().await, |_| {}).await
     }
 
-    pub(crate) async fn start_with(process_lock: ProcessLock, change: impl FnOnce(&mut EngineConfig)) -> Self {
+    pub async fn start_with(process_lock: ProcessLock, change: impl FnOnce(&mut EngineConfig)) -> Self {
         Self::start_in(TestDir::Temporary(TestDataDir::new()), process_lock, change).await
     }
 
     /// Starts in this directory, which may hold the data of an earlier engine.
-    pub(crate) async fn start_in(
-        dir: TestDir,
-        process_lock: ProcessLock,
-        change: impl FnOnce(&mut EngineConfig),
-    ) -> Self {
+    pub async fn start_in(dir: TestDir, process_lock: ProcessLock, change: impl FnOnce(&mut EngineConfig)) -> Self {
         Self::start_on_database(dir, TestDatabase::sqlite(), process_lock, change).await
     }
 
     /// Starts in this directory and on this database, which may hold the data of an earlier engine.
-    pub(crate) async fn start_on_database(
+    pub async fn start_on_database(
         dir: TestDir,
         database: TestDatabase,
         process_lock: ProcessLock,
@@ -166,32 +163,32 @@ impl TestEngine {
 
     /// From now on, once the general script is used up, the model answers by the last marker of the request: as given
     /// to [`TestEngine::script_marker`], else with a short text.
-    pub(crate) fn answer_by_marker(&self) {
+    pub fn answer_by_marker(&self) {
         self.scripts.install(&self.model);
     }
 
     /// Sets the answers to requests whose last marker is this, in order.
-    pub(crate) fn script_marker(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
+    pub fn script_marker(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
         self.scripts.script(marker, answers);
     }
 
     /// Connects to its database as another program.
-    pub(crate) fn connect_to_database(&self) -> OtherProgram {
+    pub fn connect_to_database(&self) -> OtherProgram {
         self.database.connect(self.test_dir.path())
     }
 
     /// The work directory of the agent `main`.
-    pub(crate) fn workdir(&self) -> PathBuf {
+    pub fn workdir(&self) -> PathBuf {
         work_dir_beside(self.test_dir.path()).join("main")
     }
 
     /// Sends a message that must become a new run.
-    pub(crate) async fn send(&self, message: Submission) -> RunId {
+    pub async fn send(&self, message: Submission) -> RunId {
         self.send_for_answer(message).await.run_id
     }
 
     /// Sends a message that must be accepted.
-    pub(crate) async fn send_for_answer(&self, message: Submission) -> SendAnswer {
+    pub async fn send_for_answer(&self, message: Submission) -> SendAnswer {
         match self.engine.submit(&alice(), message).await.unwrap() {
             SubmitOutcome::Accepted(answer) => answer,
             other => panic!("not a new message: {other:?}"),
@@ -199,18 +196,18 @@ impl TestEngine {
     }
 
     /// Sends a message that must be refused; returns the error.
-    pub(crate) async fn expect_refusal(&self, message: Submission) -> SubmitError {
+    pub async fn expect_refusal(&self, message: Submission) -> SubmitError {
         self.engine.submit(&alice(), message).await.unwrap_err()
     }
 
     /// Sends a message and waits until its run has left the memory.
-    pub(crate) async fn run_message(&self, session: &str, text: &str) -> RunView {
+    pub async fn run_message(&self, session: &str, text: &str) -> RunView {
         let run = self.send(submission(session, text)).await;
         self.wait_ended(&run).await
     }
 
     /// Sends a message and waits until its run has ended. Use this where background work keeps the run in memory.
-    pub(crate) async fn run_message_in_memory(&self, session: &str, text: &str) -> RunView {
+    pub async fn run_message_in_memory(&self, session: &str, text: &str) -> RunView {
         let run = self.send(submission(session, text)).await;
         let Some(live_run) = self.engine.live_run(&run) else { panic!("run {run} has ended already") };
         live_run.wait_for_progress(RunProgress::Ended).await;
@@ -218,7 +215,7 @@ impl TestEngine {
     }
 
     /// Waits until a run has ended and left the memory; returns its view from the database.
-    pub(crate) async fn wait_ended(&self, run: &RunId) -> RunView {
+    pub async fn wait_ended(&self, run: &RunId) -> RunView {
         let engine = self.engine.clone();
         let id = run.clone();
         leaks::wait_until(WAIT_TIMEOUT, move || match engine.live_run(&id) {
@@ -230,50 +227,50 @@ impl TestEngine {
     }
 
     /// Stops a run gently, as Alice, its owner.
-    pub(crate) fn stop(&self, run: &RunId) -> StopResult {
+    pub fn stop(&self, run: &RunId) -> StopResult {
         self.engine.stop(&alice(), &run_stop_scope(run), &stop_ask(StopLevel::Gentle))
     }
 
     /// Stops a run gently and waits until it has left the memory.
-    pub(crate) async fn stop_and_wait(&self, run: &RunId) -> RunView {
+    pub async fn stop_and_wait(&self, run: &RunId) -> RunView {
         self.stop(run);
         self.wait_ended(run).await
     }
 
     /// Checks that nothing has stopped a run.
-    pub(crate) fn assert_running(&self, run: &RunId) {
+    pub fn assert_running(&self, run: &RunId) {
         assert_eq!(self.engine.live_run(run).unwrap().verdict(), None);
     }
 
     /// The active runs of a session, in order.
-    pub(crate) fn active_runs_of(&self, session: &str) -> Vec<RunId> {
+    pub fn active_runs_of(&self, session: &str) -> Vec<RunId> {
         self.engine.active_run_ids_of_session(&parse_session_key(session))
     }
 
     /// Checks that a session still works: its next message is answered.
-    pub(crate) async fn assert_next_message_works(&self, session: &str) {
+    pub async fn assert_next_message_works(&self, session: &str) {
         let next = self.run_message(session, "and now? marker:next").await;
         assert_eq!(next.verdict, Some(Verdict::Completed), "{next:#?}");
     }
 
     /// Deletes a session as Alice, after a gentle stop; true if it existed.
-    pub(crate) async fn delete_session(&self, session: &str) -> bool {
+    pub async fn delete_session(&self, session: &str) -> bool {
         let (alice, key, ask) = (alice(), parse_session_key(session), stop_ask(StopLevel::Gentle));
         self.engine.delete_session(&alice, &key, &ask).await.unwrap()
     }
 
     /// Stops a session gently with its queue, as Alice, its owner.
-    pub(crate) fn stop_session(&self, session: &str) -> StopResult {
+    pub fn stop_session(&self, session: &str) -> StopResult {
         let scope = StopScope::whole_session(parse_session_key(session));
         self.engine.stop(&alice(), &scope, &stop_ask(StopLevel::Gentle))
     }
 
-    pub(crate) async fn wait_resource_held(&self, run: &RunId, kind: ResourceKind) {
+    pub async fn wait_resource_held(&self, run: &RunId, kind: ResourceKind) {
         self.wait_held(run, kind, "").await;
     }
 
     /// Waits until the run holds a resource of this kind whose label begins so.
-    pub(crate) async fn wait_held(&self, run: &RunId, kind: ResourceKind, label: &str) {
+    pub async fn wait_held(&self, run: &RunId, kind: ResourceKind, label: &str) {
         let label = label.to_owned();
         let (engine, run) = (self.engine.clone(), run.clone());
         leaks::wait_until(WAIT_TIMEOUT, move || {
@@ -285,18 +282,18 @@ impl TestEngine {
     }
 
     /// Waits until the run has received text, not only until the model has sent it.
-    pub(crate) async fn wait_text(&self, run: &RunId) {
+    pub async fn wait_text(&self, run: &RunId) {
         self.follow_until(run, "text", |event| matches!(event.kind, EventKind::TextDelta { .. })).await;
     }
 
     /// Waits until a command of the run has printed this text.
-    pub(crate) async fn wait_printed(&self, run: &RunId, text: &str) {
+    pub async fn wait_printed(&self, run: &RunId, text: &str) {
         let has_text = |event: &RunEvent| matches!(&event.kind, EventKind::ToolOutput { text: printed, .. } if printed.contains(text));
         self.follow_until(run, &format!("output {text:?}"), has_text).await;
     }
 
     /// Follows a run from its first event to a wanted one; `what` names it in the failure.
-    pub(crate) async fn follow_until(&self, run: &RunId, what: &str, wanted: impl Fn(&RunEvent) -> bool) {
+    pub async fn follow_until(&self, run: &RunId, what: &str, wanted: impl Fn(&RunEvent) -> bool) {
         let Some(live_run) = self.engine.live_run(run) else { panic!("run {run} is over") };
         let mut follower = live_run.follow(0);
         while let Some(event) = follower.next().await {
@@ -308,12 +305,12 @@ impl TestEngine {
     }
 
     /// The compute status of the agent `main`.
-    pub(crate) fn agent_status(&self) -> ComputeStatus {
+    pub fn agent_status(&self) -> ComputeStatus {
         self.engine.find_agent(&parse_agent_id("main")).unwrap().compute_status
     }
 
     /// Waits until the agent `main` has this compute status.
-    pub(crate) async fn wait_agent_status(&self, wanted: ComputeStatus) {
+    pub async fn wait_agent_status(&self, wanted: ComputeStatus) {
         let engine = self.engine.clone();
         leaks::wait_until(WAIT_TIMEOUT, move || {
             let status = engine.find_agent(&parse_agent_id("main")).unwrap().compute_status;
@@ -322,12 +319,12 @@ impl TestEngine {
         .await;
     }
 
-    pub(crate) fn last_messages(&self) -> Vec<Value> {
+    pub fn last_messages(&self) -> Vec<Value> {
         self.model.recorded_requests().last().map(|request| request.messages().to_vec()).unwrap_or_default()
     }
 
     /// Shuts the engine down and checks that nothing is left and all histories were valid.
-    pub(crate) async fn close(self) {
+    pub async fn close(self) {
         let left = self.engine.shut_down().await;
         assert!(left.is_empty(), "left at shutdown: {left:?}");
         self.model.assert_histories_valid();
@@ -336,7 +333,7 @@ impl TestEngine {
 
 /// Runs a function once at a cancellation point of a run.
 #[derive(Clone, Default)]
-pub(crate) struct PointHook(Arc<PointHookState>);
+pub struct PointHook(Arc<PointHookState>);
 
 struct PointHookState {
     armed: Mutex<Option<ArmedPointHook>>,
@@ -358,14 +355,14 @@ struct ArmedPointHook {
 
 impl PointHook {
     /// Calls `action` on the run's own task when the point is reached for the `nth` time from now, counted from 1.
-    pub(crate) fn arm(&self, point: Point, nth: u32, action: impl FnOnce() + Send + 'static) {
+    pub fn arm(&self, point: Point, nth: u32, action: impl FnOnce() + Send + 'static) {
         self.0.fired.send_replace(None);
         let armed = ArmedPointHook { point, skips: nth - 1, action: Box::new(action) };
         *self.0.armed.lock().unwrap_or_else(PoisonError::into_inner) = Some(armed);
     }
 
     /// Waits until the action has run; returns its point.
-    pub(crate) async fn wait_fired(&self) -> Point {
+    pub async fn wait_fired(&self) -> Point {
         let mut fired = self.0.fired.subscribe();
         let waiting = fired.wait_for(Option::is_some);
         let found = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
@@ -394,24 +391,24 @@ impl PointHookState {
 }
 
 /// Records all notices of the engine since [`NoticeRecorder::subscribe`], as each transport would get them.
-pub(crate) struct NoticeRecorder {
+pub struct NoticeRecorder {
     subscription: Subscription,
     notices: Vec<EngineNotice>,
 }
 
 impl NoticeRecorder {
-    pub(crate) fn subscribe(engine: &Engine) -> Self {
+    pub fn subscribe(engine: &Engine) -> Self {
         Self { subscription: engine.subscribe(), notices: Vec::new() }
     }
 
     /// Waits for the event `run.ended` of the run.
-    pub(crate) async fn wait_ended(&mut self, run: &RunId) {
+    pub async fn wait_ended(&mut self, run: &RunId) {
         let terminal = |event: &RunEvent| matches!(event.kind, EventKind::Ended { .. });
         self.wait_event(run, "end", terminal).await;
     }
 
     /// Waits for an event of a run; `what` names it in the failure.
-    pub(crate) async fn wait_event(&mut self, run: &RunId, what: &str, wanted: impl Fn(&RunEvent) -> bool) {
+    pub async fn wait_event(&mut self, run: &RunId, what: &str, wanted: impl Fn(&RunEvent) -> bool) {
         let fits =
             |notice: &EngineNotice| matches!(notice, EngineNotice::Run(event) if event.run_id == *run && wanted(event));
         if self.notices.iter().any(fits) {
@@ -428,7 +425,7 @@ impl NoticeRecorder {
     }
 
     /// All notices so far, including those that wait to be read.
-    pub(crate) fn read_notices(&mut self) -> &[EngineNotice] {
+    pub fn read_notices(&mut self) -> &[EngineNotice] {
         while let Some(notice) = self.subscription.try_next().unwrap() {
             self.notices.push(notice);
         }
@@ -436,7 +433,7 @@ impl NoticeRecorder {
     }
 
     /// All events of a run so far, in order.
-    pub(crate) fn run_events(&mut self, run: &RunId) -> Vec<Arc<RunEvent>> {
+    pub fn run_events(&mut self, run: &RunId) -> Vec<Arc<RunEvent>> {
         let of_run = |notice: &EngineNotice| match notice {
             EngineNotice::Run(event) if event.run_id == *run => Some(Arc::clone(event)),
             _ => None,
@@ -446,7 +443,7 @@ impl NoticeRecorder {
 }
 
 /// Waits until `wanted` finds a request among those that the model has received.
-pub(crate) async fn wait_for_request(
+pub async fn wait_for_request(
     model: &ScriptedModel,
     wanted: impl Fn(&[ModelRequestHandle]) -> Option<ModelRequestHandle>,
 ) -> ModelRequestHandle {
@@ -461,20 +458,20 @@ pub(crate) async fn wait_for_request(
 
 /// Waits for the request that summarises the turn with this marker: it shows that turn, with more than two messages, and
 /// nothing newer.
-pub(crate) async fn wait_summary_request(model: &ScriptedModel, marker: &str) -> ModelRequestHandle {
+pub async fn wait_summary_request(model: &ScriptedModel, marker: &str) -> ModelRequestHandle {
     let is_summary = |request: &&ModelRequestHandle| request.markers == [marker] && request.messages().len() > 2;
     wait_for_request(model, |seen| seen.iter().rev().find(is_summary).cloned()).await
 }
 
 /// Lets this much time pass at once for a runtime with one thread, that of `#[tokio::test]` without a flavour.
-pub(crate) async fn skip_time(time: Duration) {
+pub async fn skip_time(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
 }
 
 /// The owner of the test's runs, over HTTP, with all rights except those of an admin and over the runs of others.
-pub(crate) fn alice() -> Caller {
+pub fn alice() -> Caller {
     Caller {
         principal: parse_principal("alice"),
         scope: AccessLevel::Write,
@@ -486,32 +483,32 @@ pub(crate) fn alice() -> Caller {
     }
 }
 
-pub(crate) fn bob() -> Caller {
+pub fn bob() -> Caller {
     Caller { principal: parse_principal("bob"), ..alice() }
 }
 
-pub(crate) fn root() -> Caller {
+pub fn root() -> Caller {
     Caller { principal: parse_principal("root"), scope: AccessLevel::Admin, surface: Surface::Ws, ..alice() }
 }
 
-pub(crate) fn parse_principal(name: &str) -> Principal {
+pub fn parse_principal(name: &str) -> Principal {
     Principal::parse(name).unwrap()
 }
 
-pub(crate) fn parse_session_key(session: &str) -> SessionKey {
+pub fn parse_session_key(session: &str) -> SessionKey {
     SessionKey::parse(session).unwrap()
 }
 
-pub(crate) fn parse_agent_id(id: &str) -> AgentId {
+pub fn parse_agent_id(id: &str) -> AgentId {
     AgentId::parse(id).unwrap()
 }
 
-pub(crate) fn parse_run_id(id: &str) -> RunId {
+pub fn parse_run_id(id: &str) -> RunId {
     RunId::parse(id).unwrap()
 }
 
 /// A message to the agent `main`, as a transport submits it.
-pub(crate) fn submission(session: &str, text: &str) -> Submission {
+pub fn submission(session: &str, text: &str) -> Submission {
     Submission {
         session: parse_session_key(session),
         text: text.to_owned(),
@@ -526,24 +523,24 @@ pub(crate) fn submission(session: &str, text: &str) -> Submission {
 }
 
 /// Like [`submission`], with a given run id.
-pub(crate) fn submission_as(run: &RunId, session: &str, text: &str) -> Submission {
+pub fn submission_as(run: &RunId, session: &str, text: &str) -> Submission {
     Submission { idempotency_key: Some(run.clone()), ..submission(session, text) }
 }
 
-pub(crate) fn run_stop_scope(run: &RunId) -> StopScope {
+pub fn run_stop_scope(run: &RunId) -> StopScope {
     StopScope::run(run.clone())
 }
 
-pub(crate) fn stop_ask(level: StopLevel) -> StopRequest {
+pub fn stop_ask(level: StopLevel) -> StopRequest {
     StopRequest { level, reason: StopReason::User, surface: Surface::Http }
 }
 
-pub(crate) fn receipt_of(view: &RunView) -> &Receipt {
+pub fn receipt_of(view: &RunView) -> &Receipt {
     view.receipt.as_ref().unwrap_or_else(|| panic!("no receipt: {view:?}"))
 }
 
 /// The abort reason of a verdict; any other verdict fails the test.
-pub(crate) fn abort_reason(verdict: Option<&Verdict>) -> StopReason {
+pub fn abort_reason(verdict: Option<&Verdict>) -> StopReason {
     match verdict {
         Some(Verdict::Aborted { reason, .. }) => reason.clone(),
         other => panic!("not aborted: {other:?}"),
@@ -551,31 +548,31 @@ pub(crate) fn abort_reason(verdict: Option<&Verdict>) -> StopReason {
 }
 
 /// A call of the tool `shell`.
-pub(crate) fn shell_call(command: impl AsRef<str>) -> ScriptedResponse {
+pub fn shell_call(command: impl AsRef<str>) -> ScriptedResponse {
     ScriptedResponse::tool_call("c1", "shell", &json!({"command": command.as_ref()}))
 }
 
 /// A call of the tool `shell` that leaves its command running.
-pub(crate) fn background_call(command: impl AsRef<str>) -> ScriptedResponse {
+pub fn background_call(command: impl AsRef<str>) -> ScriptedResponse {
     ScriptedResponse::tool_call("c1", "shell", &json!({"command": command.as_ref(), "background": true}))
 }
 
-pub(crate) fn endless_tokens() -> ScriptedResponse {
+pub fn endless_tokens() -> ScriptedResponse {
     ScriptedResponse::tokens_forever(Duration::from_millis(2))
 }
 
 /// A call of a tool that needs no process.
-pub(crate) fn list_files_call() -> ScriptedResponse {
+pub fn list_files_call() -> ScriptedResponse {
     ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."}))
 }
 
 /// All messages of a request as text, to search in.
-pub(crate) fn messages_as_text(messages: &[Value]) -> String {
+pub fn messages_as_text(messages: &[Value]) -> String {
     messages.iter().map(|message| format!("{message}\n")).collect()
 }
 
 /// Copies the files of a data directory, including the database, so that another engine can start on the copy.
-pub(crate) fn copy_data_dir(data: &Path) -> TestDataDir {
+pub fn copy_data_dir(data: &Path) -> TestDataDir {
     let copy = TestDataDir::new();
     for entry in std::fs::read_dir(data).unwrap().flatten() {
         if entry.file_type().unwrap().is_file() {
@@ -586,7 +583,7 @@ pub(crate) fn copy_data_dir(data: &Path) -> TestDataDir {
 }
 
 /// An engine configuration with one agent `main` on the scripted model.
-pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> EngineConfig {
+pub fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> EngineConfig {
     let model = AgentConfig { model: "scripted/model".into(), ..AgentConfig::default() };
     EngineConfig {
         cluster: quell_engine::engine::NodeSettings::default(),
@@ -614,22 +611,22 @@ pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> E
         },
         environment: base_environment(std::env::vars_os()),
         open_files_limit: None,
-        warden_exe: WardenExe::Path(env!("CARGO_BIN_EXE_quell").into()),
+        warden_exe: WardenExe::Path(quell_exe().into()),
         probe,
     }
 }
 
-pub(crate) fn provider_config(base_url: &str) -> ProviderConfig {
+pub fn provider_config(base_url: &str) -> ProviderConfig {
     ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::OPENAI) }
 }
 
 /// The text of a user's message without the line that tells its time.
-pub(crate) fn without_time(text: &str) -> String {
+pub fn without_time(text: &str) -> String {
     text.split("\n\n").filter(|paragraph| !paragraph.starts_with("[Sent ")).collect::<Vec<_>>().join("\n\n")
 }
 
 /// Adds a provider and an agent of each dialect, all named after its `kind`. The agents think where the dialect has it.
-pub(crate) fn add_dialect_agents(config: &mut EngineConfig) {
+pub fn add_dialect_agents(config: &mut EngineConfig) {
     let base_url = config.providers["scripted"].base_url.clone();
     let main = config.agents[&parse_agent_id("main")].clone();
     for kind in ModelDialect::ALL.map(ModelDialect::kind) {
@@ -644,7 +641,7 @@ pub(crate) fn add_dialect_agents(config: &mut EngineConfig) {
 }
 
 /// Adds the provider `anthropic`: the scripted model in the Anthropic dialect.
-pub(crate) fn add_anthropic_provider(config: &mut EngineConfig) {
+pub fn add_anthropic_provider(config: &mut EngineConfig) {
     let base_url = config.providers["scripted"].base_url.clone();
     let api_key = Some("sk-ant".to_owned().into());
     let provider = ProviderConfig { base_url, api_key, ..ProviderConfig::new(ProviderKind::ANTHROPIC) };

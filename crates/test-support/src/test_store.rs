@@ -24,7 +24,7 @@ const CONNECTIONS: usize = 5;
 const NODE_CONNECTIONS: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum StoreKind {
+pub enum StoreKind {
     Sqlite,
     Postgres,
     /// PostgreSQL, with each daemon as the only node of a cluster.
@@ -32,7 +32,7 @@ pub(crate) enum StoreKind {
 }
 
 /// Where the daemons of a test have their databases: in their data directories, or on one server.
-pub(crate) struct TestStore {
+pub struct TestStore {
     kind: StoreKind,
     server: Option<Arc<TestPostgres>>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct TestStore {
 /// The database of one daemon and of those that follow it. A process that reads it from JSON can use it as long as the
 /// server lives.
 #[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct TestDatabase {
+pub struct TestDatabase {
     kind: StoreKind,
     /// `None` for a file in the data directory.
     url: Option<String>,
@@ -50,7 +50,7 @@ pub(crate) struct TestDatabase {
 
 impl StoreKind {
     /// `None` if a server that it needs is switched off for the tests.
-    pub(crate) fn start(self) -> Option<TestStore> {
+    pub fn start(self) -> Option<TestStore> {
         let server = match self {
             Self::Sqlite => None,
             Self::Postgres | Self::ClusterNode => Some(Arc::new(TestPostgres::start()?)),
@@ -59,14 +59,14 @@ impl StoreKind {
     }
 
     /// As [`StoreKind::start`], for a test with one database.
-    pub(crate) fn start_database(self) -> Option<TestDatabase> {
+    pub fn start_database(self) -> Option<TestDatabase> {
         self.start().map(|store| store.new_database())
     }
 }
 
 impl TestStore {
     /// Makes an empty database.
-    pub(crate) fn new_database(&self) -> TestDatabase {
+    pub fn new_database(&self) -> TestDatabase {
         let url = self.server.as_ref().map(|server| {
             let name = new_name();
             server.create_database(&name);
@@ -77,19 +77,19 @@ impl TestStore {
 }
 
 impl TestDatabase {
-    pub(crate) fn sqlite() -> Self {
+    pub fn sqlite() -> Self {
         Self { kind: StoreKind::Sqlite, url: None, server: None }
     }
 
     /// Copies a database that may be in use. A file is copied with its data directory.
-    pub(crate) fn copy(&self) -> Self {
+    pub fn copy(&self) -> Self {
         let (Some(server), Some(source)) = (&self.server, self.name()) else { return self.clone() };
         let name = new_name();
         server.copy_database(source, &name);
         Self { url: Some(server.database_url(&name)), ..self.clone() }
     }
 
-    pub(crate) fn configure(&self, config: &mut EngineConfig) {
+    pub fn configure(&self, config: &mut EngineConfig) {
         config.store = self.location();
         if self.kind == StoreKind::ClusterNode {
             config.cluster.secret = Some(ClusterSecret::parse(SECRET).unwrap());
@@ -98,16 +98,16 @@ impl TestDatabase {
     }
 
     /// The sections of a configuration file for this database, without a cluster.
-    pub(crate) fn config_toml(&self) -> String {
+    pub fn config_toml(&self) -> String {
         self.url.as_ref().map(|url| format!("[store]\nurl = \"{url}\"\n")).unwrap_or_default()
     }
 
-    pub(crate) fn connect(&self, data_dir: &Path) -> OtherProgram {
+    pub fn connect(&self, data_dir: &Path) -> OtherProgram {
         OtherProgram::connect_to(&self.location(), data_dir)
     }
 
     /// True if all connections are there that a daemon keeps, and one of another program.
-    pub(crate) fn is_fully_connected(&self) -> bool {
+    pub fn is_fully_connected(&self) -> bool {
         let (Some(server), Some(name)) = (&self.server, self.name()) else { return true };
         let wanted = 1 + match self.kind {
             StoreKind::Sqlite => 0,

@@ -13,18 +13,18 @@ use crate::npm_packages;
 use crate::prelude::*;
 
 /// The code blocks of a page in this language.
-pub(crate) fn code_blocks(page: &'static str, language: &str) -> Vec<&'static str> {
+pub fn code_blocks(page: &'static str, language: &str) -> Vec<&'static str> {
     let parts = page.split(&format!("```{language}\n")).skip(1).collect::<Vec<_>>();
     parts.into_iter().map(|rest| rest.split_once("```").unwrap().0).collect()
 }
 
 /// True when tests that need Python are to be skipped.
-pub(crate) fn skips_python() -> bool {
+pub fn skips_python() -> bool {
     quell_testkit::skip::is_switched_off("QUELL_SKIP_PYTHON")
 }
 
 /// A running Python program, which is killed when dropped.
-pub(crate) struct PythonProgram {
+pub struct PythonProgram {
     printed: Lines<BufReader<ChildStdout>>,
     input: ChildStdin,
     _child: Child,
@@ -32,7 +32,7 @@ pub(crate) struct PythonProgram {
 
 impl PythonProgram {
     /// Starts the program; `set` changes its environment.
-    pub(crate) fn start(program: &str, set: impl FnOnce(&mut Command)) -> Self {
+    pub fn start(program: &str, set: impl FnOnce(&mut Command)) -> Self {
         let mut python = npm_packages::program_command("python3");
         python.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped());
         set(&mut python);
@@ -42,12 +42,12 @@ impl PythonProgram {
         Self { printed: BufReader::new(printed).lines(), input, _child: child }
     }
 
-    pub(crate) async fn next_line(&mut self) -> String {
+    pub async fn next_line(&mut self) -> String {
         let line = timeout(WAIT_TIMEOUT, self.printed.next_line()).await.expect("the program prints nothing").unwrap();
         line.expect("the program has exited")
     }
 
-    pub(crate) async fn write_line(&mut self, line: &str) {
+    pub async fn write_line(&mut self, line: &str) {
         self.input.write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }
 }
