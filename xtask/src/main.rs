@@ -216,7 +216,7 @@ fn print_skipped(reasons: &str) {
 }
 
 fn tidy() -> anyhow::Result<()> {
-    cargo(["test", "--package", "quell", "--test", "it", "--quiet", "tidy"])
+    cargo(["test", "--package", "xtask", "--test", "tidy", "--quiet"])
 }
 
 fn bench(args: &[String]) -> anyhow::Result<()> {
@@ -233,7 +233,7 @@ fn soak(args: &[String]) -> anyhow::Result<()> {
         "--package",
         "quell",
         "--test",
-        "it",
+        "core",
         "--locked",
         "--quiet",
         "nothing_escapes_but_what_the_table_says",

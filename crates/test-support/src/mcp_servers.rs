@@ -1,6 +1,9 @@
 //! Test support: the MCP server of the testkit in a configuration, and what a call of it leaves.
 
+use quell_engine::engine::Caller;
 use quell_mcp::McpConfig;
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
+use quell_protocol::question::parse_answer_fields;
 use quell_protocol::{Resource, SandboxMode};
 use quell_testkit::mcp;
 
@@ -54,4 +57,18 @@ pub async fn read_amendments(test: &TestEngine, run: &RunId) -> Vec<Value> {
     let view = test.engine.find_run(run).await.unwrap().unwrap();
     let receipt = serde_json::to_value(receipt_of(&view)).unwrap();
     receipt["amendments"].as_array().cloned().unwrap_or_default()
+}
+
+/// Waits until a call waits for a person.
+pub async fn wait_question(test: &TestEngine) -> ApprovalRow {
+    poll_until("a question", async || test.engine.pending_approvals().into_iter().next()).await
+}
+
+/// The user as a person, without the right to allow calls.
+pub fn user_without_rights() -> Caller {
+    Caller { grants: quell_protocol::api::Grants::NONE, verified_person: true, ..alice() }
+}
+
+pub fn answer_with_fields(words: &str) -> ApprovalAnswer {
+    ApprovalAnswer::with_fields(parse_answer_fields(words).unwrap())
 }

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{DaemonHome, TestDaemon};
+use quell_testkit::history_check::corpus::ModelDialect;
 
 /// The program `quell`. Cargo builds it for the tests of its package, and puts it beside their folder.
 ///
@@ -66,6 +67,21 @@ pub fn config_toml(model: &ScriptedModel, more: &str) -> String {
 pub async fn start_daemon(more: &str) -> (ScriptedModel, TestDaemon) {
     let model = ScriptedModel::start().await;
     let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, more)).await;
+    (model, daemon)
+}
+
+/// A scripted model, and a daemon with the agent `main` and a provider of each dialect on it.
+pub async fn start_daemon_with_dialects() -> (ScriptedModel, TestDaemon) {
+    let model = ScriptedModel::start().await;
+    let mut config = config_toml(&model, "");
+    for kind in ModelDialect::ALL.map(ModelDialect::kind) {
+        let base_url = model.base_url();
+        config.push_str(&format!(
+            "[providers.{kind}]\nkind = \"{kind}\"\nbase_url = \"{base_url}\"\nmax_retries = 0\napi_key_env = \"MODEL_KEY\"\n"
+        ));
+    }
+    let home = DaemonHome::new(&config).with_env("MODEL_KEY", "sk-test");
+    let daemon = home.start(quell_exe()).await;
     (model, daemon)
 }
 

@@ -1,4 +1,4 @@
-// Drives `quell acp` with the official client, as it::acp says on standard input, one JSON object a line. What the agent
+// Drives `quell acp` with the official client, as clients::acp says on standard input, one JSON object a line. What the agent
 // sends is printed in the same form. The first argument is the version of the protocol.
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
