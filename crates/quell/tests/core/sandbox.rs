@@ -160,7 +160,7 @@ const PROGRAM_VARIABLE: &str = "QUELL_TEST_PROGRAM";
 const ARGUMENTS_VARIABLE: &str = "QUELL_TEST_ARGUMENTS";
 
 #[test]
-#[ignore = "started as a process by the tests below"]
+#[ignore = "full: does nothing unless the tests below start it as a process"]
 fn runs_without_landlock() {
     let Some(program) = std::env::var_os(PROGRAM_VARIABLE) else { return };
     let arguments = std::env::var(ARGUMENTS_VARIABLE).unwrap();

@@ -68,6 +68,7 @@ async fn wait_journal_line(test: &TestEngine, run: &RunId, kind: &'static str, t
 
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn finished_calls_stay_and_interrupted_ones_are_told(#[case] kind: StoreKind) {
@@ -101,6 +102,7 @@ async fn finished_calls_stay_and_interrupted_ones_are_told(#[case] kind: StoreKi
 
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn text_that_streamed_is_there_for_people_and_by_the_agents_policy_for_the_model(#[case] kind: StoreKind) {
@@ -120,6 +122,7 @@ async fn text_that_streamed_is_there_for_people_and_by_the_agents_policy_for_the
 /// person.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_outlives_the_daemon_that_took_it(#[case] kind: StoreKind) {
@@ -154,6 +157,7 @@ async fn a_stop_outlives_the_daemon_that_took_it(#[case] kind: StoreKind) {
 /// The turn is in the database, and the daemon died before it stored the end of the run.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recorded_turn_says_how_its_run_ended(#[case] kind: StoreKind) {
@@ -178,6 +182,7 @@ async fn a_recorded_turn_says_how_its_run_ended(#[case] kind: StoreKind) {
 /// A damaged disk or a newer version: the journal is used up to the first unreadable line, and the start continues.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_journal_is_read_as_far_as_it_can_be(#[case] kind: StoreKind) {
@@ -199,6 +204,7 @@ async fn a_journal_is_read_as_far_as_it_can_be(#[case] kind: StoreKind) {
 /// One damaged row affects one run: the daemon starts, the run is over, and the session continues.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_whose_row_is_damaged_does_not_keep_the_daemon_from_starting(#[case] kind: StoreKind) {
@@ -220,6 +226,7 @@ async fn a_run_whose_row_is_damaged_does_not_keep_the_daemon_from_starting(#[cas
 /// A client that has seen many events reconnects after the crash and gets the end, as one event and once.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_is_told_the_end_whatever_it_had_seen(#[case] kind: StoreKind) {
@@ -245,6 +252,7 @@ async fn a_client_is_told_the_end_whatever_it_had_seen(#[case] kind: StoreKind) 
 /// The lock file is removed and a second daemon starts: the first one may not write any more, and reports it.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_that_lost_its_data_starts_no_tool(#[case] kind: StoreKind) {

@@ -64,18 +64,24 @@ fn ready_when_printed(output: &'static str, command: CommandFn, processes: usize
 }
 
 #[rstest]
+#[ignore = "full: more commands of this kind"]
 #[case::obedient(Gentle, ready_when_running(commands::obeys_signals, 1), &[Rung::Term], 200)]
 #[case::setsid(Gentle, ready_when_running(commands::setsid_child, 2), &[Rung::Term], 200)]
 #[case::double_fork(Gentle, ready_when_running(commands::double_fork, 2), &[Rung::Term], 200)]
+#[ignore = "full: more commands of this kind"]
 #[case::closes_its_output(Gentle, ready_when_running(commands::closes_its_output, 1), &[Rung::Term], 200)]
 #[case::ignores_signals(Gentle, ready_when_printed("deaf", commands::ignores_signals, 1), &[Rung::Kill], 700)]
 #[case::deaf_setsid(Gentle, ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2), &[Rung::Kill], 700)]
 // The successor that it starts may get the SIGTERM of the next round, or start too late for it.
+#[ignore = "full: more commands of this kind"]
 #[case::respawns_at_its_term(Gentle, ready_when_printed("armed", commands::respawns_on_term, 1), TERM_OR_KILL, 700)]
 // A forced stop sends SIGKILL right after SIGTERM; obedient commands may end at the latter.
+#[ignore = "full: more commands of this kind"]
 #[case::forced_obedient(Forced, ready_when_running(commands::obeys_signals, 1), TERM_OR_KILL, 50)]
+#[ignore = "full: more commands of this kind"]
 #[case::forced_double_fork(Forced, ready_when_running(commands::double_fork, 2), TERM_OR_KILL, 50)]
 #[case::forced_deaf(Forced, ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2), TERM_OR_KILL, 50)]
+#[ignore = "full: more commands of this kind"]
 #[case::forced_stops_itself(Forced, ready_when_running(commands::stops_itself, 1), TERM_OR_KILL, 50)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_ends_every_process_in_time(
@@ -131,6 +137,7 @@ async fn a_forking_storm_is_over_within_the_hard_limit() {
 }
 
 #[rstest]
+#[ignore = "full: more commands of this kind"]
 #[case::in_its_group(commands::background_server)]
 #[case::detached(commands::detached_server)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -81,20 +81,36 @@ impl StopMatrixDaemon {
 
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_works_in_every_state(
     #[case] kind: StoreKind,
     #[values(
         MatrixStopMethod::HttpRun,
+        MatrixStopMethod::WsSession,
+        MatrixStopMethod::StopText,
+        MatrixStopMethod::CtrlC,
+        MatrixStopMethod::Kill9
+    )]
+    method: MatrixStopMethod,
+) {
+    stop_in_every_state(kind, method).await;
+}
+
+#[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[case::postgres(StoreKind::Postgres)]
+#[ignore = "full: more ways to stop"]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_by_other_methods_works_in_every_state(
+    #[case] kind: StoreKind,
+    #[values(
         MatrixStopMethod::HttpSession,
         MatrixStopMethod::HttpAll,
         MatrixStopMethod::AgentAbort,
         MatrixStopMethod::WsRun,
-        MatrixStopMethod::WsSession,
         MatrixStopMethod::WsSessionsAbort,
-        MatrixStopMethod::StopText,
-        MatrixStopMethod::CtrlC,
         MatrixStopMethod::OpenAiDisconnect,
         MatrixStopMethod::AnthropicDisconnect,
         MatrixStopMethod::ResponsesCancel,
@@ -103,11 +119,14 @@ async fn a_stop_works_in_every_state(
         MatrixStopMethod::McpSessionCancel,
         MatrixStopMethod::A2aCancel,
         MatrixStopMethod::TimeOut,
-        MatrixStopMethod::Sigterm,
-        MatrixStopMethod::Kill9
+        MatrixStopMethod::Sigterm
     )]
     method: MatrixStopMethod,
 ) {
+    stop_in_every_state(kind, method).await;
+}
+
+async fn stop_in_every_state(kind: StoreKind, method: MatrixStopMethod) {
     if method == MatrixStopMethod::AcpCancel && quell_test_support::npm_packages::is_skipped() {
         return;
     }
@@ -148,6 +167,7 @@ async fn a_stop_works_in_every_state(
 /// Budgets are checked between steps: background work that the run has started ends with it.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_budget_ends_what_its_run_had_started(#[case] kind: StoreKind) {

@@ -37,6 +37,7 @@ async fn the_command_that_refuses_does_what_the_page_says() {
 
 /// Needs Python; `QUELL_SKIP_PYTHON=1` skips it, with a message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: Python"]
 async fn the_receiver_in_python_does_what_the_page_says() {
     if skips_python() {
         return;
@@ -67,6 +68,7 @@ async fn the_receiver_in_python_does_what_the_page_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: Python"]
 async fn the_command_that_is_asked_about_messages_does_what_the_page_says() {
     if skips_python() {
         return;

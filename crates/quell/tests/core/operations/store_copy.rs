@@ -20,6 +20,7 @@ async fn export(api: &TestApiClient) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: PostgreSQL"]
 async fn a_copy_to_postgres_goes_on_there_and_comes_back() {
     let Some(server) = TestPostgres::start() else { return };
     let (model, daemon) = start_daemon("").await;
@@ -56,6 +57,7 @@ async fn a_copy_to_postgres_goes_on_there_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: PostgreSQL"]
 async fn a_copy_reads_the_password_of_postgres_from_a_file_or_a_variable() {
     let Some(mut server) = TestPostgres::start() else { return };
     let (model, daemon) = start_daemon("").await;

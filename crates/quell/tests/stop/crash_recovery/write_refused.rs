@@ -16,6 +16,7 @@ async fn wait_unrecorded_end(test: &TestEngine, run: &RunId) {
 /// Another program, such as a backup, holds the write lock for longer than a statement waits, just as a run ends.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_that_the_database_refused_once_is_there_after_a_restart(#[case] kind: StoreKind) {
@@ -39,6 +40,7 @@ async fn a_turn_that_the_database_refused_once_is_there_after_a_restart(#[case] 
 
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_that_were_refused_stand_before_those_that_came_after_them(#[case] kind: StoreKind) {
@@ -65,6 +67,7 @@ async fn turns_that_were_refused_stand_before_those_that_came_after_them(#[case]
 /// The next start seals all of them from their journals.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order(#[case] kind: StoreKind) {
@@ -96,6 +99,7 @@ async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order(#[case] kin
 /// A forced stop seals in the call that gives the verdict; the daemon dies before the database accepts the turn.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon(#[case] kind: StoreKind) {
@@ -126,6 +130,7 @@ async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon(#[case] kind: 
 /// A queued run is withdrawn, and the daemon dies before it stored that. The run never began, so it leaves no turn.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_withdrawn_message_does_not_come_back_as_a_turn(#[case] kind: StoreKind) {
@@ -149,6 +154,7 @@ async fn a_withdrawn_message_does_not_come_back_as_a_turn(#[case] kind: StoreKin
 /// At every moment the database has a steered message in the queue or in the journal of the run that took it.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_steered_message_is_never_in_neither_of_two_runs(#[case] kind: StoreKind) {
@@ -173,6 +179,7 @@ async fn a_steered_message_is_never_in_neither_of_two_runs(#[case] kind: StoreKi
 /// The journal of a run shows that it has begun, even when its start could not be stored.
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_whose_start_was_refused_is_no_queued_one_after_a_crash(#[case] kind: StoreKind) {

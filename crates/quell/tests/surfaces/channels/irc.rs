@@ -65,6 +65,7 @@ async fn wait_agent_lines(person: &IrcTestUser, target: &str, count: usize) -> V
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "full: ngircd"]
 async fn answers_come_line_by_line_in_the_room_and_in_private() {
     let (server, fixture) = start().await;
     let ann = connect_user(&server, ANN).await;
@@ -98,6 +99,7 @@ async fn answers_come_line_by_line_in_the_room_and_in_private() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "full: ngircd"]
 async fn a_stop_ends_the_run_with_and_without_the_nick_and_nobody_elses() {
     let (server, fixture) = start().await;
     let (ann, bob) = (connect_user(&server, ANN).await, connect_user(&server, "bob").await);
@@ -127,6 +129,7 @@ async fn a_stop_ends_the_run_with_and_without_the_nick_and_nobody_elses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "full: ngircd"]
 async fn an_answer_that_is_ready_while_the_server_is_away_comes_once() {
     let (mut server, fixture) = start().await;
     fixture.model.script(ScriptedStream::new().text("One ").wait_for_gate("rest").text("and a half."));
@@ -149,6 +152,7 @@ async fn an_answer_that_is_ready_while_the_server_is_away_comes_once() {
 
 /// A nick proves nothing, so only those whom the configuration names answer for a user.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "full: ngircd"]
 async fn a_nick_answers_a_question_only_as_an_approver() {
     let folder = tempfile::tempdir().unwrap();
     let more = format!("approvers = [\"bob\"]\n{}", config_section(folder.path(), ""));

@@ -69,6 +69,7 @@ impl MatrixDaemonFixture {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "full: Synapse"]
 async fn answers_grow_and_are_stopped() {
     if is_skipped() {
         return;

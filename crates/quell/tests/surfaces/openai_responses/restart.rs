@@ -23,6 +23,7 @@ async fn start_daemon_with_response(
 
 #[rstest]
 #[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
 #[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_response_whose_daemon_was_killed_has_failed(#[case] store: StoreKind) {
@@ -52,10 +53,11 @@ async fn a_response_says_that_its_daemon_was_shut_down() {
 }
 
 #[rstest]
+#[case::sqlite(StoreKind::Sqlite)]
+#[ignore = "full: PostgreSQL"]
+#[case::postgres(StoreKind::Postgres)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_conversation_keeps_the_request_of_a_killed_daemon(
-    #[values(StoreKind::Sqlite, StoreKind::Postgres)] store: StoreKind,
-) {
+async fn a_conversation_keeps_the_request_of_a_killed_daemon(#[case] store: StoreKind) {
     let Some((home, daemon, model, _database, _response)) = start_daemon_with_response(store).await else { return };
     let conversation = daemon.api().post("/v1/conversations", &json!({})).await.expect_status(200);
     let place = json!({"conversation": conversation["id"]});
