@@ -1,4 +1,4 @@
-//! Sizes, names, heads, unfinished merges.
+//! Sizes, names, heads, unfinished merges, tests that a plain run leaves out.
 
 use super::TidyFinding;
 use super::source_file::SourceFile;
@@ -36,4 +36,14 @@ pub(super) fn check_conflict_markers(source: &SourceFile) -> Vec<TidyFinding> {
     };
     let marked = source.lines.iter().enumerate().filter(|(_, line)| is_marker(line));
     marked.map(|(at, _)| TidyFinding::new(at + 1, "resolve the rest of this merge conflict")).collect()
+}
+
+/// A test that a plain run leaves out belongs to the full tests, and says what it needs or why it takes long.
+pub(super) fn check_ignored_tests(source: &SourceFile) -> Vec<TidyFinding> {
+    let ignored =
+        source.lines.iter().enumerate().filter(|(_, line)| {
+            line.trim().strip_prefix("#[ignore").is_some_and(|rest| !rest.starts_with(" = \"full: "))
+        });
+    let remedy = "the reason of an ignored test begins with `full: `: `cargo xtask test --full` runs it";
+    ignored.map(|(at, _)| TidyFinding::new(at + 1, remedy)).collect()
 }

@@ -46,6 +46,7 @@ const RULES: &[TidyRule] = &[
     ("file head", file_shape::check_head),
     ("file name", file_shape::check_file_name),
     ("awaits", awaits::check_awaits),
+    ("ignored tests", file_shape::check_ignored_tests),
 ];
 
 /// Rules of everything that is written by hand.

@@ -26,10 +26,22 @@ pub(super) fn check_race_table(source: &SourceFile) -> Vec<TidyFinding> {
     found
 }
 
-/// A file below `crates/`, or a test as `it::a::b`, `quell-engine: a::b`, `quell-process/commands: a::b`,
+/// The test binaries of the program, and that of this test: their names, and the folders of their files.
+const BINARIES: &[(&str, &str)] = &[
+    ("stop::", "crates/quell/tests/stop"),
+    ("core::", "crates/quell/tests/core"),
+    ("surfaces::", "crates/quell/tests/surfaces"),
+    ("clients::", "crates/quell/tests/clients"),
+    ("cluster::", "crates/quell/tests/cluster"),
+    ("page::", "crates/quell/tests/page"),
+    ("tidy::", "xtask/tests/tidy"),
+];
+
+/// A file below `crates/`, or a test as `stop::a::b`, `quell-engine: a::b`, `quell-process/commands: a::b`,
 /// `quell-store: conformance::a::b`. A shortened name is taken for a reference, so that it is reported.
 fn is_reference(name: &str) -> bool {
-    ["it::", "quell-", "crates/", "…"].iter().any(|start| name.starts_with(start))
+    let mut starts = BINARIES.iter().map(|(binary, _)| *binary).chain(["quell-", "crates/", "…"]);
+    starts.any(|start| name.starts_with(start))
 }
 
 fn reference_exists(name: &str) -> bool {
@@ -37,7 +49,11 @@ fn reference_exists(name: &str) -> bool {
         return workspace_root().join(name).is_file();
     }
     let (dir, path) = match name.split_once(": ") {
-        None => ("crates/quell/tests/it".to_owned(), name.trim_start_matches("it::")),
+        None => {
+            let found = BINARIES.iter().find_map(|(binary, dir)| Some((*dir, name.strip_prefix(binary)?)));
+            let Some((dir, path)) = found else { return false };
+            (dir.to_owned(), path)
+        }
         Some((place, path)) => match place.trim_start_matches("quell-").split_once('/') {
             Some((of, tests)) => (format!("crates/{of}/tests/{tests}"), path),
             None => (format!("crates/{}/src", place.trim_start_matches("quell-")), path),
@@ -69,7 +85,7 @@ fn has_test(file: &Path, test: &str) -> bool {
     let places = source.lines.iter().enumerate().filter(|(_, line)| line.contains(&head));
     places.map(|(at, _)| lines_above_item(&source, at + 1)).any(|above| {
         let is = |mark: &str| above.iter().any(|line| line.trim().starts_with(mark));
-        (is("#[test]") || is("#[tokio::test") || is("#[rstest]")) && !is("#[ignore")
+        is("#[test]") || is("#[tokio::test") || is("#[rstest]")
     })
 }
 

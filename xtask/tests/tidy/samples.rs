@@ -107,6 +107,14 @@ const SAMPLES: &[(&str, &str, RuleSamples)] = &[
     ("awaits", "crates/tools/src/tests/files.rs", &[("async fn f() { a().await }", &[])]),
     ("awaits", "crates/engine/src/session.rs", &[("async fn f() { a().await }", &[])]),
     (
+        "ignored tests",
+        HOOKS,
+        &[
+            ("#[ignore]\nfn f() {}\n    #[ignore = \"slow\"]", &[1, 3]),
+            ("    #[ignore = \"full: PostgreSQL\"]\n// #[ignore]", &[]),
+        ],
+    ),
+    (
         "conflict markers",
         DOC,
         &[
@@ -118,12 +126,12 @@ const SAMPLES: &[(&str, &str, RuleSamples)] = &[
         "races",
         RACES,
         &[
-            ("| a | `it::race::no_such_test` |\n| b | `quell-kernel: run::tests::table::rows` |", &[1, 2]),
-            ("| a | `it::test_engine::alice` |\n| b | `it::sweep::crash::dies` |", &[1, 2]),
-            ("| a | `it::tidy::tidy_texts`, `…_sources` |", &[1]),
+            ("| a | `stop::race::no_such_test` |\n| b | `quell-kernel: run::tests::table::rows` |", &[1, 2]),
+            ("| a | `core::shell::start` |\n| b | `page::page::page_config_toml` |", &[1, 2]),
+            ("| a | `tidy::tidy_texts`, `…_sources` |", &[1]),
             ("| a | `crates/engine/src/gone.rs` |\n| b | nothing |\n| c | `Engine::stop` |", &[1, 2, 3]),
             (
-                "| what goes wrong | why not here |\n|---|---|\n| a | `it::tidy::tidy_texts`, \
+                "| what goes wrong | why not here |\n|---|---|\n| a | `tidy::tidy_texts`, `stop::sweep::a_stop_at_any_moment_ends_the_run_for_good`, \
                  `quell-scope: tests::blocking_work_that_panicked_is_failed_in_the_ledger_and_panics_its_caller` |\n\
                  | b | `quell-process/commands: stops::a_gentle_stop_ends_it_at_once` |\n\
                  | c | `Engine::stop` in `crates/engine/src/engine.rs` |",
@@ -131,7 +139,7 @@ const SAMPLES: &[(&str, &str, RuleSamples)] = &[
             ),
         ],
     ),
-    ("races", DOC, &[("| a | `it::race::no_such_test` |", &[])]),
+    ("races", DOC, &[("| a | `stop::race::no_such_test` |", &[])]),
     (
         "links",
         DOC,
