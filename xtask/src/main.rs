@@ -126,7 +126,7 @@ fn rest_of_tests() -> anyhow::Result<()> {
 }
 
 fn tidy() -> anyhow::Result<()> {
-    cargo(["test", "--package", "quell", "--test", "it", "--quiet", "tidy"])
+    cargo(["test", "--package", "xtask", "--test", "tidy", "--quiet"])
 }
 
 fn bench(args: &[String]) -> anyhow::Result<()> {
@@ -143,7 +143,7 @@ fn soak(args: &[String]) -> anyhow::Result<()> {
         "--package",
         "quell",
         "--test",
-        "it",
+        "core",
         "--locked",
         "--quiet",
         "nothing_escapes_but_what_the_table_says",

@@ -50,10 +50,14 @@ pub(crate) trait TestDatabase {
     fn stores_scope_name(&self, name: &str) -> bool;
 }
 
-/// Makes a test of each case. `$database` is a [`TestDatabase`], as an absolute path.
+/// Makes a test of each case. `$database` is a [`TestDatabase`], as an absolute path; before it may stand an attribute of
+/// the tests.
 macro_rules! conformance_tests {
     ($database:path) => {
-        $crate::conformance::conformance_tests! { @tests $database;
+        $crate::conformance::conformance_tests! { #[cfg(test)] $database }
+    };
+    (#[$tier:meta] $database:path) => {
+        $crate::conformance::conformance_tests! { @tests #[$tier] $database;
             amendments:
                 an_amendment_is_kept_when_the_end_is_stored_again,
                 a_receipt_that_knew_no_amendments_takes_one;
@@ -184,10 +188,11 @@ macro_rules! conformance_tests {
                 webhooks_for_other_urls_are_deleted;
         }
     };
-    (@tests $database:path; $($area:ident: $($case:ident),+;)+) => {
+    (@tests #[$tier:meta] $database:path; $($area:ident: $($case:ident),+;)+) => {
         $(mod $area {
             $(
                 #[tokio::test]
+                #[$tier]
                 async fn $case() {
                     if <$database as $crate::conformance::TestDatabase>::is_available() {
                         $crate::conformance::$area::$case::<$database>().await;

@@ -208,6 +208,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "full: NATS"]
     fn a_server_asks_for_its_password_and_starts_again() {
         let (Some(mut server), Some(other)) = (TestNats::start(), TestNats::start()) else { return };
         assert_ne!(server.url(), other.url());
@@ -221,6 +222,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "full: NATS"]
     fn a_paused_server_goes_on_when_it_is_resumed() {
         let Some(mut server) = TestNats::start() else { return };
         server.pause();
@@ -233,6 +235,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "full: NATS"]
     fn the_guard_removes_a_server_whose_test_is_killed() {
         let Some(mut server) = TestNats::start() else { return };
         server.pause();

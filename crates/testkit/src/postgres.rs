@@ -299,6 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[ignore = "full: PostgreSQL"]
     fn a_server_answers_stops_and_starts_again() {
         let (Some(mut server), Some(other)) = (TestPostgres::start(), TestPostgres::start()) else { return };
         assert_eq!(server.sql("SHOW fsync; CREATE TABLE kept (n int); INSERT INTO kept VALUES (1), (2)"), "off");
@@ -310,6 +311,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "full: PostgreSQL"]
     fn a_database_is_copied_while_it_is_in_use() {
         let Some(server) = TestPostgres::start() else { return };
         server.sql("CREATE TABLE kept (n int); INSERT INTO kept VALUES (1)");
@@ -320,6 +322,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "full: PostgreSQL"]
     fn committed_rows_survive_a_kill() {
         let Some(mut server) = TestPostgres::start_durable() else { return };
         assert_eq!(server.sql("SHOW fsync; CREATE TABLE kept (n int); INSERT INTO kept VALUES (7)"), "on");
@@ -332,6 +335,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "full: PostgreSQL"]
     fn a_full_disk_refuses_rows_until_it_is_free_again() {
         let Some(mut server) = TestPostgres::start_on_small_disk() else { return };
         server.sql("CREATE TABLE kept (n int); INSERT INTO kept VALUES (1)");
@@ -348,6 +352,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "full: PostgreSQL"]
     fn a_paused_server_goes_on_when_it_is_resumed() {
         let Some(mut server) = TestPostgres::start() else { return };
         server.pause();
@@ -360,6 +365,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "full: PostgreSQL"]
     fn the_guard_removes_a_server_whose_test_is_killed() {
         let Some(mut server) = TestPostgres::start() else { return };
         server.pause();

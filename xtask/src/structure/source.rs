@@ -95,7 +95,7 @@ fn read_file(crate_name: &str, folder: &str, path: String, text: &str) -> anyhow
     })
 }
 
-/// `/src/a/b.rs` is `a::b` below `src`; `/tests/it/a.rs` is `a` below `tests/it`.
+/// `/src/a/b.rs` is `a::b` below `src`; `/tests/core/a.rs` is `a` below `tests/core`.
 fn module_of(path: &str) -> (String, Vec<String>) {
     let mut parts: Vec<&str> = path.trim_matches('/').trim_end_matches(".rs").split('/').collect();
     let root_parts = if parts.first() == Some(&"src") { 1 } else { 2.min(parts.len()) };

@@ -117,6 +117,7 @@ async fn foreign_client(server: &TestNats) -> async_nats::Client {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: NATS"]
 async fn letters_go_there_and_back() {
     let rounds = 500;
     with_two_nodes(async |_, mut a, mut b| {
@@ -138,6 +139,7 @@ async fn letters_go_there_and_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: NATS"]
 async fn ten_thousand_letters_arrive_in_order() {
     // More than these would be dropped if the receiver was not scheduled for a while.
     let (total, max_on_the_way) = (10_000_u32, 500);
@@ -156,6 +158,7 @@ async fn ten_thousand_letters_arrive_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: NATS"]
 async fn a_letter_to_an_unknown_node_is_reported() {
     with_two_nodes(async |_, mut a, mut b| {
         let unknown = address("unknown");
@@ -171,6 +174,7 @@ async fn a_letter_to_an_unknown_node_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: NATS"]
 async fn letters_flow_again_after_the_server_was_killed() {
     with_two_nodes(async |server, mut a, mut b| {
         server.kill();
@@ -190,6 +194,7 @@ async fn letters_flow_again_after_the_server_was_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: NATS"]
 async fn a_paused_server_counts_as_lost() {
     with_two_nodes(async |server, mut a, mut b| {
         server.pause();
@@ -207,6 +212,7 @@ async fn a_paused_server_counts_as_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: NATS"]
 async fn a_server_that_starts_later_is_found() {
     let Some(mut server) = TestNats::start() else { return };
     server.kill();
@@ -223,6 +229,7 @@ async fn a_server_that_starts_later_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: NATS"]
 async fn unsigned_messages_of_others_are_no_letters() {
     with_two_nodes(async |server, mut a, mut b| {
         let foreign = foreign_client(server).await;
@@ -237,6 +244,7 @@ async fn unsigned_messages_of_others_are_no_letters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: NATS"]
 async fn a_message_that_the_server_would_refuse_is_not_sent() {
     with_two_nodes(async |_, a, mut b| {
         let max = a.transport.max_letter_bytes().unwrap();
@@ -250,6 +258,7 @@ async fn a_message_that_the_server_would_refuse_is_not_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: NATS"]
 async fn a_slow_reader_learns_that_letters_are_lost() {
     with_two_nodes(async |_, mut a, mut b| {
         let (mut dropped, mut missed) = (false, 0);
@@ -277,6 +286,7 @@ async fn a_slow_reader_learns_that_letters_are_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: NATS"]
 async fn the_last_letters_are_sent_before_the_driver_ends() {
     let Some(server) = TestNats::start() else { return };
     let ((mut a, a_driver), (mut b, b_driver)) =
@@ -302,6 +312,7 @@ async fn the_last_letters_are_sent_before_the_driver_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: NATS"]
 async fn a_dropped_driver_leaves_no_connection() {
     let Some(server) = TestNats::start() else { return };
     let (node, driver) = NatsTestNode::start(&server, "a").await;
@@ -321,6 +332,7 @@ async fn a_dropped_driver_leaves_no_connection() {
 }
 
 #[tokio::test]
+#[ignore = "full: NATS"]
 async fn a_wrong_password_is_refused() {
     let Some(server) = TestNats::start() else { return };
     let error = connect_error(settings(server.url(), password("wrong"))).await;

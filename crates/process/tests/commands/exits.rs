@@ -218,7 +218,7 @@ async fn descriptors_are_back_to_where_they_were() {
 
 /// Prints the cost of a warden. Run with `--ignored --no-capture`; in a debug build the figures are too high.
 #[tokio::test]
-#[ignore = "a measurement"]
+#[ignore = "full: a measurement"]
 async fn the_time_that_a_warden_adds_to_a_command() {
     let fixture = CommandFixture::new().await;
     let mut bare = Vec::new();

@@ -166,6 +166,7 @@ fn the_database_is_looked_at_and_left_alone() {
 }
 
 #[test]
+#[ignore = "full: PostgreSQL"]
 fn a_database_on_a_server_is_looked_at_and_left_alone() {
     let Some(mut server) = TestPostgres::start() else { return };
     let fixture = DoctorFixture::new(&format!("[store]\nurl = \"{}\"\n", server.url()));
@@ -214,6 +215,7 @@ fn the_secret_of_a_cluster_is_long_and_private() {
 }
 
 #[test]
+#[ignore = "full: PostgreSQL"]
 fn the_nodes_of_a_cluster_are_looked_at_and_left_alone() {
     let Some(server) = TestPostgres::start() else { return };
     let (fixture, _folder) = cluster_fixture(&server.url(), &"k".repeat(32));

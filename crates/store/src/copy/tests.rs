@@ -134,6 +134,7 @@ async fn next_audit_number(store: &Store) -> u64 {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_copy_to_postgres_and_back_has_the_same_rows() {
     let Some(server) = TestPostgres::start() else { return };
     let (home, back) = (filled_directory().await, tempfile::tempdir().unwrap());
@@ -150,6 +151,7 @@ async fn a_copy_to_postgres_and_back_has_the_same_rows() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_copy_on_postgres_answers_as_its_source() {
     let Some(server) = TestPostgres::start() else { return };
     let (home, back, data) = (filled_directory().await, tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -180,6 +182,7 @@ async fn a_copy_on_postgres_answers_as_its_source() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn progress_of_a_copy_to_postgres_ends_at_the_total() {
     let Some(server) = TestPostgres::start() else { return };
     let home = filled_directory().await;
@@ -198,6 +201,7 @@ async fn progress_of_a_copy_to_postgres_ends_at_the_total() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_postgres_copy_of_an_empty_database_is_empty() {
     let Some(server) = TestPostgres::start() else { return };
     let (home, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -61,7 +61,10 @@ impl TestDatabase for PostgresDatabase {
 }
 
 mod conformance {
-    super::conformance_tests!(crate::postgres::tests::PostgresDatabase);
+    super::conformance_tests!(
+        #[ignore = "full: PostgreSQL"]
+        crate::postgres::tests::PostgresDatabase
+    );
 }
 
 fn settings(server: &TestPostgres) -> PostgresSettings {

@@ -18,6 +18,7 @@ fn serve_page(html: &'static str, policy: &'static str) -> FakePort {
 }
 
 #[tokio::test]
+#[ignore = "full: Chromium"]
 async fn it_keeps_the_book_of_what_a_page_should_not_do() {
     if is_skipped() {
         return;

@@ -13,16 +13,22 @@ use crate::texts::Texts;
 
 /// Run by a test below in a pseudo-terminal.
 #[tokio::test]
-#[ignore = "panics on purpose, and needs a terminal"]
+#[ignore = "full: does nothing unless a test below starts it on a terminal"]
 async fn panics_with_the_terminal_in_its_hands() {
+    if !is_on_a_terminal() {
+        return;
+    }
     let _taken = TerminalGuard::acquire().unwrap();
     panic!("a panic on a taken terminal");
 }
 
 /// Run by a test below in a pseudo-terminal.
 #[tokio::test]
-#[ignore = "panics on purpose, and needs a terminal"]
+#[ignore = "full: does nothing unless a test below starts it on a terminal"]
 async fn a_task_panics_beside_the_chat() {
+    if !is_on_a_terminal() {
+        return;
+    }
     #[expect(clippy::disallowed_methods, reason = "a detached task whose panic the runtime catches")]
     let task = tokio::spawn(async {
         while !TERMINAL_HELD.load(Ordering::SeqCst) {
@@ -37,9 +43,18 @@ async fn a_task_panics_beside_the_chat() {
 
 /// Run by a test below in a pseudo-terminal.
 #[tokio::test]
-#[ignore = "needs a terminal and somebody who ends it"]
+#[ignore = "full: does nothing unless a test below starts it on a terminal"]
 async fn a_chat_until_a_signal_ends_it() {
-    assert_eq!(chat_to_its_end().await.unwrap(), LoopExit::Terminated);
+    if is_on_a_terminal() {
+        assert_eq!(chat_to_its_end().await.unwrap(), LoopExit::Terminated);
+    }
+}
+
+/// Set where a test has started this program on a terminal.
+const TERMINAL_VARIABLE: &str = "QUELL_TEST_TERMINAL";
+
+fn is_on_a_terminal() -> bool {
+    std::env::var_os(TERMINAL_VARIABLE).is_some()
 }
 
 async fn chat_to_its_end() -> io::Result<LoopExit> {
@@ -55,7 +70,7 @@ fn on_a_terminal(test: &str) -> Pty {
     #[expect(clippy::disallowed_methods, reason = "the test starts itself in a pseudo-terminal")]
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("terminal::tests::{test}"), "--ignored", "--nocapture"]);
-    command.env("RUST_BACKTRACE", "0");
+    command.env("RUST_BACKTRACE", "0").env(TERMINAL_VARIABLE, "1");
     Pty::start(&command, PtySize { rows: 24, columns: 100 })
 }
 

@@ -42,6 +42,7 @@ impl MatrixFixture {
 }
 
 #[tokio::test]
+#[ignore = "full: Synapse"]
 async fn a_person_and_the_account_talk_in_a_room_and_its_threads() {
     if is_skipped() {
         return;
@@ -182,6 +183,7 @@ async fn check_file_transfer(
 }
 
 #[tokio::test]
+#[ignore = "full: Synapse"]
 async fn typing_and_signs_are_seen_and_gone_again() {
     if is_skipped() {
         return;
@@ -229,6 +231,7 @@ async fn typing_and_signs_are_seen_and_gone_again() {
 }
 
 #[tokio::test]
+#[ignore = "full: Synapse"]
 async fn the_account_goes_only_where_it_may_and_answers_only_what_is_meant_for_it() {
     if is_skipped() {
         return;
@@ -303,6 +306,7 @@ async fn check_encryption_notice(fixture: &mut MatrixFixture, sink: &RecordingIn
 }
 
 #[tokio::test]
+#[ignore = "full: Synapse"]
 async fn the_account_goes_on_in_the_room_that_replaces_another() {
     if is_skipped() {
         return;

@@ -24,6 +24,7 @@ fn damage(home: &TempDir, sql: &str) {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_postgres_target_with_rows_is_refused_and_unchanged() {
     let Some(server) = TestPostgres::start() else { return };
     let (home, data) = (directory_with_runs(3).await, tempfile::tempdir().unwrap());
@@ -42,6 +43,7 @@ async fn a_postgres_target_with_rows_is_refused_and_unchanged() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn databases_that_a_daemon_uses_are_refused_also_postgres() {
     let Some(server) = TestPostgres::start() else { return };
     let (home, data) = (directory_with_runs(1).await, tempfile::tempdir().unwrap());
@@ -61,6 +63,7 @@ async fn databases_that_a_daemon_uses_are_refused_also_postgres() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_postgres_target_that_dies_in_the_middle_stays_empty() {
     let Some(mut server) = TestPostgres::start() else { return };
     let home = directory_with_runs(2500).await;
@@ -83,6 +86,7 @@ async fn a_postgres_target_that_dies_in_the_middle_stays_empty() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_postgres_source_that_dies_in_the_middle_leaves_no_row() {
     let Some(mut server) = TestPostgres::start() else { return };
     let (home, back) = (directory_with_runs(2500).await, tempfile::tempdir().unwrap());
@@ -105,6 +109,7 @@ async fn a_postgres_source_that_dies_in_the_middle_leaves_no_row() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_damaged_row_is_not_copied_to_postgres_and_names_its_table() {
     let Some(server) = TestPostgres::start() else { return };
     let home = directory_with_runs(3).await;
@@ -120,6 +125,7 @@ async fn a_damaged_row_is_not_copied_to_postgres_and_names_its_table() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_postgres_target_that_changes_rows_is_noticed() {
     let Some(server) = TestPostgres::start() else { return };
     let (home, data) = (filled_directory().await, tempfile::tempdir().unwrap());
@@ -134,6 +140,7 @@ async fn a_postgres_target_that_changes_rows_is_noticed() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn sources_that_are_no_databases_are_named() {
     let Some(server) = TestPostgres::start() else { return };
     let (empty, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -62,6 +62,7 @@ fn two_nodes(lease: Duration) -> Option<TwoNodes> {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn nodes_write_side_by_side_each_into_its_own_sessions() {
     let Some(nodes) = two_nodes(LONG_LEASE) else { return };
     let (a, b) = (cluster(&nodes.a), cluster(&nodes.b));
@@ -86,6 +87,7 @@ async fn nodes_write_side_by_side_each_into_its_own_sessions() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_lease_with_a_waiting_stop_is_renewed_after_the_stop() {
     let Some(nodes) = two_nodes(LONG_LEASE) else { return };
     assert_eq!(renew(&nodes.a, vec![]).await.outcome, RenewOutcome::Renewed);
@@ -105,6 +107,7 @@ async fn a_lease_with_a_waiting_stop_is_renewed_after_the_stop() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_node_whose_lease_has_ended_is_fenced_and_its_sessions_are_free_when_its_runs_are_sealed() {
     let Some(nodes) = two_nodes(SHORT_LEASE) else { return };
     let (a, b) = (cluster(&nodes.a), cluster(&nodes.b));
@@ -132,6 +135,7 @@ async fn a_node_whose_lease_has_ended_is_fenced_and_its_sessions_are_free_when_i
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn one_node_settles_and_another_one_if_it_dies() {
     let Some(nodes) = two_nodes(SHORT_LEASE) else { return };
     let home = tempfile::tempdir().unwrap();
@@ -148,6 +152,7 @@ async fn one_node_settles_and_another_one_if_it_dies() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_restart_in_the_same_directory_waits_for_no_lease() {
     let Some(nodes) = two_nodes(LONG_LEASE) else { return };
     let TwoNodes { server, homes, a, b } = nodes;
@@ -163,6 +168,7 @@ async fn a_restart_in_the_same_directory_waits_for_no_lease() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn two_nodes_with_one_name_are_refused_and_a_node_that_left_gives_its_name_back() {
     let Some(nodes) = two_nodes(LONG_LEASE) else { return };
     let home = tempfile::tempdir().unwrap();
@@ -174,6 +180,7 @@ async fn two_nodes_with_one_name_are_refused_and_a_node_that_left_gives_its_name
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_daemon_without_a_cluster_is_refused_while_nodes_live_and_fences_them_when_they_do_not() {
     let Some(nodes) = two_nodes(SHORT_LEASE) else { return };
     let home = tempfile::tempdir().unwrap();
@@ -192,6 +199,7 @@ async fn a_daemon_without_a_cluster_is_refused_while_nodes_live_and_fences_them_
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_transaction_that_hangs_does_not_delay_the_end_of_its_node() {
     let Some(nodes) = two_nodes(SHORT_LEASE) else { return };
     let epoch = cluster(&nodes.a).membership().epoch;
@@ -213,6 +221,7 @@ async fn a_transaction_that_hangs_does_not_delay_the_end_of_its_node() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn letters_reach_one_node_each() {
     let Some(nodes) = two_nodes(LONG_LEASE) else { return };
     let (a, b) = (cluster(&nodes.a), cluster(&nodes.b));
@@ -242,6 +251,7 @@ async fn wait_for_duty(store: &Store) -> u64 {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_duty_has_a_shorter_lease_than_its_node() {
     let Some(nodes) = two_nodes(LONG_LEASE) else { return };
     let held = |epoch| DutyOutcome::Held { epoch };
@@ -272,6 +282,7 @@ async fn a_duty_has_a_shorter_lease_than_its_node() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_fenced_node_has_no_duty_and_another_takes_it_before_its_runs_are_sealed() {
     let Some(nodes) = two_nodes(SHORT_LEASE) else { return };
     assert_eq!(claim_duty(&nodes.a, LONG_LEASE).await, DutyOutcome::Held { epoch: 1 });
@@ -284,6 +295,7 @@ async fn a_fenced_node_has_no_duty_and_another_takes_it_before_its_runs_are_seal
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn what_a_node_left_in_chats_is_given_to_one_node_when_it_is_settled() {
     let Some(nodes) = two_nodes(LONG_LEASE) else { return };
     let home = tempfile::tempdir().unwrap();
@@ -305,6 +317,7 @@ async fn what_a_node_left_in_chats_is_given_to_one_node_when_it_is_settled() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn changes_of_what_nodes_have_in_memory_are_counted() {
     let Some(nodes) = two_nodes(LONG_LEASE) else { return };
     let number = |answer: crate::RenewalAnswer| {

@@ -7,6 +7,7 @@ use crate::StoreError;
 use crate::conformance::{accept_run, deletion_entry, session_key};
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn every_write_of_an_earlier_daemon_is_refused_and_it_learns_so() {
     let Some(server) = TestPostgres::start() else { return };
     let homes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -23,6 +24,7 @@ async fn every_write_of_an_earlier_daemon_is_refused_and_it_learns_so() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn no_write_of_the_earlier_daemon_passes_the_start_of_the_later_one() {
     let Some(server) = TestPostgres::start() else { return };
     let homes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -49,6 +51,7 @@ async fn no_write_of_the_earlier_daemon_passes_the_start_of_the_later_one() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn the_data_directory_is_locked_too() {
     let Some(server) = TestPostgres::start() else { return };
     let home = tempfile::tempdir().unwrap();

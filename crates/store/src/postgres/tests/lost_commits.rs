@@ -44,6 +44,7 @@ impl CutStore {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_commit_whose_answer_was_lost_has_succeeded_and_is_made_once() {
     let Some(cut) = CutStore::open() else { return };
     cut.append("before").await.unwrap();
@@ -55,6 +56,7 @@ async fn a_commit_whose_answer_was_lost_has_succeeded_and_is_made_once() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_commit_that_never_arrived_fails_and_changes_nothing() {
     let Some(cut) = CutStore::open() else { return };
     for request in [Cut::Request, Cut::RequestSilently] {
@@ -68,6 +70,7 @@ async fn a_commit_that_never_arrived_fails_and_changes_nothing() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_transaction_that_the_server_holds_for_a_lost_client_blocks_no_later_write() {
     let Some(cut) = CutStore::open() else { return };
     accept_run(&cut.store, "r", "s").await;
@@ -80,6 +83,7 @@ async fn a_transaction_that_the_server_holds_for_a_lost_client_blocks_no_later_w
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn writes_of_a_batch_that_was_lost_are_made_one_by_one() {
     let Some(cut) = CutStore::open() else { return };
     cut.append("before").await.unwrap();
@@ -95,6 +99,7 @@ async fn writes_of_a_batch_that_was_lost_are_made_one_by_one() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_connection_that_ends_in_a_write_leaves_nothing_of_it() {
     let Some(cut) = CutStore::open() else { return };
     // Ends the connection after the first statement of the write has changed something.

@@ -33,6 +33,7 @@ fn set_login_rules(server: &mut TestPostgres, rules: &str) {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_database_of_another_program_is_refused_and_left_alone() {
     let Some(server) = TestPostgres::start() else { return };
     server.sql("CREATE TABLE theirs (n int)");
@@ -41,6 +42,7 @@ async fn a_database_of_another_program_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_newer_schema_is_refused_and_left_alone() {
     let Some(server) = TestPostgres::start() else { return };
     open(&settings(&server)).unwrap().close().await;
@@ -52,6 +54,7 @@ async fn a_newer_schema_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn two_daemons_that_start_at_once_make_one_schema() {
     let Some(server) = TestPostgres::start() else { return };
     let starts = (0..4).map(|_| {
@@ -66,6 +69,7 @@ async fn two_daemons_that_start_at_once_make_one_schema() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_database_that_cannot_hold_all_characters_is_refused() {
     let Some(server) = TestPostgres::start() else { return };
     server.sql("CREATE DATABASE narrow TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'");
@@ -74,6 +78,7 @@ async fn a_database_that_cannot_hold_all_characters_is_refused() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn settings_that_lead_nowhere_say_what_to_do() {
     let Some(mut server) = TestPostgres::start() else { return };
     assert!(refusal(&with_url("postgres://host:port:port/x")).contains("the URL of the database cannot be read"));
@@ -87,6 +92,7 @@ async fn settings_that_lead_nowhere_say_what_to_do() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_wrong_password_is_named_and_the_right_one_works() {
     let Some(mut server) = TestPostgres::start() else { return };
     server.sql("CREATE ROLE quell LOGIN PASSWORD 'right'");
@@ -101,6 +107,7 @@ async fn a_wrong_password_is_named_and_the_right_one_works() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_server_is_known_by_its_certificate() {
     let Some(mut server) = TestPostgres::start() else { return };
     server.sql(&format!("COPY (SELECT '') TO PROGRAM '{MAKE_CERTIFICATE}'"));

@@ -22,6 +22,7 @@ fn start() -> Option<(TestPostgres, Store, TempDir)> {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn what_was_answered_is_there_after_the_server_was_killed_in_the_middle() {
     let Some((mut server, store, _home)) = start() else { return };
     let (begin_outage, outage_begins) = mpsc::channel();
@@ -58,6 +59,7 @@ async fn what_was_answered_is_there_after_the_server_was_killed_in_the_middle() 
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_server_that_is_down_is_an_error_in_bounded_time_and_then_all_works_again() {
     let Some((mut server, store, _home)) = start() else { return };
     accept_run(&store, "before", "s").await;
@@ -78,6 +80,7 @@ async fn a_server_that_is_down_is_an_error_in_bounded_time_and_then_all_works_ag
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_server_that_hangs_is_an_error_in_bounded_time_for_all_that_is_queued() {
     let Some(mut server) = TestPostgres::start() else { return };
     let home = tempfile::tempdir().unwrap();
@@ -108,6 +111,7 @@ async fn a_server_that_hangs_is_an_error_in_bounded_time_for_all_that_is_queued(
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_table_that_another_program_locks_is_an_error_and_not_one_wait_for_each_write() {
     let Some((server, store, _home)) = start() else { return };
     accept_run(&store, "before", "s").await;
@@ -131,6 +135,7 @@ async fn a_table_that_another_program_locks_is_an_error_and_not_one_wait_for_eac
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn a_write_that_waits_in_a_circle_with_another_one_is_made_again() {
     let Some((server, store, _home)) = start() else { return };
     accept_run(&store, "first", "s").await;
@@ -165,6 +170,7 @@ async fn a_write_that_waits_in_a_circle_with_another_one_is_made_again() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn an_orderly_restart_between_operations_is_not_noticed() {
     let Some((mut server, store, _home)) = start() else { return };
     accept_run(&store, "before", "s").await;
@@ -176,6 +182,7 @@ async fn an_orderly_restart_between_operations_is_not_noticed() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn callers_that_leave_leave_no_transaction_open() {
     let Some((server, store, _home)) = start() else { return };
     accept_run(&store, "r", "s").await;

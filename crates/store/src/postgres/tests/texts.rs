@@ -10,6 +10,7 @@ use crate::{Note, NoteScope, RunRow};
 const ODD: &str = "zero \0 and \u{e000}0 and \u{e000}";
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn zero_bytes_come_back_from_every_area() {
     let Some(database) = PostgresDatabase::is_available().then(PostgresDatabase::create) else { return };
     let store = database.open();
@@ -32,6 +33,7 @@ async fn zero_bytes_come_back_from_every_area() {
 }
 
 #[tokio::test]
+#[ignore = "full: PostgreSQL"]
 async fn words_longer_than_the_index_permits_and_very_long_notes_are_saved_and_found() {
     let Some(database) = PostgresDatabase::is_available().then(PostgresDatabase::create) else { return };
     let store = database.open();

@@ -117,7 +117,7 @@ async fn a_write_that_fails_does_not_fail_its_neighbours() {
 }
 
 #[tokio::test]
-#[ignore = "a measurement, not a check"]
+#[ignore = "full: a measurement"]
 async fn measure_commits_and_the_start() {
     let resident = || {
         let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
