@@ -100,13 +100,22 @@ fn check_format() -> anyhow::Result<()> {
     cargo(["fmt", "--all", "--check"])
 }
 
+/// Test binaries that `--all-targets` leaves out, because their manifest says `test = false`.
+const UNSELECTED_TESTS: [&str; 6] = ["--test", "clients", "--test", "cluster", "--test", "page"];
+const LINTS: [&str; 2] = ["-D", "warnings"];
+
 fn clippy() -> anyhow::Result<()> {
-    cargo(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+    let mut command = command("cargo", ["clippy", "--workspace", "--all-targets", "--locked"]);
+    run_checked(command.args(UNSELECTED_TESTS).arg("--").args(LINTS))
 }
 
+/// Documents with the compiler of the step `clippy`, so that both share what they check.
 fn docs() -> anyhow::Result<()> {
     let mut command = command("cargo", ["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"]);
     command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links");
+    // As `cargo clippy` does it.
+    let arguments: String = LINTS.iter().map(|argument| format!("{argument}__CLIPPY_HACKERY__")).collect();
+    command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", arguments);
     run_checked(&mut command)
 }
 

@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 
+use crate::cache::cache_dir;
 use crate::cargo_tools::NEXTEST;
 use crate::{command, packages, run_checked, workspace_root};
 use selection::TestSelection;
@@ -145,5 +146,6 @@ fn measure_timing(selection: &TestSelection, filters: &[String]) -> anyhow::Resu
 }
 
 fn run_with_skip_file(command: &mut Command) -> anyhow::Result<()> {
+    command.env("QUELL_DEV_CACHE", cache_dir());
     run_checked(command.env("QUELL_SKIPPED_TESTS", workspace_root().join("target/skipped-tests.txt")))
 }

@@ -1,8 +1,9 @@
-//! Test support: install locked npm packages once below `target/` and run Node programs.
+//! Test support: install locked npm packages once and run Node programs.
 //!
 //! Needs Node and npm. `QUELL_SKIP_NODE=1` skips the tests, with a message.
 
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::Stdio;
 
 use tokio::process::Command;
@@ -22,14 +23,13 @@ pub fn is_skipped() -> bool {
 }
 
 /// Installs the locked packages once and updates the other files. Parallel tests wait for each other.
+///
+/// Packages of one lock file are in one folder of `QUELL_DEV_CACHE`, which `cargo xtask test --full` sets, or else below
+/// `target/`.
 pub async fn install_packages(packages: &NpmPackages) -> PathBuf {
     let folder = target_dir().join("tmp").join(packages.name);
     std::fs::create_dir_all(&folder).unwrap();
-    let install_lock = File::create(folder.join("turn")).unwrap();
-    let turn = tokio::task::spawn_blocking(move || install_lock.lock().map(|()| install_lock)).await.unwrap().unwrap();
-    let stamp = folder.join("installed");
-    let lock = packages.files.iter().find(|(name, _)| *name == "package-lock.json").unwrap().1;
-    let current = std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == lock);
+    let turn = lock_file(folder.join("turn")).await;
     for (name, text) in packages.files {
         let path = folder.join(name);
         // Node programs of other tests may be reading the file.
@@ -38,15 +38,52 @@ pub async fn install_packages(packages: &NpmPackages) -> PathBuf {
         }
         std::fs::write(path, text).unwrap();
     }
-    if !current {
-        let mut npm = program_command("npm");
-        npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"]).current_dir(&folder);
-        let done = npm.output().await.unwrap_or_else(|error| panic!("{NEEDS_NODE} ({error})"));
-        assert!(done.status.success(), "npm ci failed: {}", String::from_utf8_lossy(&done.stderr));
-        std::fs::write(stamp, lock).unwrap();
+    let modules = install_modules(packages).await;
+    let link = folder.join("node_modules");
+    if std::fs::read_link(&link).ok().as_ref() != Some(&modules) {
+        match std::fs::symlink_metadata(&link) {
+            Ok(found) if found.is_dir() => std::fs::remove_dir_all(&link).unwrap(),
+            Ok(_) => std::fs::remove_file(&link).unwrap(),
+            Err(_) => {}
+        }
+        std::os::unix::fs::symlink(modules, link).unwrap();
     }
     drop(turn);
     folder
+}
+
+/// Installs what the lock file names, unless that was done before. Returns the folder `node_modules`.
+async fn install_modules(packages: &NpmPackages) -> PathBuf {
+    let text_of = |wanted: &str| packages.files.iter().find(|(name, _)| *name == wanted).unwrap().1;
+    let (manifest, lock) = (text_of("package.json"), text_of("package-lock.json"));
+    let cache = std::env::var_os("QUELL_DEV_CACHE").map_or_else(|| target_dir().join("cache"), PathBuf::from);
+    let mut hasher = DefaultHasher::new();
+    (manifest, lock).hash(&mut hasher);
+    let installed = cache.join(format!("npm-{}-{:016x}", packages.name, hasher.finish()));
+    std::fs::create_dir_all(&cache).unwrap();
+    let turn = lock_file(installed.with_extension("turn")).await;
+    let modules = installed.join("node_modules");
+    if !modules.exists() {
+        // Under another name until it is complete.
+        let unfinished = installed.with_extension("unfinished");
+        let _ = std::fs::remove_dir_all(&unfinished);
+        std::fs::create_dir_all(&unfinished).unwrap();
+        std::fs::write(unfinished.join("package.json"), manifest).unwrap();
+        std::fs::write(unfinished.join("package-lock.json"), lock).unwrap();
+        let mut npm = program_command("npm");
+        npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"]).current_dir(&unfinished);
+        let done = npm.output().await.unwrap_or_else(|error| panic!("{NEEDS_NODE} ({error})"));
+        assert!(done.status.success(), "npm ci failed: {}", String::from_utf8_lossy(&done.stderr));
+        std::fs::rename(unfinished, &installed).unwrap();
+    }
+    drop(turn);
+    modules
+}
+
+/// Waits until no other test holds this file.
+async fn lock_file(path: PathBuf) -> File {
+    let file = File::create(path).unwrap();
+    tokio::task::spawn_blocking(move || file.lock().map(|()| file)).await.unwrap().unwrap()
 }
 
 const NEEDS_NODE: &str = "this test needs node and npm; install them, or leave it out with QUELL_SKIP_NODE=1";
