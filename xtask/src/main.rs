@@ -100,13 +100,16 @@ fn check_format() -> anyhow::Result<()> {
     cargo(["fmt", "--all", "--check"])
 }
 
-/// Test binaries that `--all-targets` leaves out, because their manifest says `test = false`.
-const UNSELECTED_TESTS: [&str; 6] = ["--test", "clients", "--test", "cluster", "--test", "page"];
 const LINTS: [&str; 2] = ["-D", "warnings"];
 
 fn clippy() -> anyhow::Result<()> {
-    let mut command = command("cargo", ["clippy", "--workspace", "--all-targets", "--locked"]);
-    run_checked(command.args(UNSELECTED_TESTS).arg("--").args(LINTS))
+    // `--all-targets` leaves out the tests whose manifest says `test = false`.
+    let more_tests = test::full_binary_args();
+    for targets in [vec!["--workspace".to_owned(), "--all-targets".to_owned()], more_tests] {
+        let mut command = command("cargo", ["clippy", "--locked"]);
+        run_checked(command.args(targets).arg("--").args(LINTS))?;
+    }
+    Ok(())
 }
 
 /// Documents with the compiler of the step `clippy`, so that both share what they check.

@@ -49,6 +49,11 @@ impl TestTier {
     }
 }
 
+/// Cargo's arguments for the test binaries that only the full tier builds.
+pub(crate) fn full_binary_args() -> Vec<String> {
+    TestSelection::only(&FULL_BINARIES).cargo_args()
+}
+
 /// Runs the tier that the options name, with the remaining arguments as filters.
 ///
 /// # Errors
@@ -85,11 +90,8 @@ fn run_tier(tier: TestTier, filters: &[String]) -> anyhow::Result<()> {
             if !filters.is_empty() {
                 return run_tests(nextest, &selection, filters, &["--run-ignored", "all"]);
             }
-            if tier == TestTier::Full {
-                let everything = TestSelection::all_with(&FULL_BINARIES);
-                return run_tests(nextest, &everything, filters, &["--run-ignored", "all"]);
-            }
-            run_tests(nextest.clone(), &selection, filters, &["--run-ignored", "only"])?;
+            let ignored = if tier == TestTier::Full { "all" } else { "only" };
+            run_tests(nextest.clone(), &selection, filters, &["--run-ignored", ignored])?;
             run_tests(nextest, &TestSelection::only(&FULL_BINARIES), filters, &["--run-ignored", "all"])
         }
         TestTier::Timing => measure_timing(&selection, filters),

@@ -17,7 +17,7 @@ pub fn clock_offset_script(minutes: i32) -> Option<String> {
     let dirs = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let library = dirs.map(|dir| dir.path().join("faketime/libfaketimeMT.so.1")).find(|library| library.exists());
     let Some(library) = library else {
-        announce_skip("libfaketime is missing: `cargo xtask test` installs it");
+        announce_skip("libfaketime is missing: `cargo xtask test --full` installs it");
         return None;
     };
     let library = library.display();

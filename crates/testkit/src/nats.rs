@@ -47,7 +47,7 @@ impl TestNats {
             return None;
         }
         let Some(program) = find_program() else {
-            announce_skip("nats-server is missing: `cargo xtask test` installs it");
+            announce_skip("nats-server is missing: `cargo xtask test --full` installs it");
             return None;
         };
         // The kernel shows the data directory of a process without symbolic links.

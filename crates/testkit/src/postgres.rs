@@ -84,7 +84,7 @@ impl TestPostgres {
             return None;
         }
         let Some(programs) = ServerPrograms::find() else {
-            announce_skip("PostgreSQL 15 or newer is missing: `cargo xtask test` installs it");
+            announce_skip("PostgreSQL 15 or newer is missing: `cargo xtask test --full` installs it");
             return None;
         };
         let template = programs.template();

@@ -50,7 +50,7 @@ impl Drop for AutostartBlock {
 /// Forbids starts while this process lives: if this process is killed, the file that it leaves does no harm.
 fn policy_script() -> String {
     format!(
-        "#!/bin/sh\n# Written by `cargo xtask test` during an installation.\n[ -d /proc/{} ] && exit 101\nexit 0\n",
+        "#!/bin/sh\n# Written by `cargo xtask test --full` during an installation.\n[ -d /proc/{} ] && exit 101\nexit 0\n",
         process::id()
     )
 }

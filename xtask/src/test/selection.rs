@@ -9,8 +9,8 @@ use crate::workspace_root;
 /// Test targets, as arguments of cargo.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TestSelection {
-    /// Every target with `test = true`, and these test binaries besides.
-    All(Vec<String>),
+    /// Every target with `test = true`.
+    All,
     /// These test binaries of the package `quell`.
     Binaries(Vec<String>),
     Targets(BTreeSet<TestTarget>),
@@ -31,10 +31,6 @@ enum TestTargetKind {
 }
 
 impl TestSelection {
-    pub(super) fn all_with(binaries: &[&str]) -> Self {
-        Self::All(binaries.iter().map(|name| (*name).to_owned()).collect())
-    }
-
     pub(super) fn only(binaries: &[&str]) -> Self {
         Self::Binaries(binaries.iter().map(|name| (*name).to_owned()).collect())
     }
@@ -56,18 +52,15 @@ impl TestSelection {
                 find_targets(package, folder, filter, &mut found)?;
             }
             if found.len() == before {
-                return Ok(Self::All(Vec::new()));
+                return Ok(Self::All);
             }
         }
-        Ok(if found.is_empty() { Self::All(Vec::new()) } else { Self::Targets(found) })
+        Ok(if found.is_empty() { Self::All } else { Self::Targets(found) })
     }
 
     pub(super) fn cargo_args(&self) -> Vec<String> {
         match self {
-            Self::All(more) => {
-                let more = more.iter().map(|name| format!("--test={name}"));
-                ["--workspace", "--tests"].map(str::to_owned).into_iter().chain(more).collect()
-            }
+            Self::All => ["--workspace", "--tests"].map(str::to_owned).into(),
             Self::Binaries(names) => {
                 let names = names.iter().map(|name| format!("--test={name}"));
                 ["--package=quell".to_owned()].into_iter().chain(names).collect()
@@ -89,7 +82,7 @@ impl TestSelection {
     pub(super) fn test_filters(&self, filters: &[String]) -> Vec<String> {
         let is_package = |filter: &str| match self {
             Self::Targets(targets) => targets.iter().any(|target| is_name_of(&target.package, filter)),
-            Self::All(_) | Self::Binaries(_) => false,
+            Self::All | Self::Binaries(_) => false,
         };
         let strip = |filter: &String| match filter.split_once("::") {
             Some((first, rest)) if self.has_binary(first) => rest.to_owned(),

@@ -1,7 +1,7 @@
 //! The HTTP API against its OpenAPI document, checked by openapi-spec-validator and schemathesis.
 //!
 //! openapi-spec-validator checks the document. Schemathesis generates valid and invalid requests from it and checks
-//! every answer. `cargo xtask test` installs both below `target/`. `QUELL_SKIP_SCHEMATHESIS=1` skips the tests, with a
+//! every answer. `cargo xtask test --full` installs both below `target/`. `QUELL_SKIP_SCHEMATHESIS=1` skips the tests, with a
 //! message.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::prelude::*;
 use quell_test_support::npm_packages;
 
-const MISSING_SCHEMATHESIS_HELP: &str = "this test needs schemathesis below target/tools: `cargo xtask test openapi` installs it, or leave it out with \
+const MISSING_SCHEMATHESIS_HELP: &str = "this test needs schemathesis below target/tools: `cargo xtask test --full openapi` installs it, or leave it out with \
     QUELL_SKIP_SCHEMATHESIS=1";
 const DEMO_CONFIG: &str = "[server]\nbad_tokens_per_minute = 10000\n[providers.demo]\nkind = \"demo\"\n[agents.main]\nmodel = \"demo/demo\"\n";
 /// How long the requests of a phase may take on a busy machine; they take ten seconds on two idle cores.

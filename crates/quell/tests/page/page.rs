@@ -1,7 +1,7 @@
 //! Tests of the web page in a real Chromium against the real binary: real HTTP, real WebSocket, a scripted model. A
 //! [`PageFixture`] is one daemon and one browser; the tests click, type and read as a person does.
 //!
-//! They need Chromium and chromedriver, which `cargo xtask test` installs. With `QUELL_SKIP_BROWSER=1` they are skipped
+//! They need Chromium and chromedriver, which `cargo xtask test --full` installs. With `QUELL_SKIP_BROWSER=1` they are skipped
 //! and say so.
 
 mod agents;

@@ -17,7 +17,7 @@ use crate::or_fail::OrFail as _;
 pub use test_user::{IrcLine, IrcTestUser};
 
 /// Help text for a missing ngircd.
-const MISSING_NGIRCD_HELP: &str = "ngircd is missing: `cargo xtask test` installs it";
+const MISSING_NGIRCD_HELP: &str = "ngircd is missing: `cargo xtask test --full` installs it";
 /// Debian's directory of daemons is not in every PATH.
 const PROGRAMS: &[&str] = &["ngircd", "/usr/sbin/ngircd"];
 

@@ -11,7 +11,7 @@ pub use synapse::Synapse;
 pub use test_user::MatrixTestUser;
 
 /// Help text for a missing Synapse.
-pub const MISSING_SYNAPSE_HELP: &str = "tests of the Matrix channel need Synapse below target/tools: `cargo xtask test` installs it, or leave them \
+pub const MISSING_SYNAPSE_HELP: &str = "tests of the Matrix channel need Synapse below target/tools: `cargo xtask test --full` installs it, or leave them \
     out with QUELL_SKIP_SYNAPSE=1";
 
 /// True when homeserver tests are switched off; says so.

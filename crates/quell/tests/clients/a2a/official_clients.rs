@@ -15,7 +15,7 @@ use crate::prelude::*;
 use quell_test_support::doc_examples::code_blocks;
 use quell_test_support::npm_packages::{self, NpmPackages};
 
-const MISSING_CLIENT_HELP: &str = "this test needs the client of A2A below target/tools: `cargo xtask test a2a` installs it, or leave it out with \
+const MISSING_CLIENT_HELP: &str = "this test needs the client of A2A below target/tools: `cargo xtask test --full a2a` installs it, or leave it out with \
     QUELL_SKIP_A2A_CLIENT=1";
 const DOC_PAGE: &str = include_str!("../../../../../docs/a2a.md");
 /// How long the program may take on a busy machine.

@@ -1,7 +1,7 @@
 //! The scripted model is a server that the official Python clients accept, so that what the dialects are tested with is
 //! the real format. `QUELL_SKIP_MODEL_CLIENTS=1` skips the tests, with a message.
 //!
-//! `cargo xtask test` installs `openai`, `anthropic` and `google-genai` below `target/`.
+//! `cargo xtask test --full` installs `openai`, `anthropic` and `google-genai` below `target/`.
 
 use quell_testkit::history_check::corpus::ModelDialect;
 use quell_testkit::history_check::corpus::ModelDialect::{Anthropic, Gemini, OpenAi, OpenAiResponses};
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::prelude::*;
 use quell_test_support::npm_packages;
 
-const MISSING_CLIENTS_HELP: &str = "this test needs the clients of model providers below target/tools: `cargo xtask test official_clients` installs \
+const MISSING_CLIENTS_HELP: &str = "this test needs the clients of model providers below target/tools: `cargo xtask test --full official_clients` installs \
     them, or leave it out with QUELL_SKIP_MODEL_CLIENTS=1";
 /// How long the program may take on a busy machine; most of it is the import.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(120);

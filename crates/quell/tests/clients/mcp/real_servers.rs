@@ -10,7 +10,7 @@ use super::official_server::{SERVER_PACKAGES, call_tool, start_engine};
 use super::*;
 use quell_test_support::npm_packages;
 
-const MISSING_FASTMCP_HELP: &str = "this test needs FastMCP below target/tools: `cargo xtask test mcp` installs it, or leave it out with \
+const MISSING_FASTMCP_HELP: &str = "this test needs FastMCP below target/tools: `cargo xtask test --full mcp` installs it, or leave it out with \
     QUELL_SKIP_FASTMCP=1";
 /// A limit for a busy machine. The time itself is printed.
 const STOP_LIMIT: Duration = Duration::from_millis(500);

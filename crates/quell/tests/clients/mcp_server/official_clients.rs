@@ -8,7 +8,7 @@ use super::*;
 use crate::cutting_relay::CuttingRelay;
 use quell_test_support::npm_packages;
 
-const MISSING_CLIENT_HELP: &str = "this test needs the client of MCP below target/tools: `cargo xtask test mcp` installs it, or leave it out with \
+const MISSING_CLIENT_HELP: &str = "this test needs the client of MCP below target/tools: `cargo xtask test --full mcp` installs it, or leave it out with \
     QUELL_SKIP_MCP_CLIENT=1";
 /// How long the program may take on a busy machine.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(180);
