@@ -1,10 +1,11 @@
-//! Project commands: fmt, test, tidy, ci, structure, bench, soak.
+//! Project commands: fmt, test, tidy, ci, structure, weight, bench, soak.
 //!
 //! They need only cargo. Other tools are installed below `target/`, except for Debian packages: the browser for the
 //! page tests, the IRC server, PostgreSQL, NATS, faketime, iproute2, and Python.
 
 mod packages;
 mod structure;
+mod weight;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -31,6 +32,7 @@ usage: cargo xtask COMMAND
   tidy                    the house rules alone (part of test)
   ci [STEP...]            fmt, clippy, docs, deny, test, soak, or only the named ones
   structure [--names]     sizes, names of types, circles between files, dependencies of the crates
+  weight check            compare sizes that are equal on every machine with the budgets in weight.toml
   bench [ARG...]          measure the product against a baseline in the same run (release build). Installs LiteLLM
                           for a comparison (from PyPI, below target/); QUELL_SKIP_LITELLM=1 leaves it out
   soak [ARG...]           all attempts to escape from a sandbox, then random runs and stops on the real binary, all
@@ -64,6 +66,7 @@ fn run(args: &[String]) -> anyhow::Result<()> {
             run_step(name, *step)
         }),
         "structure" => structure::print(workspace_root(), rest),
+        "weight" => weight::run(workspace_root(), rest),
         "bench" => bench(rest),
         "soak" => soak(rest),
         "help" | "--help" | "-h" => {
