@@ -33,6 +33,12 @@ usage: cargo xtask COMMAND
   ci [STEP...]            fmt, clippy, docs, deny, test, soak, or only the named ones
   structure [--names]     sizes, names of types, circles between files, dependencies of the crates
   weight check            compare sizes that are equal on every machine with the budgets in weight.toml
+  weight [--quick]        measure the cold build, the binary, starts and memory of this tree and of the commit before,
+                          in turn; --quick leaves out the cold builds. --against REV takes another commit, --starts N
+                          another number of starts than 21
+  weight build [ARG...]   measure a cold build by crate: --profile P (release), --commit REV, --out FILE (JSON),
+                          --keep DIR (the target directory), --ir (also lines of LLVM IR, in a second build)
+  weight table A B        compare two such files
   bench [ARG...]          measure the product against a baseline in the same run (release build). Installs LiteLLM
                           for a comparison (from PyPI, below target/); QUELL_SKIP_LITELLM=1 leaves it out
   soak [ARG...]           all attempts to escape from a sandbox, then random runs and stops on the real binary, all
@@ -56,6 +62,7 @@ fn main() -> ExitCode {
 fn run(args: &[String]) -> anyhow::Result<()> {
     let (command, rest) = args.split_first().map_or(("help", args), |(first, rest)| (first.as_str(), rest));
     match command {
+        _ if weight::is_rustc_wrapper() => weight::run_rustc(args),
         "fmt" => cargo(["fmt", "--all"]),
         "test" => test(rest),
         "tidy" => tidy(),
