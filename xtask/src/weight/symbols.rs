@@ -59,8 +59,9 @@ fn first_crate(path: &str) -> Option<&str> {
     loop {
         match path.as_bytes().get(at)? {
             b'C' => return crate_root(path, at).map(|(name, _)| name),
-            // A namespace follows, which may be any letter.
+            // A namespace follows, which may be any letter, or the type of a trait's method: `s` is `i16`.
             b'N' => at += 2,
+            b'Y' if path[at + 1..].starts_with('s') => at += 2,
             // A number follows.
             b's' | b'B' | b'L' => at += path[at..].find('_')? + 1,
             _ => at += 1,
@@ -154,6 +155,7 @@ mod tests {
         // `Bc_` refers to the thirteenth byte behind `_R`.
         assert_eq!(crates_of(CACHE), ("std", "std"));
         assert_eq!(crates_of("_RNCNvC5quell4main0"), ("quell", "quell"));
+        assert_eq!(crates_of("_RNvYsNtNtCs1_4core3fmt5Debug3fooCs2_5quell"), ("core", "quell"));
     }
 
     #[test]
