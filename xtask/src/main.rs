@@ -1,4 +1,4 @@
-//! Project commands: fmt, test, tidy, ci, structure, bench, soak.
+//! Project commands: fmt, test, tidy, ci, structure, weight, bench, soak.
 //!
 //! They need only cargo. The full tier of the tests installs further tools into the user's cache, and Debian packages:
 //! the browser for the page tests, the IRC server, PostgreSQL, NATS, faketime, iproute2, and Python.
@@ -8,6 +8,7 @@ mod cargo_tools;
 mod packages;
 mod structure;
 mod test;
+mod weight;
 
 use std::env;
 use std::ffi::OsStr;
@@ -34,8 +35,15 @@ usage: cargo xtask COMMAND
   test --full-rest        only what --full has beyond the first tier
   test --timing           the tests that measure a time, one after the other; prints figures and gates nothing
   tidy                    the house rules alone (part of test)
-  ci [STEP...]            fmt, clippy, docs, deny, test, test-rest, soak, or only the named ones
+  ci [STEP...]            fmt, clippy, docs, deny, weight, test, test-rest, soak, or only the named ones
   structure [--names]     sizes, names of types, circles between files, dependencies of the crates
+  weight check            compare sizes that are equal on every machine with the budgets in weight.toml
+  weight [--quick]        measure the cold build, the binary, starts and memory of this tree and of the commit before,
+                          in turn; --quick leaves out the cold builds. --against REV takes another commit, --starts N
+                          another number of starts than 21
+  weight build [ARG...]   measure a cold build by crate: --profile P (release), --commit REV, --out FILE (JSON),
+                          --keep DIR (the target directory), --ir (also lines of LLVM IR, in a second build)
+  weight table A B        compare two such files
   bench [ARG...]          measure the product against a baseline in the same run (profile dist). Installs LiteLLM
                           for a comparison (from PyPI, below target/); QUELL_SKIP_LITELLM=1 leaves it out
   soak [ARG...]           all attempts to escape from a sandbox, then random runs and stops on the real binary, all
@@ -56,6 +64,7 @@ fn main() -> ExitCode {
 fn run(args: &[String]) -> anyhow::Result<()> {
     let (command, rest) = args.split_first().map_or(("help", args), |(first, rest)| (first.as_str(), rest));
     match command {
+        _ if weight::is_rustc_wrapper() => weight::run_rustc(args),
         "fmt" => cargo(["fmt", "--all"]),
         "test" => test::run(rest),
         "tidy" => tidy(),
@@ -66,6 +75,7 @@ fn run(args: &[String]) -> anyhow::Result<()> {
             run_step(name, *step)
         }),
         "structure" => structure::print(workspace_root(), rest),
+        "weight" => weight::run(workspace_root(), rest),
         "bench" => bench(rest),
         "soak" => soak(rest),
         "help" | "--help" | "-h" => {
@@ -83,6 +93,7 @@ const CI_STEPS: &[(&str, CiStep)] = &[
     ("clippy", clippy),
     ("docs", docs),
     ("deny", deny),
+    ("weight", weight_check),
     ("test", first_tier),
     ("test-rest", rest_of_tests),
     ("soak", short_soak),
@@ -127,6 +138,10 @@ fn deny() -> anyhow::Result<()> {
     // The check needs the crates of every platform; a new machine has downloaded only its own.
     cargo(["fetch", "--locked"])?;
     run_checked(&mut command(&program, ["--offline", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"]))
+}
+
+fn weight_check() -> anyhow::Result<()> {
+    weight::run(workspace_root(), &["check".to_owned()])
 }
 
 fn first_tier() -> anyhow::Result<()> {

@@ -31,6 +31,26 @@ pub(crate) fn print(root: &Path, args: &[String]) -> anyhow::Result<()> {
     print_dependencies(root, &manifests)
 }
 
+/// Lines of Rust in the workspace.
+#[derive(Default)]
+pub(crate) struct LineCounts {
+    /// Lines of the crates that are not compiled only for tests.
+    pub(crate) product: usize,
+    /// All other lines: tests, benches, test support and xtask.
+    pub(crate) tests: usize,
+}
+
+pub(crate) fn count_lines(root: &Path) -> anyhow::Result<LineCounts> {
+    let mut counts = LineCounts::default();
+    for (name, folder) in manifests(root)? {
+        let crate_counts = source::count_lines(root, &name, &folder)?;
+        let product = if name == "xtask" { 0 } else { crate_counts.product };
+        counts.product += product;
+        counts.tests += crate_counts.tests + crate_counts.product - product;
+    }
+    Ok(counts)
+}
+
 /// Returns the crates by name, with their directories below the root.
 fn manifests(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let workspace = read_manifest(&root.join("Cargo.toml"))?;

@@ -7,6 +7,8 @@ use anyhow::Context;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
+use super::LineCounts;
+
 /// The figures of one file.
 pub(crate) struct ParsedFile {
     pub(crate) crate_name: String,
@@ -48,16 +50,37 @@ pub(crate) fn folders_in(root: &Path, parent: &str) -> anyhow::Result<Vec<String
 
 /// Reads every Rust file of a crate: product, tests and benches.
 pub(crate) fn read_crate(root: &Path, name: &str, folder: &str) -> anyhow::Result<Vec<ParsedFile>> {
+    let texts = read_texts(root, folder)?;
+    texts.into_iter().map(|(path, text)| read_file(name, folder, path, &text)).collect()
+}
+
+/// Counts as [`read_crate`] does, but parses only files that may contain both kinds of lines, because that takes long.
+pub(crate) fn count_lines(root: &Path, name: &str, folder: &str) -> anyhow::Result<LineCounts> {
+    let mut counts = LineCounts::default();
+    for (path, text) in read_texts(root, folder)? {
+        let lines = text.lines().count();
+        let test_lines = match is_only_tests(name, folder, &path) {
+            true => lines,
+            false if text.contains("cfg(test)") => read_file(name, folder, path, &text)?.test_lines,
+            false => 0,
+        };
+        counts.tests += test_lines;
+        counts.product += lines - test_lines;
+    }
+    Ok(counts)
+}
+
+/// Returns every Rust file of a crate, by its path from the root.
+fn read_texts(root: &Path, folder: &str) -> anyhow::Result<Vec<(String, String)>> {
     let mut paths = Vec::new();
     collect(&root.join(folder), &mut paths)?;
     paths.sort();
-    let mut files = Vec::new();
+    let mut texts = Vec::new();
     for path in paths {
         let text = fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
-        let short = path.strip_prefix(root)?.to_string_lossy().into_owned();
-        files.push(read_file(name, folder, short, &text)?);
+        texts.push((path.strip_prefix(root)?.to_string_lossy().into_owned(), text));
     }
-    Ok(files)
+    Ok(texts)
 }
 
 fn collect(folder: &Path, paths: &mut Vec<std::path::PathBuf>) -> anyhow::Result<()> {
@@ -78,9 +101,7 @@ fn read_file(crate_name: &str, folder: &str, path: String, text: &str) -> anyhow
     let mut counter = Counter { inside: module.1.clone(), ..Counter::default() };
     counter.visit_file(&parsed);
     let lines = text.lines().count();
-    let only_tests = crate_name.ends_with("testkit")
-        || !path[folder.len()..].starts_with("/src/")
-        || path.split('/').any(|part| part == "tests" || part == "tests.rs");
+    let only_tests = is_only_tests(crate_name, folder, &path);
     Ok(ParsedFile {
         crate_name: crate_name.to_owned(),
         path,
@@ -93,6 +114,12 @@ fn read_file(crate_name: &str, folder: &str, path: String, text: &str) -> anyhow
         short_docs: short_docs(text),
         named_paths: counter.named_paths,
     })
+}
+
+fn is_only_tests(crate_name: &str, folder: &str, path: &str) -> bool {
+    ["testkit", "test-support"].iter().any(|support| crate_name.ends_with(support))
+        || !path[folder.len()..].starts_with("/src/")
+        || path.split('/').any(|part| part == "tests" || part == "tests.rs")
 }
 
 /// `/src/a/b.rs` is `a::b` below `src`; `/tests/core/a.rs` is `a` below `tests/core`.
