@@ -25,11 +25,13 @@ use quell_kernel::{StopLevel, StopTimeouts};
 use quell_llm::{ProviderConfig, ProviderKind};
 use quell_process::{WardenExe, base_environment};
 use quell_protocol::api::{AccessLevel, ComputeStatus, Grants, OnBusy, RunView, SendAnswer};
+use quell_protocol::approval::ApprovalRow;
 use quell_protocol::{AgentId, EventKind, Principal, ResourceKind, RunEvent, RunId, SessionKey, StopReason, Surface};
 use quell_protocol::{Receipt, Verdict};
 use quell_scope::clock::Clock;
 use quell_scope::{Point, PointProbe};
 use quell_store::test_support::OtherProgram;
+use quell_testkit::daemon::poll_until;
 use quell_testkit::history_check::corpus::ModelDialect;
 use quell_testkit::model::ModelRequestHandle;
 use quell_testkit::{ScriptedModel, ScriptedResponse, leaks};
@@ -279,6 +281,15 @@ impl TestEngine {
             if held { Ok(()) } else { Err(format!("run {run} holds no {kind:?} {label:?}: {rows:?}")) }
         })
         .await;
+    }
+
+    /// Waits until a call of this run waits for a person, and returns the row of the list. The ledger holds an approval
+    /// before it is listed.
+    pub(crate) async fn wait_approval_of(&self, run: &RunId) -> ApprovalRow {
+        poll_until(&format!("an approval of {run}"), async || {
+            self.engine.pending_approvals().into_iter().find(|row| row.run_id == *run)
+        })
+        .await
     }
 
     /// Waits until the run has received text, not only until the model has sent it.

@@ -26,6 +26,7 @@ mod or_fail;
 pub mod postgres;
 mod private_server;
 pub mod pty;
+pub mod seed;
 pub mod skip;
 mod sse;
 

@@ -338,14 +338,9 @@ async fn a_wrong_password_is_refused() {
     let error = connect_error(settings(server.url(), password("wrong"))).await;
     let text = error.to_string();
     assert!(matches!(error, NatsConnectError::Refused { .. }), "{text}");
-    assert_eq!(
-        text,
-        format!(
-            "NATS server {} refuses this node: authorization violation: nats: authorization violation; check its user and \
-             password, token, nkey or credentials file",
-            server.url()
-        )
-    );
+    // What stands in between is the client library's own text.
+    assert!(text.starts_with(&format!("NATS server {} refuses this node: ", server.url())), "{text}");
+    assert!(text.ends_with("; check its user and password, token, nkey or credentials file"), "{text}");
 }
 
 #[tokio::test]

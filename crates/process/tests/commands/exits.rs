@@ -8,7 +8,7 @@ use quell_protocol::ResourceKind;
 use quell_scope::{PointProbe, Release, Scope};
 use rstest::rstest;
 
-use crate::fixture::{CommandFixture, WARDEN_BINARY, assert_within};
+use crate::fixture::{CommandFixture, WARDEN_BINARY, assert_within, skip_time};
 
 #[tokio::test]
 async fn a_plain_command_tells_its_end_and_its_output() {
@@ -176,9 +176,14 @@ async fn a_flood_is_read_to_its_end_and_kept_at_both_ends() {
 #[tokio::test]
 async fn a_timeout_ends_the_whole_tree() {
     let fixture = CommandFixture::new().await;
-    let mut spec = fixture.spec("echo begun; setsid sleep 1000 & sleep 1000");
-    spec.timeout = Some(Duration::from_millis(200));
-    let end = fixture.run_spec(&spec).await.unwrap();
+    let timeout = Duration::from_secs(3600);
+    let spec = fixture.spec("setsid sleep 1000 & echo begun; sleep 1000");
+    let mut running = fixture.start_spec(CommandSpec { timeout: Some(timeout), ..spec });
+    // The time is over when the command has begun, however long that took.
+    running.wait_for_output("begun").await;
+    skip_time(timeout).await;
+    let end = running.handle.await.unwrap().unwrap();
+    fixture.assert_gone();
     assert_eq!(
         (end.reason, end.how, end.output.text().as_str()),
         (ProcessEndReason::TimedOut, ProcessEndMethod::Term, "begun\n")

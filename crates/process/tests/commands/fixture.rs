@@ -180,6 +180,14 @@ impl OutputSink for WatchedOutput {
     }
 }
 
+/// Lets this much time pass at once for the daemon's side, in a test whose runtime has one thread. The clock of wardens
+/// goes on as before.
+pub(crate) async fn skip_time(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
 /// Upper bound for the cost of starting and ending one process on an idle machine.
 const IDLE_PROCESS_COST: Duration = Duration::from_millis(3);
 

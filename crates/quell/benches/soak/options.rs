@@ -1,9 +1,10 @@
 //! Command line options of the soak.
 
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Parser;
+use quell_testkit::seed::fresh_seed;
 
 /// Random runs and stops on the real binary, all checked.
 #[derive(Debug, Parser)]
@@ -29,10 +30,4 @@ pub(crate) struct SoakOptions {
 fn parse_minutes(text: &str) -> Result<Duration, &'static str> {
     let time = text.parse().ok().and_then(|minutes: f64| Duration::try_from_secs_f64(minutes * 60.0).ok());
     time.filter(|time| !time.is_zero()).ok_or("a number of minutes is wanted")
-}
-
-/// Short, so that people can type it.
-fn fresh_seed() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (now.as_secs() ^ u64::from(now.subsec_nanos())) % 1_000_000
 }

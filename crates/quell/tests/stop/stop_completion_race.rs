@@ -1,54 +1,76 @@
 //! A stop that races completion, a thousand times: one verdict, one end, and a stop answer that agrees with them.
 
+use std::sync::{Barrier, mpsc};
 use std::time::Instant;
 
+use quell_engine::engine::StopResult;
 use quell_protocol::Requester;
 
 use crate::prelude::*;
 
 const RACES: u32 = 1000;
-/// How much the delay before the stop changes after each race.
-const DELAY_STEP: Duration = Duration::from_micros(20);
+/// The delays of the stops that cross completion: so many, each this much longer than the one before. The longest is
+/// several times what a run needs from its last point to its verdict.
+const DELAYS: u32 = 100;
+const DELAY_STEP: Duration = Duration::from_micros(5);
+
+/// When the stop of a race comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StopMoment {
+    /// At the last point of the run: the stop wins.
+    LastPoint,
+    /// After the verdict: the stop loses.
+    AfterVerdict,
+    /// On another thread, from the last point on. Either wins.
+    Crossing { delay: Duration },
+}
+
+impl StopMoment {
+    fn of_race(race: u32) -> Self {
+        match race % 10 {
+            0 => Self::LastPoint,
+            1 => Self::AfterVerdict,
+            _ => Self::Crossing { delay: DELAY_STEP * (race % DELAYS) },
+        }
+    }
+
+    /// Whether the stop must win; `None` where both may.
+    fn must_win(self) -> Option<bool> {
+        match self {
+            Self::LastPoint => Some(true),
+            Self::AfterVerdict => Some(false),
+            Self::Crossing { .. } => None,
+        }
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_that_crosses_completion_agrees_with_the_verdict_a_thousand_times() {
     let test = TestEngine::start_shared().await;
     test.model.respond_by_prompt(|_, _| ScriptedResponse::text("ok"));
-    let mut delay = Duration::ZERO;
-    let mut stopped = 0;
+    let (mut crossings, mut stopped) = (0, 0);
     for race in 0..RACES {
-        // A stop that won comes later in the next race, one that lost comes earlier: so most stops really cross
-        // completion.
-        if run_race(&test, race, delay).await {
-            stopped += 1;
-            delay += DELAY_STEP;
-        } else {
-            delay = delay.saturating_sub(DELAY_STEP);
+        let moment = StopMoment::of_race(race);
+        let won = run_race(&test, race, moment).await;
+        match moment.must_win() {
+            Some(must_win) => assert_eq!(won, must_win, "race {race}, {moment:?}"),
+            None => (crossings, stopped) = (crossings + 1, stopped + u32::from(won)),
         }
     }
-    println!("{RACES} races: {stopped} stopped, {} completed before the stop", RACES - stopped);
-    assert!(
-        (RACES / 20..=RACES - RACES / 20).contains(&stopped),
-        "only {stopped} of {RACES} were stopped: no crossing"
-    );
+    println!("{crossings} crossings: {stopped} stopped, {} completed before the stop", crossings - stopped);
     test.close().await;
 }
 
 /// Runs one race. Returns true when the stop won.
-async fn run_race(test: &TestEngine, race: u32, delay: Duration) -> bool {
+async fn run_race(test: &TestEngine, race: u32, moment: StopMoment) -> bool {
     let run = parse_run_id(&format!("race-{race}"));
     let mut watcher = NoticeRecorder::subscribe(&test.engine);
+    let stopping = arm_stop(test, &run, moment);
     test.send(submission_as(&run, &format!("race {}", race % 10), "hello")).await;
-    watcher.wait_event(&run, "text", |event| matches!(event.kind, EventKind::TextDelta { .. })).await;
-    let (engine, id) = (test.engine.clone(), run.clone());
-    let thread = std::thread::spawn(move || {
-        let begin = Instant::now();
-        while begin.elapsed() < delay {
-            std::hint::spin_loop();
-        }
-        engine.stop(&alice(), &run_stop_scope(&id), &stop_ask(StopLevel::Gentle))
-    });
-    let stop = tokio::task::spawn_blocking(move || thread.join().unwrap()).await.unwrap();
+    if moment == StopMoment::AfterVerdict {
+        watcher.wait_event(&run, "verdict", |event| matches!(event.kind, EventKind::Ending { .. })).await;
+    }
+    let stop = tokio::task::spawn_blocking(stopping).await.unwrap();
     tokio::time::timeout(WAIT_TIMEOUT, stop.wait_settled()).await.expect("the stop does not settle");
     watcher.wait_ended(&run).await;
     let view = test.wait_ended(&run).await;
@@ -69,4 +91,33 @@ async fn run_race(test: &TestEngine, race: u32, delay: Duration) -> bool {
     let receipt = view.receipt.unwrap();
     assert!(receipt.leftovers.is_empty() && receipt.turn.recorded, "race {race}: {receipt:#?}");
     won
+}
+
+/// Prepares the stop of a run that is not sent yet. The result carries it out, or waits for it, and returns its answer.
+fn arm_stop(test: &TestEngine, run: &RunId, moment: StopMoment) -> Box<dyn FnOnce() -> StopResult + Send> {
+    let (engine, run) = (test.engine.clone(), run.clone());
+    let stop = move || engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(StopLevel::Gentle));
+    match moment {
+        StopMoment::AfterVerdict => Box::new(stop),
+        StopMoment::LastPoint => {
+            let (answer, answered) = mpsc::channel();
+            test.point_hook.arm(Point::AfterModel, 1, move || answer.send(stop()).unwrap());
+            Box::new(move || answered.recv_timeout(WAIT_TIMEOUT).expect("the run reaches its last point"))
+        }
+        StopMoment::Crossing { delay } => {
+            let start = Arc::new(Barrier::new(2));
+            let at_last_point = Arc::clone(&start);
+            test.point_hook.arm(Point::AfterModel, 1, move || {
+                at_last_point.wait();
+            });
+            Box::new(move || {
+                start.wait();
+                let begin = Instant::now();
+                while begin.elapsed() < delay {
+                    std::hint::spin_loop();
+                }
+                stop()
+            })
+        }
+    }
 }

@@ -203,8 +203,7 @@ async fn an_answer_that_crosses_a_stop_is_taken_or_refused_and_a_refused_one_run
         let (session, name) = (format!("s{crossing}"), format!("file-{crossing}"));
         test.model.script(ScriptedResponse::tool_call("c1", "write_file", &json!({"path": name, "content": "x"})));
         let run = test.send(submission(&session, "write it")).await;
-        test.wait_resource_held(&run, ResourceKind::Approval).await;
-        let row = test.engine.pending_approvals().remove(0);
+        let row = test.wait_approval_of(&run).await;
         let start = Barrier::new(2);
         let answering = || {
             start.wait();

@@ -23,6 +23,9 @@ use quell_testkit::mcp::{self, FakeMcpServer, McpFault};
 
 use crate::prelude::*;
 
+/// A grace for which no test waits: the server would be ended for its silence after it.
+const LONG_GRACE_MS: u64 = 60_000;
+
 /// An engine whose agents have the MCP server `test`.
 struct McpFixture {
     test_engine: TestEngine,

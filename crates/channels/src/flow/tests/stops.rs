@@ -6,13 +6,15 @@ use std::time::Duration;
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::SubmitOutcome;
 use quell_engine::live_run::RunProgress;
-use quell_protocol::{AgentId, Verdict};
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+use quell_kernel::StopLevel;
+use quell_protocol::{AgentId, ResourceKind, Rung, Verdict};
+use quell_scope::Release;
+use quell_testkit::model::ScriptedResponse;
 use rstest::rstest;
 use serde_json::json;
 
-use super::fake_network::{FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault};
-use super::{FlowFixture, page_admin, page_stop_request, page_submission};
+use super::fake_network::{FakeNetworkCall, FakeNetworkFault, FakeNetworkState};
+use super::{FlowFixture, WAIT_TIMEOUT, page_admin, page_stop_request, page_submission};
 use crate::network::test_support::attachment_from;
 
 /// Regression: a stop registered as the newest task, and ended itself.
@@ -285,15 +287,24 @@ async fn a_stop_from_elsewhere_is_told_in_the_chat() {
     fixture.shut_down().await;
 }
 
+/// The run holds something until the forced stop is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_stop_forces() {
     let fixture = FlowFixture::start_with("", |config| config.stop_timeouts.grace = Duration::from_secs(60)).await;
-    fixture.model.script(ScriptedStream::new().text("hm").wait_for_gate("never"));
-    fixture.network.inject_fault(FakeNetworkCall::Edit, rate_limit_fault(Duration::from_millis(1)));
-    fixture.network.receive_text("ann", "go");
-    fixture.model.request_at(0).wait_streaming().await;
-    fixture.network.receive_text("ann", "/stop");
-    fixture.network.receive_text("ann", "/stop");
+    fixture.start_silent_run("go", "hm").await;
+    let run = fixture.engine.active_runs()[0].run_id.clone();
+    let live_run = fixture.engine.live_run(&run).unwrap();
+    let (told, mut levels) = tokio::sync::mpsc::unbounded_channel();
+    let stubborn = live_run.scope.hold(ResourceKind::Task, "stubborn");
+    let stubborn = stubborn.on_stop(move |level| told.send(level).unwrap());
+    for expected in [StopLevel::Gentle, StopLevel::Forced] {
+        fixture.network.receive_text("ann", "/stop");
+        let level = tokio::time::timeout(WAIT_TIMEOUT, levels.recv()).await.expect("the stop comes");
+        assert_eq!(level, Some(expected));
+    }
+    stubborn.release(Release::Kill);
+    live_run.wait_for_progress(RunProgress::Ended).await;
+    assert_eq!(live_run.view().receipt.unwrap().rung, Rung::Kill);
     fixture.network.wait_for_text("⏹ stopped in").await;
     fixture.shut_down().await;
 }

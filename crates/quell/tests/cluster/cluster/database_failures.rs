@@ -118,7 +118,8 @@ async fn a_full_disk_of_the_database_refuses_messages_and_no_stop() {
     }
     cluster.server.fill_disk();
     // It cannot be compressed, and fits into no page that is there.
-    let text: String = std::iter::repeat_with(fastrand::alphanumeric).take(100_000).collect();
+    let mut random = fastrand::Rng::with_seed(1);
+    let text: String = std::iter::repeat_with(|| random.alphanumeric()).take(100_000).collect();
     for node in 0..3 {
         let refused = cluster.api(node).post_run(&format!("new-{node}"), &json!({"text": text})).await;
         assert_problem(&refused, 503, "store_unavailable");

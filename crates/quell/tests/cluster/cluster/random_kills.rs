@@ -1,5 +1,7 @@
 //! Nodes are killed at random moments, again and again.
 
+use quell_testkit::seed::test_seed;
+
 use super::*;
 
 /// Kills in a test run. `QUELL_TEST_KILLS` asks for another number.
@@ -11,9 +13,9 @@ async fn nodes_that_are_killed_at_random_moments_leave_nothing() {
     let kills =
         std::env::vars().find(|(name, _)| name == "QUELL_TEST_KILLS").and_then(|(_, number)| number.parse().ok());
     let kills = kills.unwrap_or(KILLS);
-    let mut settled = Vec::new();
+    let (mut random, mut settled) = (fastrand::Rng::with_seed(test_seed()), Vec::new());
     for kill in 0..kills {
-        let (victim, others) = (fastrand::usize(..3), fastrand::usize(1..3));
+        let (victim, others) = (random.usize(..3), random.usize(1..3));
         let (reader, next) = ((victim + others) % 3, (victim + 3 - others) % 3);
         // A command, a background command, and an answer that streams, each in a session of its own.
         let markers = [ProcessMarker::new(), ProcessMarker::new()];
@@ -27,7 +29,8 @@ async fn nodes_that_are_killed_at_random_moments_leave_nothing() {
         }];
         let readers =
             [cluster.api(reader).run_events(&runs[0], 0).await, cluster.api(reader).run_events(&runs[1], 0).await];
-        tokio::time::sleep(Duration::from_millis(fastrand::u64(..300))).await;
+        // This test is about the moment of the kill, so it waits for no condition.
+        tokio::time::sleep(Duration::from_millis(random.u64(..300))).await;
         let load = LoadMonitor::start();
         cluster.nodes[victim].kill9().await;
         for marker in &markers {

@@ -60,12 +60,11 @@ async fn a_pending_approval_keeps_its_session() {
     .await;
     fixture.script_marker("ask", [list_files_call(), ScriptedResponse::text("done")]);
     let run = fixture.send(submission("s", "marker:ask")).await;
-    fixture.wait_resource_held(&run, ResourceKind::Approval).await;
+    let row = fixture.wait_approval_of(&run).await;
     fixture.advance_time(Duration::from_secs(800));
     fixture.advance_time(PAST_IDLE_LIMIT);
     assert_eq!(fixture.program.count_alive(), 1, "a session with a pending approval has expired");
-    let pending = fixture.engine.pending_approvals();
-    fixture.engine.answer_approval(&bob(), &pending[0].id, Decision::Allow.into()).unwrap();
+    fixture.engine.answer_approval(&bob(), &row.id, Decision::Allow.into()).unwrap();
     fixture.assert_completes(&run).await;
     fixture.close().await;
 }

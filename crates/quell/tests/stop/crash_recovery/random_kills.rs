@@ -1,6 +1,8 @@
 //! SIGKILL the daemon at random moments while tools run, again and again on the same data.
 
+use fastrand::Rng;
 use quell_testkit::mcp;
+use quell_testkit::seed::test_seed;
 
 use super::*;
 use crate::test_engine::{ResponsesByMarker, shell_call};
@@ -25,9 +27,10 @@ async fn a_hundred_deaths_leave_no_process_and_every_session_usable(#[case] kind
     let Some(store) = kind.start() else { return };
     let (model, scripts) = (ScriptedModel::start().await, ResponsesByMarker::default());
     scripts.install(&model);
+    let mut random = Rng::with_seed(test_seed());
     let daemons = (0..DAEMONS).map(|index| {
         let home = DaemonHome::new(&format!("{}{}", store.new_database().config_toml(), kill_test_config(&model)));
-        tokio::spawn(restart_repeatedly(home, scripts.clone(), index))
+        tokio::spawn(restart_repeatedly(home, scripts.clone(), index, random.fork()))
     });
     for restarted in futures_util::future::join_all(daemons).await {
         restarted.unwrap();
@@ -35,15 +38,14 @@ async fn a_hundred_deaths_leave_no_process_and_every_session_usable(#[case] kind
     model.assert_histories_valid();
 }
 
-async fn restart_repeatedly(home: DaemonHome, scripts: ResponsesByMarker, daemon_index: u64) {
-    let mut random = KillTestRandom(daemon_index);
+async fn restart_repeatedly(home: DaemonHome, scripts: ResponsesByMarker, daemon_index: u64, mut random: Rng) {
     for _ in 0..RESTARTS {
         let daemon = home.start(quell_exe()).await;
         assert_all_runs_ended(&daemon).await;
         let mut markers = Vec::new();
         for session in 0..SESSIONS_PER_DAEMON {
             let marker = ProcessMarker::new();
-            let response = RUN_ACTIONS[usize::try_from(random.next_below(RUN_ACTIONS.len() as u64)).unwrap()](&marker);
+            let response = RUN_ACTIONS[random.usize(..RUN_ACTIONS.len())](&marker);
             scripts.script(marker.as_str(), [response]);
             scripts.script(&format!("below-{}", marker.as_str()), [shell_call(commands::setsid_child(&marker))]);
             daemon
@@ -53,7 +55,7 @@ async fn restart_repeatedly(home: DaemonHome, scripts: ResponsesByMarker, daemon
             markers.push(marker);
         }
         // This test is about the moment of the kill, so it waits for no condition.
-        tokio::time::sleep(Duration::from_millis(random.next_below(MAX_UPTIME_MS))).await;
+        tokio::time::sleep(Duration::from_millis(random.u64(..MAX_UPTIME_MS))).await;
         daemon.kill9().await;
         for marker in markers {
             marker.wait_gone(scaled_limit(GONE_LIMIT)).await;
@@ -109,16 +111,4 @@ fn kill_test_config(model: &ScriptedModel) -> String {
          [agents.main]\nmodel = \"scripted/m\"\n[agents.scout]\nmodel = \"scripted/m\"\nparent = \"main\"\nmcp = []\n",
         provider_toml(model)
     )
-}
-
-/// Pseudo-random numbers that are the same in every test run: Weyl's sequence, mixed (splitmix64).
-struct KillTestRandom(u64);
-
-impl KillTestRandom {
-    fn next_below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    }
 }

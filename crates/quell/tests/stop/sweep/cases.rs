@@ -384,12 +384,7 @@ async fn script_schedule_removal(case_run: &CaseRun<'_>) {
 }
 
 async fn wait_pending_approval(case_run: &CaseRun<'_>) {
-    let (engine, run) = (case_run.sweep.test_engine.engine.clone(), case_run.run.clone());
-    leaks::wait_until(WAIT_TIMEOUT, move || match engine.pending_approvals().iter().any(|row| row.run_id == run) {
-        true => Ok(()),
-        false => Err(format!("no call of {run} waits for a person")),
-    })
-    .await;
+    case_run.sweep.test_engine.wait_approval_of(&case_run.run).await;
 }
 
 async fn check_late_approval(case_run: &CaseRun<'_>) {

@@ -4,9 +4,7 @@ use quell_test_support::mcp_servers::{read_amendments, wait_amendments};
 use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};
 
 use super::*;
-
-/// A grace for which no test waits: the server would be ended for its silence after it.
-const LONG_GRACE_MS: Option<u64> = Some(60_000);
+use crate::test_engine::skip_time;
 
 /// A file that does not exist yet.
 fn gate_path(fixture: &McpFixture) -> PathBuf {
@@ -27,25 +25,25 @@ impl McpFixture {
     }
 }
 
-/// A grace of 2 s is long enough for the ping on a busy machine; progress counts as late after half of it.
 #[rstest]
-#[case::a_result("late", 60_000, &["late_result"], "MCP server test finished the call")]
-#[case::progress("drip", 2000, &["late_progress", "server_ended"], "went on with the call after its cancel")]
-#[case::a_refusal("sorry", 60_000, &["confirmed"], "")]
-#[tokio::test(flavor = "multi_thread")]
+#[case::a_result("late", &["late_result"], "MCP server test finished the call")]
+#[case::progress("drip", &["late_progress", "server_ended"], "went on with the call after its cancel")]
+#[case::a_refusal("sorry", &["confirmed"], "")]
+#[tokio::test]
 async fn what_comes_late_amends_the_receipt_and_may_cost_the_server(
     #[case] tool: &str,
-    #[case] grace_ms: u64,
     #[case] kinds: &[&str],
     #[case] says: &str,
 ) {
-    let fixture = McpFixture::start_with(|server| server.grace_ms = Some(grace_ms)).await;
+    let fixture = McpFixture::start_with(|server| server.grace_ms = Some(LONG_GRACE_MS)).await;
     let before = fixture.call_and_answer("s", "pid").await;
     let (run, gate) = fixture.stop_pending_call(tool).await;
     // The message after the stop did not wait, and uses the same server.
     assert_eq!(fixture.call_and_answer("s", "pid").await, before);
     assert_eq!(read_amendments(&fixture, &run).await, Vec::<Value>::new());
     let mut watcher = NoticeRecorder::subscribe(&fixture.engine);
+    // Progress counts as late after half of the grace.
+    skip_time(Duration::from_millis(LONG_GRACE_MS)).await;
     std::fs::write(&gate, "").unwrap();
     let found = wait_amendments(&fixture, &run, kinds.len()).await;
     assert_eq!(found.iter().map(|amendment| &amendment["kind"]).collect::<Vec<_>>(), kinds, "{found:#?}");
@@ -66,7 +64,7 @@ async fn what_comes_late_amends_the_receipt_and_may_cost_the_server(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_call_does_not_cost_the_call_of_another_session() {
     let fixture = McpFixture::start_with(|server| {
-        server.grace_ms = LONG_GRACE_MS;
+        server.grace_ms = Some(LONG_GRACE_MS);
         server.shared = true;
     })
     .await;
@@ -88,7 +86,7 @@ async fn a_late_call_does_not_cost_the_call_of_another_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_answer_during_the_run_is_in_its_receipt() {
     let fixture = McpFixture::start_with(|server| {
-        server.grace_ms = LONG_GRACE_MS;
+        server.grace_ms = Some(LONG_GRACE_MS);
         server.call_timeout_s = Some(1);
     })
     .await;

@@ -21,7 +21,7 @@ pub(super) fn mcp_cases() -> Vec<SweepCase> {
         })
         .when(|case_run| wait_called(case_run, "test: wait").boxed()),
         calling("question of an MCP server", |case_run| script_call(case_run, "test__ask", &json!({})))
-            .when(|case_run| wait_held(case_run, ResourceKind::Approval).boxed())
+            .when(|case_run| wait_pending_approval(case_run).boxed())
             // The server may still answer the call once it hears that nobody answers its question.
             .shows(&["stopped on purpose"]),
     ]
