@@ -94,7 +94,8 @@ fn query_of(params: &Value) -> String {
     fields.map(|(name, value)| format!("{name}={}", percent_encode(&text(value)))).collect::<Vec<_>>().join("&")
 }
 
-async fn result_of(response: Response) -> Result<Value, String> {
+/// The result of an answer; the error is the reason that clients branch on.
+pub async fn result_of(response: Response) -> Result<Value, String> {
     let body: Value = response.json().await.unwrap();
     let reason = |details: &Value| details[0]["reason"].as_str().unwrap_or_else(|| panic!("{body:#}")).to_owned();
     match (body.get("error"), body.get("jsonrpc")) {

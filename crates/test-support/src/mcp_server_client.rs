@@ -48,7 +48,7 @@ pub fn initialize_message() -> Value {
 /// A session of a client.
 pub struct TestMcpSession {
     api: TestApiClient,
-    id: String,
+    pub id: String,
 }
 
 impl TestMcpSession {

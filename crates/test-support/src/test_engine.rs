@@ -43,7 +43,7 @@ use crate::test_daemon::quell_exe;
 use crate::test_store::TestDatabase;
 
 pub use data_dir::{TestDataDir, work_dir_beside};
-pub use observations::{failure_of, without_cache_marks};
+pub use observations::{failure_of, reasoning_mark, without_cache_marks};
 pub use quell_testkit::WAIT_TIMEOUT;
 
 /// Descriptors, child processes and the role of sub-reaper belong to the whole process. Plain `cargo test` runs all

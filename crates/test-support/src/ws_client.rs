@@ -21,7 +21,8 @@ pub async fn connect_with_small_buffer(address: &str) -> TcpStream {
 /// A WebSocket connection. Frames that arrive before they are asked for are kept.
 pub struct WsTestClient {
     pub socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
-    unread: VecDeque<Value>,
+    /// Frames that nothing has waited for, in order.
+    pub unread: VecDeque<Value>,
     last_id: u64,
     /// Every event so far, in order.
     pub events: Vec<Value>,

@@ -3,6 +3,9 @@
 
 use std::process::Stdio;
 
+use quell_test_support::doc_examples::code_blocks;
+use quell_test_support::npm_packages::{self, NpmPackages};
+use quell_test_support::test_daemon::start_daemon_with_dialects;
 use quell_testkit::history_check::corpus::ModelDialect;
 use quell_testkit::history_check::corpus::ModelDialect::{Anthropic, Gemini, OpenAi, OpenAiResponses};
 use quell_testkit::skip::is_switched_off;
@@ -12,9 +15,6 @@ use tokio::time::timeout;
 
 use crate::dialects::official_clients::model_client_python;
 use crate::prelude::*;
-use quell_test_support::doc_examples::code_blocks;
-use quell_test_support::npm_packages::{self, NpmPackages};
-use quell_test_support::test_daemon::start_daemon_with_dialects;
 
 const PACKAGES: NpmPackages = NpmPackages {
     name: "anthropic-clients",

@@ -3,11 +3,11 @@
 
 use std::process::Command;
 
+use quell_test_support::doc_examples::code_blocks;
 use tokio::time::timeout;
 
 use crate::dialects::official_clients::{are_skipped, model_client_python};
 use crate::prelude::*;
-use quell_test_support::doc_examples::code_blocks;
 
 const OPENAI_PAGE: &str = include_str!("../../../../docs/openai.md");
 /// How long an example may take on a busy machine.

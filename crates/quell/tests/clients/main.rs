@@ -28,4 +28,4 @@ mod openai_responses {
 mod openapi;
 mod openclaw;
 
-use quell_test_support::{prelude, test_engine};
+use quell_test_support::prelude;

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
+use quell_test_support::npm_packages;
 use quell_testkit::skip::is_switched_off;
 use tokio::time::timeout;
 
 use crate::prelude::*;
-use quell_test_support::npm_packages;
 
 const MISSING_SCHEMATHESIS_HELP: &str = "this test needs schemathesis below target/tools: `cargo xtask test --full openapi` installs it, or leave it out with \
     QUELL_SKIP_SCHEMATHESIS=1";

@@ -10,10 +10,10 @@ mod control_ui;
 mod terminal;
 
 use futures_util::{SinkExt, StreamExt};
+use quell_test_support::npm_packages::{self, NpmPackages};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::prelude::*;
-use quell_test_support::npm_packages::{self, NpmPackages};
 
 const CLIENT_PACKAGES: NpmPackages = NpmPackages {
     name: "openclaw-client",

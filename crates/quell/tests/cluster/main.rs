@@ -1,10 +1,5 @@
 //! Several nodes on one database, and the program on PostgreSQL. Part of the full tests: it needs servers of others.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "tests run outside of any scope, and a failing test panics"
-)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failing test panics")]
 
 mod cluster;
 mod postgres;

@@ -1,9 +1,9 @@
 //! The built program with its database on a PostgreSQL server.
 
+use quell_test_support::crash_copies::certain_leftovers;
 use quell_testkit::postgres::TestPostgres;
 
 use crate::prelude::*;
-use quell_test_support::crash_copies::certain_leftovers;
 
 fn store_toml(server: &TestPostgres, model: &ScriptedModel) -> String {
     format!("[store]\nurl = \"{}\"\n{}", server.url(), config_toml(model, ""))

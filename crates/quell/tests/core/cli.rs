@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::time::Instant;
 
+use quell_test_support::send_process::SendProcess;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::AsyncReadExt;
 
 use crate::prelude::*;
 

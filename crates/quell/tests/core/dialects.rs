@@ -12,7 +12,7 @@ use quell_testkit::history_check::corpus::ModelDialect::{Anthropic, Gemini, Open
 use quell_testkit::model::StreamStep;
 
 use crate::prelude::*;
-use crate::test_engine::add_dialect_agents;
+use crate::test_engine::{add_dialect_agents, reasoning_mark};
 
 async fn start_engine() -> TestEngine {
     TestEngine::start_with(ProcessLock::shared().await, add_dialect_agents).await
@@ -51,16 +51,6 @@ fn refusal_reason(dialect: ModelDialect) -> &'static str {
         OpenAi | OpenAiResponses => "content_filter",
         Anthropic => "refusal",
         Gemini => "SAFETY",
-    }
-}
-
-/// What only reasoning of this dialect looks like in a request.
-fn reasoning_mark(dialect: ModelDialect) -> &'static str {
-    match dialect {
-        OpenAi => "reasoning_content",
-        OpenAiResponses => "encrypted_content",
-        Anthropic => "\"type\":\"thinking\"",
-        Gemini => "thoughtSignature",
     }
 }
 

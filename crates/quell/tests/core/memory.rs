@@ -11,9 +11,9 @@ use futures_util::future::join_all;
 use quell_engine::engine::NoteFilter;
 use quell_engine::memory::NoteScope;
 use quell_protocol::memory::NoteRow;
+use quell_test_support::channel_origin::channel_origin;
 
 use crate::prelude::*;
-use quell_test_support::channel_origin::channel_origin;
 
 async fn start_engine(change: impl FnOnce(&mut EngineConfig)) -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, change).await;

@@ -21,12 +21,12 @@ use quell_protocol::SessionKey;
 use quell_protocol::hook::{HookBody, HookEvent, SessionFacts};
 use quell_protocol::session::{Secret, SessionRequest};
 use quell_scope::clock::{Clock, SkippedTime};
+use quell_test_support::mcp_servers::test_server_config;
 use tokio::sync::Semaphore;
 
 use crate::prelude::*;
 use crate::test_engine::{background_call, list_files_call, skip_time};
 use crate::test_server::{assert_fields, gated_response};
-use quell_test_support::mcp_servers::test_server_config;
 
 /// One second more than the default idle limit.
 const PAST_IDLE_LIMIT: Duration = Duration::from_secs(1801);

@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use quell_protocol::web_ui::SessionPatch;
-
-use crate::prelude::*;
 use quell_test_support::channel_origin::channel_origin_with_model;
 use quell_test_support::doc_examples::code_blocks;
+
+use crate::prelude::*;
 
 const DOC_PAGE: &str = include_str!("../../../../docs/skills.md");
 

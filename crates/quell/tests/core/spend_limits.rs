@@ -2,12 +2,12 @@
 //! is neither lost nor counted twice.
 
 use quell_protocol::agents::Price;
+use quell_test_support::crash_copies::start_on_copy;
+use quell_test_support::ws_client::{WsTestClient, chat_send_params};
 use quell_testkit::model::UsageReporting;
 
 use crate::prelude::*;
 use crate::test_server::{TestServerConfig, assert_fields};
-use quell_test_support::crash_copies::start_on_copy;
-use quell_test_support::ws_client::{WsTestClient, chat_send_params};
 
 fn with_main_agent(change: impl Fn(&mut AgentConfig)) -> impl FnOnce(&mut TestServerConfig) {
     move |config| change(config.engine.agents.get_mut(&parse_agent_id("main")).unwrap())

@@ -5,12 +5,12 @@
 
 use std::fs;
 
+use quell_test_support::crash_copies::certain_leftovers;
 use quell_testkit::hostile::HostileProgram;
 use quell_testkit::skip::lacks_root;
 
 use crate::prelude::*;
 use crate::test_engine::{background_call, shell_call};
-use quell_test_support::crash_copies::certain_leftovers;
 
 /// A user id that no user of the machine has.
 const ORDINARY_USER: u32 = 48_151;

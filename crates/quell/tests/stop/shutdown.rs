@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use quell_test_support::ws_client::{self as ws, WsTestClient};
 use quell_testkit::mcp;
 use quell_testkit::model::StreamStep;
 use rustix::process::Signal;
@@ -11,7 +12,6 @@ use tokio::net::TcpStream;
 use crate::prelude::*;
 use crate::test_engine::{ResponsesByMarker, background_call, shell_call};
 use crate::test_server::assert_fields;
-use quell_test_support::ws_client::{self as ws, WsTestClient};
 
 /// The limit of the stop contract.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);

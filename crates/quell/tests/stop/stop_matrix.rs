@@ -7,6 +7,10 @@ mod stop_methods;
 use std::process::Stdio;
 use std::sync::LazyLock;
 
+use quell_test_support::a2a_client::{self as a2a, A2aTestBinding, A2aTestClient};
+use quell_test_support::acp_client::AcpTestClient;
+use quell_test_support::mcp_server_client as mcp_server;
+use quell_test_support::ws_client::WsTestClient;
 use quell_testkit::daemon::TestRunEventStream;
 use quell_testkit::mcp;
 use quell_testkit::model::BlackHole;
@@ -15,10 +19,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::prelude::*;
 use crate::test_engine::{ResponsesByMarker, background_call, shell_call, wait_for_request, wait_summary_request};
 use crate::test_server::has_fields;
-use quell_test_support::a2a_client::{self as a2a, A2aTestBinding, A2aTestClient};
-use quell_test_support::acp_client::AcpTestClient;
-use quell_test_support::mcp_server_client as mcp_server;
-use quell_test_support::ws_client::WsTestClient;
 use run_states::{FIRED, STOPPABLE_STATES, StateRun, StoppableState, tool_call, wait_processes, wait_second_request};
 use stop_methods::MatrixStopMethod;
 

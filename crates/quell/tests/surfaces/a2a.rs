@@ -7,7 +7,7 @@ mod push;
 mod stops;
 mod tasks;
 
-use quell_test_support::a2a_client::{A2aTestBinding, A2aTestClient, add_answer, message, states_of};
+use quell_test_support::a2a_client::{A2aTestBinding, A2aTestClient, add_answer, message, result_of, states_of};
 
 use crate::prelude::*;
 

@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use std::time::{Instant, SystemTime};
 
 use quell_mcp::McpConfig;
-use quell_protocol::{Resource, SandboxMode};
+use quell_protocol::Resource;
 use quell_test_support::mcp_servers::{call_row, config_section, last_result, test_server_config};
 use quell_testkit::mcp::{self, FakeMcpServer, McpFault};
 

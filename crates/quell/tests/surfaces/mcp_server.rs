@@ -4,7 +4,7 @@ mod calls;
 mod stdio;
 
 use quell_test_support::mcp_server_client::{
-    MessageStream, STATELESS, TestMcpSession, initialize_message, request_with, stateless_call, stateless_message,
+    MessageStream, TestMcpSession, initialize_message, request_with, stateless_call, stateless_message,
     stateless_request,
 };
 use reqwest::RequestBuilder;

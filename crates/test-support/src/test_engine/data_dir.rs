@@ -11,6 +11,7 @@ pub struct TestDataDir {
 }
 
 impl TestDataDir {
+    #[expect(clippy::new_without_default, reason = "it makes a directory")]
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");

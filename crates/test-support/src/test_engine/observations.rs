@@ -10,6 +10,7 @@ use quell_protocol::api::RunView;
 use quell_protocol::{CallEnd, EventKind, RunId, Verdict};
 use quell_scope::Point;
 use quell_testkit::ScriptedResponse;
+use quell_testkit::history_check::corpus::ModelDialect;
 use serde_json::Value;
 
 use super::{
@@ -74,4 +75,14 @@ pub fn without_cache_marks(messages: &[Value]) -> Vec<Value> {
         block.remove("cache_control");
     }
     messages
+}
+
+/// What only reasoning of this dialect looks like in a request.
+pub fn reasoning_mark(dialect: ModelDialect) -> &'static str {
+    match dialect {
+        ModelDialect::OpenAi => "reasoning_content",
+        ModelDialect::OpenAiResponses => "encrypted_content",
+        ModelDialect::Anthropic => "\"type\":\"thinking\"",
+        ModelDialect::Gemini => "thoughtSignature",
+    }
 }

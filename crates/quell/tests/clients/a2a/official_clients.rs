@@ -8,12 +8,12 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::time::timeout;
 
 use quell_test_support::a2a_client::pushes::{PUSH_SECRET, wait_told_states};
+use quell_test_support::doc_examples::code_blocks;
 use quell_test_support::hook_receiver::HookReceiver;
+use quell_test_support::npm_packages::{self, NpmPackages};
 
 use crate::cutting_relay::CuttingRelay;
 use crate::prelude::*;
-use quell_test_support::doc_examples::code_blocks;
-use quell_test_support::npm_packages::{self, NpmPackages};
 
 const MISSING_CLIENT_HELP: &str = "this test needs the client of A2A below target/tools: `cargo xtask test --full a2a` installs it, or leave it out with \
     QUELL_SKIP_A2A_CLIENT=1";

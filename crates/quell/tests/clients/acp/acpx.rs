@@ -2,12 +2,12 @@
 
 use std::process::Stdio;
 
+use quell_test_support::npm_packages;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 
 use super::client::packages_and_node;
 use super::*;
-use quell_test_support::npm_packages;
 
 async fn acpx(fixture: &AcpFixture, args: &[&str]) -> Command {
     let (folder, node) = packages_and_node().await;

@@ -3,13 +3,14 @@
 //!
 //! `cargo xtask test --full` installs `openai`, `anthropic` and `google-genai` below `target/`.
 
+use quell_test_support::npm_packages;
+use quell_test_support::test_engine::reasoning_mark;
 use quell_testkit::history_check::corpus::ModelDialect;
 use quell_testkit::history_check::corpus::ModelDialect::{Anthropic, Gemini, OpenAi, OpenAiResponses};
 use quell_testkit::skip::is_switched_off;
 use tokio::time::timeout;
 
 use crate::prelude::*;
-use quell_test_support::npm_packages;
 
 const MISSING_CLIENTS_HELP: &str = "this test needs the clients of model providers below target/tools: `cargo xtask test --full official_clients` installs \
     them, or leave it out with QUELL_SKIP_MODEL_CLIENTS=1";

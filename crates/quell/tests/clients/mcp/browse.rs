@@ -1,8 +1,9 @@
 //! Prompts and resources of the official server, for people.
 
+use quell_test_support::npm_packages;
+
 use super::official_server::{SERVER_PACKAGES, server_program};
 use super::*;
-use quell_test_support::npm_packages;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_official_server_offers_people_its_prompts_and_resources() {

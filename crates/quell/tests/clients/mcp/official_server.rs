@@ -3,11 +3,11 @@
 use std::process::Stdio;
 
 use quell_test_support::mcp_servers::wait_amendments;
+use quell_test_support::npm_packages::{self, NpmPackages};
 use tokio::net::TcpListener;
 use tokio::process::Child;
 
 use super::*;
-use quell_test_support::npm_packages::{self, NpmPackages};
 
 pub(super) const SERVER_PACKAGES: NpmPackages = NpmPackages {
     name: "mcp-servers",

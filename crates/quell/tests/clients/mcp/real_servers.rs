@@ -2,13 +2,13 @@
 
 use std::process::Stdio;
 
+use quell_test_support::npm_packages;
 use quell_testkit::skip::is_switched_off;
 use tokio::net::TcpListener;
 use tokio::process::Child;
 
 use super::official_server::{SERVER_PACKAGES, call_tool, start_engine};
 use super::*;
-use quell_test_support::npm_packages;
 
 const MISSING_FASTMCP_HELP: &str = "this test needs FastMCP below target/tools: `cargo xtask test --full mcp` installs it, or leave it out with \
     QUELL_SKIP_FASTMCP=1";

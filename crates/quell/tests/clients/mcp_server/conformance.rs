@@ -1,10 +1,10 @@
 //! The conformance tests of MCP: every scenario for servers that needs no tool made for it. The others, and why they do
 //! not apply, are in `docs/mcp-server.md`.
 
+use quell_test_support::npm_packages;
 use tokio::time::timeout;
 
 use super::*;
-use quell_test_support::npm_packages;
 
 const CONFORMANCE_TIMEOUT: Duration = Duration::from_secs(300);
 

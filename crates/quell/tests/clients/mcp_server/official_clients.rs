@@ -1,12 +1,12 @@
 //! The official clients of MCP, unmodified: from PyPI and from npm, over HTTP and on standard input and output, in both
 //! generations of the protocol. `QUELL_SKIP_MCP_CLIENT=1` skips those in Python, `QUELL_SKIP_NODE=1` those in Node.
 
+use quell_test_support::npm_packages;
 use quell_testkit::skip::is_switched_off;
 use tokio::time::timeout;
 
 use super::*;
 use crate::cutting_relay::CuttingRelay;
-use quell_test_support::npm_packages;
 
 const MISSING_CLIENT_HELP: &str = "this test needs the client of MCP below target/tools: `cargo xtask test --full mcp` installs it, or leave it out with \
     QUELL_SKIP_MCP_CLIENT=1";

@@ -2,8 +2,9 @@
 //!
 //! `QUELL_SKIP_MODEL_CLIENTS=1` skips those in Python, `QUELL_SKIP_NODE=1` those in JavaScript, with a message.
 
-use crate::dialects::official_clients::{are_skipped, run_model_client};
 use quell_test_support::npm_packages::{self, NpmPackages};
+
+use crate::dialects::official_clients::{are_skipped, run_model_client};
 
 use crate::prelude::*;
 

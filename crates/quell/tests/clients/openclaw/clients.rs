@@ -1,11 +1,11 @@
 //! Test support: OpenClaw's own command, unmodified, with a Node of its own, and a daemon for it.
 
+use quell_test_support::npm_packages::{self, NpmPackages};
 use quell_testkit::pty::{Pty, PtySize};
 use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::prelude::*;
-use quell_test_support::npm_packages::{self, NpmPackages};
 
 /// OpenClaw needs Node 24.16 or later; that of the machine may be older.
 const PACKAGES: NpmPackages = NpmPackages {

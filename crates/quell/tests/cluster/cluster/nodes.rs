@@ -1,10 +1,10 @@
 //! Any node answers for all: messages, events, lists and stops reach the node of the session.
 
+use quell_test_support::a2a_client::{A2aTestBinding, A2aTestClient, message, states_of};
+use quell_test_support::ws_client::WsTestClient;
 use quell_testkit::gateway_client::GatewayTestClient;
 
 use super::*;
-use quell_test_support::a2a_client::{A2aTestBinding, A2aTestClient, message, states_of};
-use quell_test_support::ws_client::WsTestClient;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_to_any_node_runs_on_the_node_of_the_session() {

@@ -1,8 +1,9 @@
 //! Create agents: validation, persistence, permissions.
 
+use quell_test_support::ws_client::WsTestClient;
+
 use super::*;
 use crate::test_server::TestServerConfig;
-use quell_test_support::ws_client::WsTestClient;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_made_at_run_time_works_as_a_configured_one_and_is_there_after_a_restart() {

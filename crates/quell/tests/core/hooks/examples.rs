@@ -3,9 +3,10 @@
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
+use quell_test_support::doc_examples::{PythonProgram, code_blocks, skips_python};
+
 use super::messages::channel_message;
 use super::*;
-use quell_test_support::doc_examples::{PythonProgram, code_blocks, skips_python};
 
 const DOC_PAGE: &str = include_str!("../../../../../docs/hooks.md");
 

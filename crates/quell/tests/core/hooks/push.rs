@@ -6,10 +6,10 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_protocol::RunEvent;
 use quell_protocol::api::Grants;
 use quell_protocol::approval::{ApprovalRow, Decision};
+use quell_test_support::hook_receiver::ReceivedHookRequest;
 
 use super::*;
 use crate::test_engine::shell_call;
-use quell_test_support::hook_receiver::ReceivedHookRequest;
 
 const PUSH_SECRET: &str = "a secret of at least thirty-two bytes";
 

@@ -1,7 +1,8 @@
 //! The HTTP routes and the `quell memory` command.
 
-use super::*;
 use quell_test_support::audit_entries::wait_audit_entries;
+
+use super::*;
 
 /// Starts a server with two notes of session `s` and one of the agent `main`.
 async fn start_server_with_notes() -> TestServer {

@@ -6,10 +6,10 @@ use quell_process::{WardenExe, base_environment};
 use quell_protocol::audit::Action;
 use quell_scope::clock::{Clock, SkippedTime};
 use quell_store::test_support::RefusedWrite;
-
-use crate::prelude::*;
 use quell_test_support::audit_entries::wait_audit_entries;
 use quell_test_support::ws_client::WsTestClient;
+
+use crate::prelude::*;
 
 fn audit_columns(row: &Value) -> (&str, &str, &str, &str) {
     let word = |name: &str| row[name].as_str().unwrap_or_default();

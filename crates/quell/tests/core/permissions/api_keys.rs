@@ -3,11 +3,11 @@
 use quell_engine::access::TokenSpec;
 use quell_protocol::agents::Price;
 use quell_protocol::api::AccessLevel;
+use quell_test_support::ws_client::{WsTestClient, chat_send_params};
 use quell_testkit::model::UsageReporting;
 
 use super::*;
 use crate::test_server::{TestServerConfig, assert_fields};
-use quell_test_support::ws_client::{WsTestClient, chat_send_params};
 
 const PRICE: Price = Price { input: 3.0, output: 15.0 };
 

@@ -1,10 +1,10 @@
 //! Tokens that expire, are rotated or revoked, and sharing that is taken back: what is open ends at once, and says why.
 
 use quell_scope::clock::{Clock, SkippedTime};
+use quell_test_support::ws_client::WsTestClient;
 use tokio::time::timeout;
 
 use super::*;
-use quell_test_support::ws_client::WsTestClient;
 
 /// A streaming run of `ann`, whose session is shared.
 struct SharedRun {

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use quell_engine::engine::{Caller, SubmitOutcome};
 use quell_protocol::Surface;
+use quell_test_support::ws_client::WsTestClient;
 use reqwest::Method;
 
 use super::*;
 use crate::test_engine::parse_principal;
-use quell_test_support::ws_client::WsTestClient;
 
 /// Rules of the document. A route whose rule is not here has no test.
 const RULES: [&str; 13] = [

@@ -2,6 +2,7 @@
 
 use futures_util::future::join_all;
 use futures_util::{SinkExt, StreamExt};
+use quell_test_support::ws_client::WsTestClient;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -10,7 +11,6 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use super::*;
-use quell_test_support::ws_client::WsTestClient;
 
 type TcpHalves = (OwnedReadHalf, OwnedWriteHalf);
 

@@ -3,11 +3,11 @@
 //! The screenshots go to `target/screenshots` for people to look at; no test compares them. WebDriver injects axe-core
 //! past the page's content policy, and it changes nothing.
 
+use quell_test_support::npm_packages::{self, NpmPackages};
 use quell_testkit::browser::{Browser, Viewport, is_skipped};
 
 use super::{PageConfig, PageFixture, screenshot_dir};
 use crate::prelude::*;
-use quell_test_support::npm_packages::{self, NpmPackages};
 
 struct ScreenshotReview {
     axe_source: String,

@@ -1,10 +1,10 @@
 //! The stop control of the chat: button, Esc, force by a second press, and runs that were started elsewhere.
 
+use quell_test_support::send_process::SendProcess;
 use quell_testkit::browser::Key;
 
 use super::{LONG_GRACE_CONFIG, PageConfig, PageFixture};
 use crate::prelude::*;
-use quell_test_support::send_process::SendProcess;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_by_the_button_ends_in_a_receipt() {

@@ -1,7 +1,7 @@
 //! Push notifications: what a receiver gets, who signed it, and the configs of a task.
 
 use quell_test_support::a2a_client::pushes::{PUSH_SECRET, verify_notification, wait_told_states};
-use quell_test_support::hook_receiver::{HookReceiver, ReceivedHookRequest};
+use quell_test_support::hook_receiver::HookReceiver;
 
 use super::*;
 use crate::test_server::TestServerConfig;

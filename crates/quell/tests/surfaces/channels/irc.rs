@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use quell_test_support::mcp_servers::config_section;
 use quell_testkit::daemon::poll_until;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::irc::{IrcLine, IrcServer, IrcSettings, IrcTestUser};
@@ -9,7 +10,6 @@ use serde_json::json;
 
 use super::{ChannelDaemonFixture, closed_within};
 use crate::test_engine::ProcessLock;
-use quell_test_support::mcp_servers::config_section;
 
 const PASSWORD: &str = "only-for-tests";
 const NICK: &str = "quell";

@@ -1,12 +1,12 @@
 //! List, search and delete the notes about chat users, over HTTP and from the command line.
 
+use quell_test_support::audit_entries::wait_audit_entries;
 use quell_testkit::model::ScriptedResponse;
 use serde_json::{Value, json};
 
 use super::administration::WebhookDaemonFixture;
 use crate::test_daemon::run_cli;
 use crate::test_server::{assert_problem, percent_encode};
-use quell_test_support::audit_entries::wait_audit_entries;
 
 /// A name with characters that have a meaning in a path.
 const KIM: &str = "kim/7 ü%_:?#";

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use quell_test_support::doc_examples::{PythonProgram, code_blocks, skips_python};
 use quell_testkit::daemon::http_client;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::webhook::{FakeWebhookReceiver, TOKEN};
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::ChannelDaemonFixture;
 use crate::test_engine::ProcessLock;
-use quell_test_support::doc_examples::{PythonProgram, code_blocks, skips_python};
 
 const DOC_PAGE: &str = include_str!("../../../../../docs/channels/webhook.md");
 

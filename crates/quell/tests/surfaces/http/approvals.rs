@@ -3,11 +3,11 @@
 use quell_engine::access::{BrowserSignIn, LinkIssuer};
 use quell_kernel::approval::ApprovalPolicy;
 use quell_process::{WardenExe, base_environment};
+use quell_test_support::ws_client::WsTestClient;
 use reqwest::Method;
 use secrecy::ExposeSecret;
 
 use crate::prelude::*;
-use quell_test_support::ws_client::WsTestClient;
 
 async fn start_server() -> TestServer {
     TestServer::start_with(|plan| {

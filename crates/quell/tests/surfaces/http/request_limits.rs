@@ -1,7 +1,8 @@
 //! The limit of requests of each principal, over HTTP and WebSocket, and what no limiter counts.
 
-use crate::prelude::*;
 use quell_test_support::ws_client::WsTestClient;
+
+use crate::prelude::*;
 
 /// A server whose principals may make this many requests in a minute.
 async fn start_limited(requests_per_minute: u32) -> TestServer {

@@ -1,13 +1,13 @@
 //! Static files of the web page, browser sign-in and sign-out, and the model of a session.
 
 use quell_engine::access::LinkIssuer;
+use quell_test_support::ws_client::WsTestClient;
 use reqwest::header::{ACCEPT_ENCODING, COOKIE, ETAG, HeaderMap, IF_NONE_MATCH, LOCATION, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Response, StatusCode};
 use secrecy::ExposeSecret;
 
 use crate::prelude::*;
-use quell_test_support::ws_client::WsTestClient;
 
 /// A browser without scripts: it follows no redirects.
 fn browser_client() -> Client {

@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use quell_test_support::npm_packages::program_command;
 use quell_testkit::mcp::FakeMcpServer;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::*;
-use quell_test_support::npm_packages::program_command;
 
 /// An hour, so that no token is refreshed by itself.
 const LONG_LIFETIME_S: u64 = 3600;

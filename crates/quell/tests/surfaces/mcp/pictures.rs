@@ -1,10 +1,11 @@
 //! Pictures returned by tools: stored for the session, shown to models with vision in both dialects, described to
 //! others, kept across restarts.
 
-use super::*;
 use quell_test_support::seeing_agents::{
     ANTHROPIC_AGENT, OPENAI_AGENT, TEXT_ONLY_AGENT, add_seeing_agents, run_message,
 };
+
+use super::*;
 
 /// The text that the server's tool `picture` returns besides its picture.
 const TOOL_TEXT: &str = "look\n[an image, image/png, ";

@@ -1,8 +1,7 @@
 //! Questions of servers during a call: shown as approvals, answered, declined, withdrawn by a stop or by the server.
 
-use quell_engine::engine::{AnswerError, Caller};
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
-use quell_protocol::question::parse_answer_fields;
+use quell_engine::engine::AnswerError;
+use quell_protocol::approval::Decision;
 use quell_test_support::mcp_servers::{answer_with_fields as with_fields, user_without_rights as user, wait_question};
 
 use super::*;
