@@ -285,7 +285,7 @@ impl TestEngine {
 
     /// Waits until a call of this run waits for a person, and returns the row of the list. The ledger holds an approval
     /// before it is listed.
-    pub(crate) async fn wait_approval_of(&self, run: &RunId) -> ApprovalRow {
+    pub async fn wait_approval_of(&self, run: &RunId) -> ApprovalRow {
         poll_until(&format!("an approval of {run}"), async || {
             self.engine.pending_approvals().into_iter().find(|row| row.run_id == *run)
         })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quell_protocol::api::{Page, RunView};
 use quell_protocol::{EventKind, RunEvent, RunId, SessionKey};
-use quell_store::{RunListFilter, RunRow, StoreError, StorePage};
+use quell_store::{RunListFilter, RunRow, StoreError, StorePage, StoredRunState};
 
 use super::{Engine, Follower, RemoteFollower};
 use crate::live_run::LiveRun;
@@ -83,7 +83,11 @@ impl Engine {
     /// Safe: it only reads.
     pub async fn list_runs(&self, filter: RunListFilter) -> Result<Page<RunView>, StoreError> {
         let (rows, next_cursor) = self.inner().store.runs().list(filter).await?;
-        Ok(Page { items: rows.iter().map(|row| self.current_view(row)).collect::<Result<_, _>>()?, next_cursor })
+        let mut items = Vec::with_capacity(rows.len());
+        for row in &rows {
+            items.push(self.current_view(row).await?);
+        }
+        Ok(Page { items, next_cursor })
     }
 
     /// As [`Engine::list_runs`], each run with the cursor of a page that begins behind it.
@@ -95,14 +99,21 @@ impl Engine {
         filter: RunListFilter,
     ) -> Result<StorePage<(RunView, String)>, StoreError> {
         let (rows, next_cursor) = self.inner().store.runs().list_with_cursors(filter).await?;
-        let views = rows.into_iter().map(|(row, cursor)| Ok((self.current_view(&row)?, cursor)));
-        Ok((views.collect::<Result<_, StoreError>>()?, next_cursor))
+        let mut views = Vec::with_capacity(rows.len());
+        for (row, cursor) in rows {
+            views.push((self.current_view(&row).await?, cursor));
+        }
+        Ok((views, next_cursor))
     }
 
-    fn current_view(&self, row: &RunRow) -> Result<RunView, StoreError> {
-        match self.inner().runs.live_run(&row.id) {
-            Some(live_run) => Ok(live_run.view()),
-            None => self.find_unsealed_run(&row.id).map_or_else(|| parse_run_view(row), Ok),
+    /// The view of a run whose row was read a moment ago.
+    async fn current_view(&self, row: &RunRow) -> Result<RunView, StoreError> {
+        if let Some(live_run) = self.inner().runs.live_run(&row.id) {
+            return Ok(live_run.view());
+        }
+        match self.find_unsealed_run(&row.id) {
+            Some(view) => Ok(view),
+            None => view_outside_memory(row, || self.inner().store.runs().find(row.id.clone())).await,
         }
     }
 
@@ -135,10 +146,26 @@ impl Engine {
     }
 }
 
+/// The view of a run that is not in memory. `row` was read while it may have been: what its end has stored since counts,
+/// so a row without an end is read again with `find`. A run of another node is read twice.
+async fn view_outside_memory<F>(row: &RunRow, find: impl FnOnce() -> F) -> Result<RunView, StoreError>
+where
+    F: Future<Output = Result<Option<RunRow>, StoreError>>,
+{
+    match row.state {
+        StoredRunState::Ended | StoredRunState::Steered { .. } => parse_run_view(row),
+        StoredRunState::Accepted | StoredRunState::Started => {
+            let stored = find().await?;
+            // There is no row any more if its session was deleted meanwhile.
+            parse_run_view(stored.as_ref().unwrap_or(row))
+        }
+    }
+}
+
 fn parse_run_view(row: &RunRow) -> Result<RunView, StoreError> {
     let mut view: RunView = serde_json::from_str(&row.view)
         .map_err(|error| StoreError::Corrupt(format!("the stored view of run {} cannot be read: {error}", row.id)))?;
-    if let quell_store::StoredRunState::Steered { .. } = row.state {
+    if let StoredRunState::Steered { .. } = row.state {
         view.state = "steered".to_owned();
     }
     Ok(view)
@@ -162,4 +189,46 @@ pub(super) fn remaining_events(view: RunView, after: u64) -> Option<Vec<RunEvent
     let text = view.output.clone().filter(|_| verdict == quell_protocol::Verdict::Completed);
     let end = EventKind::Ended { verdict, text, receipt: Box::new(receipt), steps: view.steps };
     Some(missed.into_iter().chain([event(view.seq, end)]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_protocol::{AgentId, Principal, Usage};
+
+    use super::*;
+
+    fn stored_row(state: StoredRunState, shown: &str) -> RunRow {
+        let view = serde_json::json!({
+            "runId": "r", "sessionKey": "s", "agent": "main", "state": shown, "principal": "ann", "surface": "http",
+            "text": "hello", "acceptedAt": "", "steps": 0, "usage": Usage::default(), "seq": 0, "processes": 0,
+        });
+        RunRow {
+            id: RunId::parse("r").unwrap(),
+            session: SessionKey::parse("s").unwrap(),
+            agent: AgentId::parse("main").unwrap(),
+            principal: Principal::parse("ann").unwrap(),
+            fingerprint: String::new(),
+            state,
+            accepted_at: String::new(),
+            view: view.to_string(),
+        }
+    }
+
+    /// A list used to show what a run was when it was accepted, if the run left the memory while the list was made.
+    #[tokio::test]
+    async fn a_run_that_leaves_the_memory_while_it_is_listed_shows_its_end() {
+        let into = RunId::parse("other").unwrap();
+        let read = stored_row(StoredRunState::Accepted, "queued");
+        for (since, shown) in [
+            (stored_row(StoredRunState::Ended, "ended"), "ended"),
+            (stored_row(StoredRunState::Steered { into }, "queued"), "steered"),
+        ] {
+            let view = view_outside_memory(&read, || std::future::ready(Ok(Some(since.clone())))).await.unwrap();
+            assert_eq!(view.state, shown);
+            let final_view = view_outside_memory(&since, || -> std::future::Ready<_> { panic!("it is final") });
+            assert_eq!(final_view.await.unwrap(), view);
+        }
+        let deleted = view_outside_memory(&read, || std::future::ready(Ok(None))).await.unwrap();
+        assert_eq!(deleted.state, "queued");
+    }
 }
