@@ -31,7 +31,6 @@ use quell_protocol::{Receipt, Verdict};
 use quell_scope::clock::Clock;
 use quell_scope::{Point, PointProbe};
 use quell_store::test_support::OtherProgram;
-use quell_testkit::daemon::poll_until;
 use quell_testkit::history_check::corpus::ModelDialect;
 use quell_testkit::model::ModelRequestHandle;
 use quell_testkit::{ScriptedModel, ScriptedResponse, leaks};
@@ -286,10 +285,11 @@ impl TestEngine {
     /// Waits until a call of this run waits for a person, and returns the row of the list. The ledger holds an approval
     /// before it is listed.
     pub async fn wait_approval_of(&self, run: &RunId) -> ApprovalRow {
-        poll_until(&format!("an approval of {run}"), async || {
-            self.engine.pending_approvals().into_iter().find(|row| row.run_id == *run)
-        })
-        .await
+        let (engine, id) = (self.engine.clone(), run.clone());
+        let find = move || engine.pending_approvals().into_iter().find(|row| row.run_id == id);
+        let probe = find.clone();
+        leaks::wait_until(WAIT_TIMEOUT, move || probe().map(drop).ok_or_else(|| "no call waits".to_owned())).await;
+        find().unwrap_or_else(|| panic!("the approval of {run} was settled meanwhile"))
     }
 
     /// Waits until the run has received text, not only until the model has sent it.
