@@ -196,10 +196,18 @@ fn cargo<const N: usize>(args: [&str; N]) -> anyhow::Result<()> {
     run_checked(&mut command("cargo", args))
 }
 
+/// Runs in the root of the workspace, without the variables by which cargo describes xtask to xtask: build scripts look
+/// at them, so a cargo below would build again what a cargo that was called directly has built.
 #[expect(clippy::disallowed_methods, reason = "xtask runs other programs")]
 fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
     command.args(args).current_dir(workspace_root());
+    let describes_xtask = |name: &str| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| name.starts_with(prefix)) || name == "CARGO_BIN_NAME"
+    };
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(describes_xtask)) {
+        command.env_remove(name);
+    }
     command
 }
 
