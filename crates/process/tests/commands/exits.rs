@@ -1,14 +1,14 @@
 //! Commands that end by themselves, or do not begin.
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quell_process::{CommandSpec, ProcessEndMethod, ProcessEndReason, SpawnError};
 use quell_protocol::ResourceKind;
 use quell_scope::{PointProbe, Release, Scope};
 use rstest::rstest;
 
-use crate::fixture::{CommandFixture, WARDEN_BINARY, assert_within, skip_time};
+use crate::fixture::{CommandFixture, WARDEN_BINARY, skip_time};
 
 #[tokio::test]
 async fn a_plain_command_tells_its_end_and_its_output() {
@@ -142,13 +142,8 @@ async fn a_server_left_behind_is_dead_when_the_call_returns() {
 #[tokio::test]
 async fn a_left_behind_server_that_ignores_signals_is_dead_too() {
     let fixture = CommandFixture::new().await;
-    assert_within(Duration::from_secs(2), async || {
-        let begun = Instant::now();
-        let end = fixture.run_script("(trap '' TERM INT HUP; echo on; exec sleep 1000) & sleep 0.1; exit 0").await;
-        assert_eq!((end.code, end.left_behind, end.how), (Some(0), 1, ProcessEndMethod::Kill));
-        begun.elapsed()
-    })
-    .await;
+    let end = fixture.run_script("(trap '' TERM INT HUP; echo on; exec sleep 1000) & sleep 0.1; exit 0").await;
+    assert_eq!((end.code, end.left_behind, end.how), (Some(0), 1, ProcessEndMethod::Kill));
 }
 
 /// Up to three tries, because a busy machine may take longer than the 50 ms that are allowed.
@@ -219,33 +214,6 @@ async fn descriptors_are_back_to_where_they_were() {
         String::from_utf8_lossy(&output.stderr)
     );
     fixture.assert_gone();
-}
-
-/// Prints the cost of a warden. Run with `--ignored --no-capture`; in a debug build the figures are too high.
-#[tokio::test]
-#[ignore = "full: a measurement"]
-async fn the_time_that_a_warden_adds_to_a_command() {
-    let fixture = CommandFixture::new().await;
-    let mut bare = Vec::new();
-    let mut warden = Vec::new();
-    for _ in 0..200 {
-        let begun = Instant::now();
-        Command::new("sh").args(["-c", ":"]).output().unwrap();
-        bare.push(begun.elapsed());
-        let (spec, begun) = (fixture.spec(":"), Instant::now());
-        fixture.wardens.run(&spec, &fixture.scope, &mut DiscardedOutput).await.unwrap();
-        warden.push(begun.elapsed());
-    }
-    bare.sort();
-    warden.sort();
-    println!("median of 200: bare {:?}, through a warden {:?}", bare[100], warden[100]);
-    assert!(warden[100] < bare[100] + Duration::from_millis(if cfg!(debug_assertions) { 30 } else { 3 }));
-}
-
-struct DiscardedOutput;
-
-impl quell_process::OutputSink for DiscardedOutput {
-    fn output(&mut self, _: quell_protocol::ToolOutputStream, _: &str) {}
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::pin::pin;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use rstest::rstest;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use crate::fixture::{CommandFixture, WARDEN_BINARY, WatchedOutput, assert_within, processes_with_run_id, stat_field};
+use crate::fixture::{CommandFixture, StartedScript, WARDEN_BINARY, WatchedOutput, processes_with_run_id, stat_field};
 use crate::isolation::isolating_fixture;
 use crate::killed_wardens::{PROCESS_TREE_SCRIPT, pid_of, start_daemon};
 
@@ -25,7 +26,7 @@ const START_TIME: Duration = Duration::from_millis(2500);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Returns `None` where namespaces are asked for and not permitted.
-async fn fixture_with(isolate: Isolate) -> Option<CommandFixture> {
+pub(crate) async fn fixture_with(isolate: Isolate) -> Option<CommandFixture> {
     match isolate {
         Isolate::Auto | Isolate::Pid => isolating_fixture().await,
         Isolate::None => Some(CommandFixture::new().await),
@@ -46,49 +47,62 @@ fn assert_ended_by_limit(end: &ProcessEnd) {
 #[tokio::test]
 async fn the_tree_dies_when_the_limit_passes(#[values(Isolate::None, Isolate::Pid)] isolate: Isolate) {
     let Some(fixture) = fixture_with(isolate).await else { return };
-    assert_within(Duration::from_millis(100), async || {
-        let fixture = fixture.with_new_scope();
+    pass_limit(&fixture).await;
+}
+
+/// Returns how late after the limit everything has ended.
+pub(crate) async fn pass_limit(fixture: &CommandFixture) -> Duration {
+    fixture.wardens.lifetime_limit().extend(boot_time_now() + START_TIME);
+    let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
+    let until = extend_until_ready(fixture, &mut running).await;
+    let end = running.handle.await.unwrap().unwrap();
+    let ended_at = boot_time_now();
+    fixture.assert_gone();
+    assert_ended_by_limit(&end);
+    assert_eq!(end.swept, 5, "{end:?}");
+    assert_eq!(fixture.scope.ledger().rows().last().unwrap().release(), Some(Release::Kill));
+    ended_at.checked_sub(until).expect("ended before the limit")
+}
+
+/// Waits until the command is ready. On a busy machine, where that takes longer than usual, the limit is extended
+/// meanwhile. Returns the limit.
+async fn extend_until_ready(fixture: &CommandFixture, running: &mut StartedScript) -> Duration {
+    let mut ready = pin!(running.wait_for_output("ready"));
+    loop {
         let until = boot_time_now() + START_TIME;
         fixture.wardens.lifetime_limit().extend(until);
-        let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
-        running.wait_for_output("ready").await;
-        let end = running.handle.await.unwrap().unwrap();
-        let ended_at = boot_time_now();
-        fixture.assert_gone();
-        assert_ended_by_limit(&end);
-        assert_eq!(end.swept, 5, "{end:?}");
-        assert_eq!(fixture.scope.ledger().rows().last().unwrap().release(), Some(Release::Kill));
-        ended_at.checked_sub(until).expect("ended before the limit")
-    })
-    .await;
+        if tokio::time::timeout(START_TIME / 2, ready.as_mut()).await.is_ok() {
+            return until;
+        }
+    }
 }
 
 #[rstest]
 #[tokio::test]
 async fn a_first_limit_reaches_running_commands(#[values(Isolate::None, Isolate::Pid)] isolate: Isolate) {
     let Some(fixture) = fixture_with(isolate).await else { return };
-    assert_within(Duration::from_millis(1200), async || {
-        let fixture = fixture.with_new_wardens();
-        let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
-        running.wait_for_output("ready").await;
-        let limited_at = Instant::now();
-        fixture.wardens.lifetime_limit().extend(boot_time_now());
-        let end = running.handle.await.unwrap().unwrap();
-        fixture.assert_gone();
-        assert_ended_by_limit(&end);
-        limited_at.elapsed()
-    })
-    .await;
+    set_passed_limit(&fixture).await;
+}
+
+/// Returns the time until everything has ended.
+pub(crate) async fn set_passed_limit(fixture: &CommandFixture) -> Duration {
+    let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
+    running.wait_for_output("ready").await;
+    let limited_at = Instant::now();
+    fixture.wardens.lifetime_limit().extend(boot_time_now());
+    let end = running.handle.await.unwrap().unwrap();
+    fixture.assert_gone();
+    assert_ended_by_limit(&end);
+    limited_at.elapsed()
 }
 
 #[rstest]
 #[tokio::test]
 async fn an_extension_in_time_keeps_a_command_alive(#[values(Isolate::None, Isolate::Pid)] isolate: Isolate) {
     let Some(fixture) = fixture_with(isolate).await else { return };
-    let first = boot_time_now() + START_TIME;
-    fixture.wardens.lifetime_limit().extend(first);
+    fixture.wardens.lifetime_limit().extend(boot_time_now() + START_TIME);
     let mut running = fixture.start_script("echo ready; sleep 2.7; echo late; exit 5");
-    running.wait_for_output("ready").await;
+    let first = extend_until_ready(&fixture, &mut running).await;
     fixture.wardens.lifetime_limit().extend(boot_time_now() + HOUR);
     let end = running.handle.await.unwrap().unwrap();
     assert!(boot_time_now() > first);
@@ -103,14 +117,13 @@ async fn an_extension_changes_nothing_about_a_gentle_stop() {
     let fixture = CommandFixture::with_long_grace().await;
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
-    let first = boot_time_now() + START_TIME;
-    fixture.wardens.lifetime_limit().extend(first);
+    fixture.wardens.lifetime_limit().extend(boot_time_now() + START_TIME);
     let mut running = fixture.start_script(&format!(
         "trap 'echo caught; until test -e {}; do :; done; sleep 2.7 && echo cleaned; exit 4' TERM
         echo ready; while :; do sleep 0.01; done",
         go.display()
     ));
-    running.wait_for_output("ready").await;
+    let first = extend_until_ready(&fixture, &mut running).await;
     fixture.scope.cancel();
     running.wait_for_output("caught").await;
     fixture.wardens.lifetime_limit().extend(boot_time_now() + HOUR);
@@ -126,14 +139,12 @@ async fn the_limit_ends_the_grace_of_a_gentle_stop() {
     let fixture = CommandFixture::with_long_grace().await;
     fixture.wardens.lifetime_limit().extend(boot_time_now() + START_TIME);
     let mut running = fixture.start_script("trap 'echo caught' TERM; echo ready; while :; do sleep 0.01; done");
-    running.wait_for_output("ready").await;
-    let asked = Instant::now();
+    extend_until_ready(&fixture, &mut running).await;
     fixture.scope.cancel();
     running.wait_for_output("caught").await;
     let end = running.handle.await.unwrap().unwrap();
     fixture.assert_gone();
     assert_ended_by_limit(&end);
-    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
 }
 
 #[rstest]
@@ -157,8 +168,7 @@ async fn nothing_outlives_the_limit_of_a_stopped_daemon(
     for pid in below {
         wait_for_death_under_stopped_daemon(pid, daemon_pid);
     }
-    let late = boot_time_now().checked_sub(until).expect("ended before the limit");
-    assert!(late < Duration::from_secs(1), "{late:?}");
+    assert!(boot_time_now() > until, "ended before the limit");
     assert_eq!(stat_field(daemon_pid, 0), "T");
     kill_process(daemon_pid, Signal::CONT).unwrap();
     assert_eq!(lines.next().as_deref(), Some("ended by the limit: true, leftovers: 0"));
@@ -186,22 +196,23 @@ async fn end_now_kills_at_once(
     #[values(None, Some(HOUR))] limit: Option<Duration>,
 ) {
     let Some(fixture) = fixture_with(isolate).await else { return };
-    assert_within(Duration::from_millis(50), async || {
-        let fixture = fixture.with_new_wardens();
-        if let Some(limit) = limit {
-            fixture.wardens.lifetime_limit().extend(boot_time_now() + limit);
-        }
-        let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
-        running.wait_for_output("ready").await;
-        let asked = Instant::now();
-        fixture.wardens.lifetime_limit().end_now();
-        let end = running.handle.await.unwrap().unwrap();
-        let took = asked.elapsed();
-        fixture.assert_gone();
-        assert_ended_by_limit(&end);
-        took
-    })
-    .await;
+    if let Some(limit) = limit {
+        fixture.wardens.lifetime_limit().extend(boot_time_now() + limit);
+    }
+    end_now(&fixture).await;
+}
+
+/// Returns the time until everything has ended.
+pub(crate) async fn end_now(fixture: &CommandFixture) -> Duration {
+    let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
+    running.wait_for_output("ready").await;
+    let asked = Instant::now();
+    fixture.wardens.lifetime_limit().end_now();
+    let end = running.handle.await.unwrap().unwrap();
+    let took = asked.elapsed();
+    fixture.assert_gone();
+    assert_ended_by_limit(&end);
+    took
 }
 
 #[tokio::test]

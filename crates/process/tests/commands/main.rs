@@ -10,3 +10,4 @@ mod lifetime_limit;
 mod running;
 mod sandbox;
 mod stops;
+mod timing;
