@@ -16,9 +16,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use http_server::{FakeMcpServer, McpFault};
 
 /// The script, for `sh -c`. Its tool `fork` starts a child in its own session, named by the argument `text`, and then
-/// reads nothing more. `shut` closes its input and continues; `nap` reads nothing for 0.4 s; `slow` works for 1.6 s and
-/// reports progress; `huge` answers with more than 16 MiB. `ask` asks the user for a
-/// name, and answers with what the client says. `grow` adds a tool and announces it; with the argument
+/// reads nothing more. `shut` closes its input and continues; `nap` reads nothing for 0.4 s; `huge` answers with
+/// more than 16 MiB. `ask` asks the user for a name, and answers with what the client says. `grow` adds a tool and announces it; with the argument
 /// `slowly` the changed list is never sent. `late`, `sorry` and `drip` work beside the server, which
 /// keeps reading, and do not answer a cancel. When the file named by their argument `text` exists, they answer with a
 /// result, with an error, and with endless progress. Its prompt `greet` greets its argument `who`, and `hang` gets no

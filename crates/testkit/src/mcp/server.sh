@@ -8,7 +8,7 @@ ask() { say '{"jsonrpc":"2.0","id":"'"$1"'","method":"'"$2"'","params":'"$3"'}';
 tool() { printf '{"name":"%s","description":"Does %s.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}' "$1" "$1"; }
 tools() {
     list=
-    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap slow huge late sorry drip picture ask dot.ted $grown; do
+    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap huge late sorry drip picture ask dot.ted $grown; do
         list=$list,$(tool "$name")
     done
     printf '{"tools":[%s]}' "${list#,}"
@@ -51,7 +51,6 @@ call() {
     grow) grown=grown; [ "$(field text)" != slowly ] || slow_list=1; say '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; text "$id" grown ;;
     beg) begging=$id; replies=; ask s sampling/createMessage '{"messages":[],"maxTokens":1}'; ask r roots/list '{}' ;;
     ask) asking=$id; ask q elicitation/create '{"mode":"form","message":"Who are you?","requestedSchema":{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}}' ;;
-    slow) for step in 1 2 3 4; do sleep 0.4; progress "$token" "$step"; done; text "$id" done ;;
     huge) huge "$id" ;;
     nap) progress "$token" 1; sleep 0.4; text "$id" rested ;;
     late | sorry | drip) (how=$(field name); gate=$(field text); while [ ! -e "$gate" ]; do sleep 0.02; done; afterwards) & ;;

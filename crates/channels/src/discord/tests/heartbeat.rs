@@ -1,7 +1,5 @@
 //! Heartbeats and cursors: when they are sent, and which events they confirm.
 
-use std::time::Instant;
-
 use futures_util::{SinkExt as _, StreamExt as _};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -56,7 +54,8 @@ async fn a_flood_of_messages_does_not_keep_a_heartbeat_waiting() {
     const MESSAGES: usize = 10_000;
     let (ours, theirs) = tokio::io::duplex(16 * 1024 * 1024);
     let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
-    let hello = json!({"op": 10, "d": {"heartbeat_interval": 100}});
+    // Many heartbeats are due during the flood, however fast the machine is.
+    let hello = json!({"op": 10, "d": {"heartbeat_interval": 2}});
     let user = json!({"id": "1", "username": "quell"});
     let ready = json!({"user": user, "session_id": "s", "resume_gateway_url": "ws://127.0.0.1:1"});
     server.feed(Message::text(hello.to_string())).await.unwrap();
@@ -69,7 +68,7 @@ async fn a_flood_of_messages_does_not_keep_a_heartbeat_waiting() {
     server.flush().await.unwrap();
 
     let discord = DiscordNetwork::new("discord", &discord_config("http://127.0.0.1:1")).unwrap();
-    let (sink, begun) = (RecordingInboundSink::new(), Instant::now());
+    let sink = RecordingInboundSink::new();
     let socket = WebSocketStream::from_raw_socket(Box::new(ours) as ByteStream, Role::Client, None).await;
     let connection = GatewayConnection::connect(&discord, &sink, socket, None).await.unwrap();
     tokio::select! {
@@ -77,15 +76,13 @@ async fn a_flood_of_messages_does_not_keep_a_heartbeat_waiting() {
         lost = connection.read_until_lost() => panic!("{}", lost.unwrap_err()),
         () = sink.wait_until("all messages", |state| state.messages.len() == MESSAGES) => {}
     }
-    let due = begun.elapsed().as_millis() / 100;
     assert_each_once_in_order(&sink, MESSAGES);
     let mut heartbeats = 0;
     while let Some(Ok(Message::Text(payload))) = server.next().await {
-        heartbeats += u128::from(serde_json::from_str::<Value>(&payload).unwrap()["op"] == 1);
+        heartbeats += u32::from(serde_json::from_str::<Value>(&payload).unwrap()["op"] == 1);
     }
-    assert!(due >= 2, "{MESSAGES} messages are no flood on this machine");
-    // On a machine that is busy with other tests each heartbeat may be a little late.
-    assert!(heartbeats * 4 >= due, "{heartbeats} heartbeats, {due} were due");
+    // One may come before the flood and one behind it.
+    assert!(heartbeats > 2, "{heartbeats} heartbeats");
 }
 
 #[tokio::test]

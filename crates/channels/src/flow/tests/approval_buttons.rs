@@ -235,11 +235,15 @@ async fn after_a_stop_the_buttons_are_gone_and_a_press_does_nothing(
 }
 
 #[rstest]
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn after_the_time_limit_the_buttons_are_gone(#[values(Telegram, Discord, Slack)] kind: ChannelKind) {
-    let fixture = ButtonFixture::start_with(kind, |config| config.limits.approval_timeout_s = 1).await;
+    let limit = Duration::from_secs(20);
+    let fixture = ButtonFixture::start_with(kind, |config| config.limits.approval_timeout_s = limit.as_secs()).await;
     let (message, _) = fixture.ask(json!({"path": "."})).await;
     let approve = data_of(&message, "Approve");
+    tokio::time::pause();
+    tokio::time::advance(limit).await;
+    tokio::time::resume();
     fixture.wait_for_end(&message, "nobody answered in time").await;
     fixture.press_refused("bob", &message.id, &approve, "nobody answered in time").await;
     fixture.wait_for_answer().await;

@@ -81,12 +81,11 @@ async fn bodies_of_all_callers_share_one_budget_and_a_stop_gets_in() {
     assert_eq!(small.status, 202, "{small:?}");
     drop(open);
     let large = json!({"text": "x".repeat(3 * MB)});
-    let mut answer = http.post_run("other", &large).await;
-    while answer.status == 503 {
-        // The daemon notices a closed connection only when it reads from it; retry as its answer says.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        answer = http.post_run("other", &large).await;
-    }
+    // The daemon notices a closed connection only when it reads from it; its answer says to try again.
+    let answer = poll_until("room for a large body", async || {
+        Some(http.post_run("other", &large).await).filter(|answer| answer.status != 503)
+    })
+    .await;
     assert_eq!(answer.status, 202, "{answer:?}");
 }
 

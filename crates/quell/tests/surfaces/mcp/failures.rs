@@ -1,6 +1,7 @@
 //! Servers that do not start or die: the run continues and the model is told why.
 
 use super::*;
+use crate::test_engine::skip_time;
 
 fn set_short_call(server: &mut McpConfig) {
     (server.call_timeout_s, server.grace_ms) = (Some(1), Some(300));
@@ -87,9 +88,27 @@ async fn a_stop_is_not_held_up_by_a_server_that_closed_its_input() {
     fixture.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_call_that_reports_progress_may_take_long() {
-    let fixture = McpFixture::start_with(|server| server.call_timeout_s = Some(1)).await;
-    assert_eq!(fixture.call_and_answer("s", "slow").await, "done");
+    let fixture = McpFixture::start_with(|server| server.call_timeout_s = Some(100)).await;
+    let mut watcher = NoticeRecorder::subscribe(&fixture.engine);
+    let run = fixture.start_call("s", "tick", json!({})).await;
+    fixture.wait_printed(&run, "progress").await;
+    for _ in 0..3 {
+        let before = count_progress(&mut watcher, &run);
+        skip_time(Duration::from_secs(60)).await;
+        // The first one may have arrived before the time was skipped.
+        poll_until("more progress", async || (count_progress(&mut watcher, &run) >= before + 2).then_some(())).await;
+    }
+    assert!(fixture.holds_call(&run), "it has timed out");
+    fixture.stop_to_end(&run).await;
     fixture.close().await;
+}
+
+fn count_progress(watcher: &mut NoticeRecorder, run: &RunId) -> usize {
+    let count = |kind: &EventKind| match kind {
+        EventKind::ToolOutput { text, .. } => text.matches("progress: ").count(),
+        _ => 0,
+    };
+    watcher.run_events(run).iter().map(|event| count(&event.kind)).sum()
 }
