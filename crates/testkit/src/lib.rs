@@ -16,7 +16,6 @@ pub mod history_check;
 pub mod hostile;
 pub mod kernel;
 pub mod leaks;
-pub mod machine_speed;
 pub mod mcp;
 pub mod model;
 pub mod nats;
@@ -29,6 +28,7 @@ pub mod pty;
 pub mod seed;
 pub mod skip;
 mod sse;
+pub mod timing;
 
 use std::time::Duration;
 

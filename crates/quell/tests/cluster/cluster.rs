@@ -12,7 +12,6 @@ mod random_kills;
 mod schedules;
 mod singletons;
 
-use quell_testkit::machine_speed::LoadMonitor;
 use quell_testkit::nats::TestNats;
 use quell_testkit::postgres::TestPostgres;
 
@@ -21,15 +20,6 @@ use crate::prelude::*;
 /// Milliseconds; the default is 10,000. The database has a fifth of it for each renewal, also on a busy disk.
 const LEASE_MS: u64 = 4000;
 const LEASE: Duration = Duration::from_millis(LEASE_MS);
-/// Time for another node to settle what a dead one has left, once its lease has ended.
-const SETTLE_TIME: Duration = Duration::from_secs(1);
-
-/// Within this time since the start of the measurement another node has settled what a dead one has left. Only what
-/// follows the lease depends on the machine.
-fn settled_within(since: &LoadMonitor) -> Duration {
-    LEASE + since.scaled_limit(SETTLE_TIME)
-}
-
 /// Nodes `node-0`, `node-1`, ... on one database, with one scripted model.
 struct TestCluster {
     server: TestPostgres,

@@ -8,9 +8,6 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::prelude::*;
 
-/// How much slower a busy machine may be than the time limits.
-const SLOWDOWN_FACTOR: u32 = 3;
-
 const TERM_OR_KILL: &[Rung] = &[Rung::Term, Rung::Kill];
 
 type CommandFn = fn(&ProcessMarker) -> String;
@@ -25,13 +22,11 @@ async fn start_command_run(test: &TestEngine, marker: &ProcessMarker, command: S
 }
 
 /// Stops the run; returns how long its processes lived on, as the operating system reports it.
-#[expect(clippy::print_stdout, reason = "the measured time is a result of the test")]
 async fn stop_and_time(
     test: &TestEngine,
     marker: &ProcessMarker,
     run: &RunId,
     level: StopLevel,
-    what: &str,
 ) -> (Duration, RunView) {
     let asked = Instant::now();
     let stop = test.engine.stop(&alice(), &run_stop_scope(run), &stop_ask(level));
@@ -39,7 +34,6 @@ async fn stop_and_time(
     marker.wait_gone(WAIT_TIMEOUT).await;
     let took = asked.elapsed();
     let view = test.wait_ended(run).await;
-    println!("{what}, {level:?}: all processes gone after {:.1} ms", took.as_secs_f64() * 1000.0);
     leaks::wait_no_process_with_env(&format!("QUELL_RUN_ID={run}"), WAIT_TIMEOUT).await;
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     (took, view)
@@ -65,42 +59,42 @@ fn ready_when_printed(output: &'static str, command: CommandFn, processes: usize
 
 #[rstest]
 #[ignore = "full: more commands of this kind"]
-#[case::obedient(Gentle, ready_when_running(commands::obeys_signals, 1), &[Rung::Term], 200)]
-#[case::setsid(Gentle, ready_when_running(commands::setsid_child, 2), &[Rung::Term], 200)]
-#[case::double_fork(Gentle, ready_when_running(commands::double_fork, 2), &[Rung::Term], 200)]
+#[case::obedient(Gentle, ready_when_running(commands::obeys_signals, 1), &[Rung::Term])]
+#[case::setsid(Gentle, ready_when_running(commands::setsid_child, 2), &[Rung::Term])]
+#[case::double_fork(Gentle, ready_when_running(commands::double_fork, 2), &[Rung::Term])]
 #[ignore = "full: more commands of this kind"]
-#[case::closes_its_output(Gentle, ready_when_running(commands::closes_its_output, 1), &[Rung::Term], 200)]
-#[case::ignores_signals(Gentle, ready_when_printed("deaf", commands::ignores_signals, 1), &[Rung::Kill], 700)]
-#[case::deaf_setsid(Gentle, ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2), &[Rung::Kill], 700)]
+#[case::closes_its_output(Gentle, ready_when_running(commands::closes_its_output, 1), &[Rung::Term])]
+#[case::ignores_signals(Gentle, ready_when_printed("deaf", commands::ignores_signals, 1), &[Rung::Kill])]
+#[case::deaf_setsid(Gentle, ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2), &[Rung::Kill])]
 // The successor that it starts may get the SIGTERM of the next round, or start too late for it.
 #[ignore = "full: more commands of this kind"]
-#[case::respawns_at_its_term(Gentle, ready_when_printed("armed", commands::respawns_on_term, 1), TERM_OR_KILL, 700)]
+#[case::respawns_at_its_term(Gentle, ready_when_printed("armed", commands::respawns_on_term, 1), TERM_OR_KILL)]
 // A forced stop sends SIGKILL right after SIGTERM; obedient commands may end at the latter.
 #[ignore = "full: more commands of this kind"]
-#[case::forced_obedient(Forced, ready_when_running(commands::obeys_signals, 1), TERM_OR_KILL, 50)]
+#[case::forced_obedient(Forced, ready_when_running(commands::obeys_signals, 1), TERM_OR_KILL)]
 #[ignore = "full: more commands of this kind"]
-#[case::forced_double_fork(Forced, ready_when_running(commands::double_fork, 2), TERM_OR_KILL, 50)]
-#[case::forced_deaf(Forced, ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2), TERM_OR_KILL, 50)]
+#[case::forced_double_fork(Forced, ready_when_running(commands::double_fork, 2), TERM_OR_KILL)]
+#[case::forced_deaf(Forced, ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2), TERM_OR_KILL)]
 #[ignore = "full: more commands of this kind"]
-#[case::forced_stops_itself(Forced, ready_when_running(commands::stops_itself, 1), TERM_OR_KILL, 50)]
+#[case::forced_stops_itself(Forced, ready_when_running(commands::stops_itself, 1), TERM_OR_KILL)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_ends_every_process_in_time(
-    #[case] level: StopLevel,
-    #[case] kind: CommandKind,
-    #[case] rungs: &[Rung],
-    #[case] limit_ms: u64,
-) {
+async fn a_stop_ends_every_process(#[case] level: StopLevel, #[case] kind: CommandKind, #[case] rungs: &[Rung]) {
+    let (_, view) = stop_command(level, kind).await;
+    assert!(rungs.contains(&receipt_of(&view).rung), "{view:#?}");
+}
+
+/// Returns the time until all processes of the command are gone, and the run.
+async fn stop_command(level: StopLevel, kind: CommandKind) -> (Duration, RunView) {
     let test = TestEngine::start_shared().await;
     let marker = ProcessMarker::new();
     let run = start_command_run(&test, &marker, (kind.command)(&marker), kind.processes).await;
     if let Some(output) = kind.ready_output {
         test.wait_printed(&run, output).await;
     }
-    let (took, view) = stop_and_time(&test, &marker, &run, level, "command").await;
-    assert!(took < scaled_limit(Duration::from_millis(limit_ms) * SLOWDOWN_FACTOR), "{took:?}");
-    assert!(rungs.contains(&receipt_of(&view).rung), "{view:#?}");
+    let stopped = stop_and_time(&test, &marker, &run, level).await;
     test.next_request_text().await;
     test.close().await;
+    stopped
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -129,9 +123,8 @@ async fn a_forking_storm_is_over_within_the_hard_limit() {
     let test = TestEngine::start_shared().await;
     let marker = ProcessMarker::new();
     let run = start_command_run(&test, &marker, commands::fork_storm(&marker, 20, 100_000), 10).await;
-    let hard = test.engine.config().stop_timeouts.hard;
-    let (took, _) = stop_and_time(&test, &marker, &run, StopLevel::Forced, "fork storm").await;
-    assert!(took < hard, "{took:?}");
+    let (_, view) = stop_and_time(&test, &marker, &run, StopLevel::Forced).await;
+    assert!(receipt_of(&view).rung < Rung::Abandoned, "{view:#?}");
     test.next_request_text().await;
     test.close().await;
 }
@@ -158,4 +151,31 @@ async fn a_server_left_behind_is_dead_when_the_call_returns_and_the_model_is_tol
     let row = receipt_of(&view).resources.iter().find(|row| row.kind == ResourceKind::Process).unwrap();
     assert!(row.process.as_ref().unwrap().swept >= 1, "{row:?}");
     test.close().await;
+}
+
+mod timing {
+    use super::*;
+
+    /// The targets are 200 ms and 700 ms for gentle stops, and 50 ms for forced ones.
+    #[rstest]
+    #[case::obedient(Gentle, ready_when_running(commands::obeys_signals, 1))]
+    #[case::deaf(Gentle, ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2))]
+    #[case::forced_obedient(Forced, ready_when_running(commands::obeys_signals, 1))]
+    #[case::forced_deaf(Forced, ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2))]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_stop_ends_every_process(#[case] level: StopLevel, #[case] kind: CommandKind) {
+        let (took, _) = stop_command(level, kind).await;
+        report_time(&format!("{level:?} stop of a command"), took);
+    }
+
+    /// The target is the hard limit of 5 s.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_stop_ends_a_forking_storm() {
+        let test = TestEngine::start_shared().await;
+        let marker = ProcessMarker::new();
+        let run = start_command_run(&test, &marker, commands::fork_storm(&marker, 20, 100_000), 10).await;
+        let (took, _) = stop_and_time(&test, &marker, &run, StopLevel::Forced).await;
+        report_time("forced stop of a fork storm", took);
+        test.close().await;
+    }
 }

@@ -5,7 +5,6 @@ mod run_states;
 mod stop_methods;
 
 use std::process::Stdio;
-use std::sync::LazyLock;
 
 use quell_test_support::a2a_client::{self as a2a, A2aTestBinding, A2aTestClient};
 use quell_test_support::acp_client::AcpTestClient;

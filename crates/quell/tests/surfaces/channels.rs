@@ -9,20 +9,11 @@ mod sender_memory;
 mod telegram;
 mod webhook;
 
-use std::time::Duration;
-
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::machine_speed::scaled_limit;
 
 use crate::test_daemon::{config_toml, quell_exe};
 use crate::test_engine::ProcessLock;
-
-/// How soon the model's socket must be closed after a stop. The contract is 5 ms; a loaded machine gets more, and the
-/// benchmark measures the real figure.
-fn closed_within() -> Duration {
-    scaled_limit(Duration::from_millis(500))
-}
 
 struct ChannelDaemonFixture {
     model: ScriptedModel,

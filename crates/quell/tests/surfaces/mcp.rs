@@ -14,7 +14,7 @@ mod tool_use;
 
 use std::ops::Deref;
 use std::sync::Mutex;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use quell_mcp::McpConfig;
 use quell_protocol::Resource;

@@ -9,6 +9,9 @@ use tokio::process::Command;
 use super::client::packages_and_node;
 use super::*;
 
+/// Longest time of one command, which starts a Node. It decides only how late a failing test fails.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(180);
+
 async fn acpx(fixture: &AcpFixture, args: &[&str]) -> Command {
     let (folder, node) = packages_and_node().await;
     let mut command = npm_packages::program_command(node.to_str().unwrap());
@@ -26,7 +29,7 @@ async fn acpx_prompts_and_sees_edits_and_the_answer() {
     let write = ScriptedResponse::tool_call("c1", "write_file", &json!({"path": "a.txt", "content": "two\n"}));
     fixture.model.script(write).script(ScriptedResponse::text("Written."));
     let done = acpx(&fixture, &["--approve-all", "exec", "write it"]).await.output();
-    let done = tokio::time::timeout(scaled_limit(Duration::from_secs(60)), done).await.unwrap().unwrap();
+    let done = tokio::time::timeout(CLIENT_TIMEOUT, done).await.unwrap().unwrap();
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{out}\n{err}");
     for part in ["Write a.txt", "Written.", "end_turn"] {
@@ -44,7 +47,7 @@ async fn ctrl_c_in_acpx_stops_the_run() {
     mark.wait_for_count(2).await;
     let pid = Pid::from_raw(i32::try_from(running.id().unwrap()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
-    let done = tokio::time::timeout(scaled_limit(Duration::from_secs(60)), running.wait_with_output()).await;
+    let done = tokio::time::timeout(CLIENT_TIMEOUT, running.wait_with_output()).await;
     let done = done.expect("acpx did not end").unwrap();
     mark.wait_gone(WAIT_TIMEOUT).await;
     let out = String::from_utf8_lossy(&done.stdout);
@@ -61,7 +64,7 @@ async fn acpx_denies_a_call_that_asks() {
     let mark = ProcessMarker::new();
     fixture.model.script(shell_call(commands::setsid_child(&mark))).script(ScriptedResponse::text("as you like"));
     let done = acpx(&fixture, &["--deny-all", "exec", "run it"]).await.output();
-    let done = tokio::time::timeout(scaled_limit(Duration::from_secs(60)), done).await.unwrap().unwrap();
+    let done = tokio::time::timeout(CLIENT_TIMEOUT, done).await.unwrap().unwrap();
     let out = String::from_utf8_lossy(&done.stdout);
     assert!(out.contains("as you like"), "{out}{}", String::from_utf8_lossy(&done.stderr));
     assert!(mark.marked_processes().is_empty());

@@ -12,8 +12,6 @@ use super::*;
 
 const MISSING_FASTMCP_HELP: &str = "this test needs FastMCP below target/tools: `cargo xtask test --full mcp` installs it, or leave it out with \
     QUELL_SKIP_FASTMCP=1";
-/// A limit for a busy machine. The time itself is printed.
-const STOP_LIMIT: Duration = Duration::from_millis(500);
 
 fn npm_program(folder: &Path, package: &str) -> String {
     folder.join("node_modules/@modelcontextprotocol").join(package).join("dist/index.js").display().to_string()
@@ -103,7 +101,6 @@ impl FastMcp {
             ms(call_row(&view).released_at.as_ref()),
             ms(Some(&receipt.settled_at)),
         );
-        assert!(took < scaled_limit(STOP_LIMIT), "{took:?}");
         view
     }
 

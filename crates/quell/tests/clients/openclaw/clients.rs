@@ -16,6 +16,9 @@ const PACKAGES: NpmPackages = NpmPackages {
     ],
 };
 
+/// Longest time of one command, which starts a Node. It decides only how late a failing test fails.
+pub(super) const CLIENT_TIMEOUT: Duration = Duration::from_secs(180);
+
 const SCREEN: PtySize = PtySize { rows: 40, columns: 120 };
 
 /// A daemon in front of a scripted model, and OpenClaw's command with a home of its own.
@@ -65,7 +68,7 @@ impl OpenClawFixture {
 
     /// Runs a command to its end; returns its standard output.
     pub(super) async fn run(&self, args: &[&str]) -> String {
-        let done = tokio::time::timeout(scaled_limit(Duration::from_secs(60)), self.command(args).output()).await;
+        let done = tokio::time::timeout(CLIENT_TIMEOUT, self.command(args).output()).await;
         let done = done.unwrap_or_else(|_| panic!("{args:?} did not end")).unwrap();
         let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
         assert!(done.status.success(), "{args:?}: {out}\n{err}");

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 
-use super::clients::{OpenClawFixture, assert_stopped_cleanly};
+use super::clients::{CLIENT_TIMEOUT, OpenClawFixture, assert_stopped_cleanly};
 use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,7 +85,7 @@ impl AcpClient {
                 }
             }
         };
-        tokio::time::timeout(scaled_limit(Duration::from_secs(60)), find).await.expect("no such message came")
+        tokio::time::timeout(CLIENT_TIMEOUT, find).await.expect("no such message came")
     }
 
     async fn call(&mut self, method: &str, params: Value) -> Value {

@@ -1,5 +1,7 @@
 //! Partitions: each node has a network of its own, whose connections are cut and healed one by one.
 
+use std::time::Instant;
+
 use quell_testkit::network::{NodeNetwork, Relay};
 
 use super::*;
@@ -104,17 +106,14 @@ async fn an_owner_that_is_cut_off_ends_its_work_and_writes_nothing_when_healed(#
     let streaming = cluster.api(OWNER).send_message("t", "talk").await;
     let readers = [cluster.api(2).run_events(&run, 0).await, cluster.api(2).run_events(&streaming, 0).await];
     let epoch = cluster.epoch_of_owner();
-    let load = LoadMonitor::start();
+    let cut_at = Instant::now();
     cluster.cut(OWNER, cut);
-    marker.wait_gone(WAIT_TIMEOUT).await;
-    let processes_gone_after = load.elapsed();
-    assert!(processes_gone_after < load.scaled_limit(LEASE), "{processes_gone_after:?}");
     for reader in readers {
         let read = reader.read_to_end().await;
         assert_eq!((read.verdict(), read.of_kind("run.ended").len()), ("aborted", 1));
     }
-    let settled_after = load.elapsed();
-    assert!(settled_after < settled_within(&load), "{settled_after:?}");
+    let settled_after = cut_at.elapsed();
+    assert_eq!(marker.marked_processes(), [], "another node has ended a run whose command is alive");
     for session in ["s", "t"] {
         cluster.complete_run(1, session).await;
         assert_eq!(cluster.owner(session), "node-1");
@@ -125,10 +124,7 @@ async fn an_owner_that_is_cut_off_ends_its_work_and_writes_nothing_when_healed(#
     assert!(!owner.wait_exit().await.success(), "a node that has lost its lease ends");
     cluster.wait_for_last_connection(&epoch).await;
     assert_eq!(cluster.written(), written);
-    eprintln!(
-        "{cut:?}: processes gone after {processes_gone_after:?}, settled after {settled_after:?}, exit after {:?}",
-        load.elapsed()
-    );
+    eprintln!("{cut:?}: settled after {settled_after:?}, exit after {:?}", cut_at.elapsed());
     let api = cluster.api(1);
     assert_eq!(api.run_events(&run, 0).await.read_to_end().await.of_kind("run.ended").len(), 1);
     cluster.complete_run(0, "s").await;
@@ -144,14 +140,10 @@ async fn a_stop_of_an_owner_that_is_cut_off_is_answered_with_what_is_stored(#[ca
     let marker = ProcessMarker::new();
     let run = cluster.start_command(OWNER, "s", &marker).await;
     let reader = cluster.api(2).run_events(&run, 0).await;
-    let load = LoadMonitor::start();
     cluster.cut(OWNER, cut);
     let (asked, path) = (cluster.api(1), format!("/api/runs/{run}/stop"));
     let (path_and_wait, body) = (format!("{path}?wait=1"), json!({}));
     let (at_once, waited) = tokio::join!(asked.post(&path, &body), asked.post(&path_and_wait, &body));
-    let answered_after = load.elapsed();
-    assert!(answered_after < settled_within(&load), "{answered_after:?}");
-    eprintln!("{cut:?}: answered after {answered_after:?}");
     // Over the bus it is carried out. Without the bus it is stored, and nobody can say more.
     match cut.contains(&Link::Nats) {
         true => {
@@ -187,22 +179,14 @@ async fn nodes_that_are_cut_off_from_the_bus_go_on_through_the_database(#[case] 
     let marker = ProcessMarker::new();
     let run = cluster.start_command(OWNER, "s", &marker).await;
     let reader = cluster.api(2).run_events(&run, 0).await;
-    let load = LoadMonitor::start();
     cut.iter().for_each(|node| cluster.cut(*node, &[Link::Nats]));
     let (asked, path, body) = (cluster.api(1), format!("/api/runs/{run}/stop?wait=1"), json!({}));
-    let (stopped, ()) = tokio::join!(asked.post(&path, &body), async {
-        marker.wait_gone(WAIT_TIMEOUT).await;
-        let stopped_after = load.elapsed();
-        eprintln!("{cut:?}: processes gone after {stopped_after:?}");
-        // One answer to a renewal brings it, without the bus.
-        assert!(stopped_after < load.scaled_limit(Duration::from_secs(1)), "{stopped_after:?}");
-    });
-    eprintln!("{cut:?}: answered after {:?}", load.elapsed());
+    // One answer to a renewal brings it, without the bus.
+    let (stopped, _) = tokio::join!(asked.post(&path, &body), marker.wait_gone(WAIT_TIMEOUT));
     let aborted = json!({"kind": "aborted", "reason": "user"});
     assert_fields(&stopped.expect_status(200), &json!({"state": "ended", "aborted": true, "verdict": aborted}));
     let read = reader.read_to_end().await;
     assert_eq!((read.verdict(), read.of_kind("run.ended").len()), ("aborted", 1));
-    eprintln!("{cut:?}: read after {:?}", load.elapsed());
     cluster.complete_run(1, "s").await;
     assert_eq!(cluster.owner("s"), "node-0");
     cut.iter().for_each(|node| cluster.heal(*node, &[Link::Nats]));

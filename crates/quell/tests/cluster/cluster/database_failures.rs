@@ -132,7 +132,6 @@ async fn a_full_disk_of_the_database_refuses_messages_and_no_stop() {
         let (stopped, _) = tokio::join!(api.post(&path, &body), marker.wait_gone(WAIT_TIMEOUT));
         let stopped_after = at.elapsed();
         eprintln!("stopped on node-{node} after {stopped_after:?}");
-        assert!(stopped_after < scaled_limit(Duration::from_secs(1)), "{stopped_after:?}");
         assert_fields(&stopped.expect_status(200), &json!({"aborted": true, "runIds": [runs[node]]}));
     }
     cluster.server.free_disk();

@@ -1,5 +1,7 @@
 //! Nodes are killed at random moments, again and again.
 
+use std::time::Instant;
+
 use quell_testkit::seed::test_seed;
 
 use super::*;
@@ -31,7 +33,7 @@ async fn nodes_that_are_killed_at_random_moments_leave_nothing() {
             [cluster.api(reader).run_events(&runs[0], 0).await, cluster.api(reader).run_events(&runs[1], 0).await];
         // This test is about the moment of the kill, so it waits for no condition.
         tokio::time::sleep(Duration::from_millis(random.u64(..300))).await;
-        let load = LoadMonitor::start();
+        let killed = Instant::now();
         cluster.nodes[victim].kill9().await;
         for marker in &markers {
             marker.wait_gone(WAIT_TIMEOUT).await;
@@ -40,9 +42,7 @@ async fn nodes_that_are_killed_at_random_moments_leave_nothing() {
             let read = events.read_to_end().await;
             assert_eq!((read.verdict(), read.of_kind("run.ended").len()), ("aborted", 1), "kill {kill}");
         }
-        let settled_after = load.elapsed();
-        assert!(settled_after < settled_within(&load), "kill {kill}: {settled_after:?}");
-        settled.push(settled_after);
+        settled.push(killed.elapsed());
         for name in ["tool", "background"] {
             cluster.complete_run(next, &session(name)).await;
         }

@@ -1,6 +1,8 @@
 //! What one node does for all: listening to a chat network, retention. Another goes on when that node has died, and
 //! nothing is told twice.
 
+use std::time::Instant;
+
 use quell_testkit::daemon::TestApiResponse;
 use quell_testkit::networks::telegram::{FakeTelegram, FakeTelegramState, TOKEN, TelegramTestUser};
 use quell_testkit::networks::webhook::{self, FakeWebhookReceiver};
@@ -8,8 +10,6 @@ use reqwest::Method;
 
 use super::*;
 
-/// Time for another node to have the duties of a dead one, once their lease has ended.
-const TAKE_OVER_TIME: Duration = Duration::from_secs(3);
 const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };
 /// A private chat has the id of its user.
 const CHAT: i64 = 77;
@@ -76,15 +76,11 @@ async fn one_node_listens_to_a_chat_and_another_when_it_is_killed() {
     }
     let holder = cluster.duty_holder("channel/telegram").await;
     assert_eq!(cluster.owner(SESSION), cluster.homes[holder].node);
-    let load = LoadMonitor::start();
     cluster.nodes[holder].kill9().await;
     cluster.model.script(ScriptedResponse::text("second answer"));
     telegram.post_message(CHAT, ANN, "another question");
     telegram.wait_for("another listener", |it| listener_starts(it) == 2).await;
-    let taken_over_after = load.elapsed();
     wait_for_answer(&telegram, &cluster, "second answer").await;
-    println!("another node listens after {taken_over_after:?}, and has answered after {:?}", load.elapsed());
-    assert!(taken_over_after < LEASE + load.scaled_limit(TAKE_OVER_TIME), "{taken_over_after:?}");
     let next = cluster.duty_holder("channel/telegram").await;
     assert_ne!(next, holder);
     assert_eq!(cluster.owner(SESSION), cluster.homes[next].node);
@@ -192,9 +188,14 @@ async fn a_message_that_is_posted_to_another_node_is_answered_once_by_the_listen
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retention_runs_on_one_node_and_moves_when_it_is_killed() {
-    let Some(cluster) = TestCluster::start(3, Bus::Nats).await else { return };
+    move_retention().await;
+}
+
+/// Returns the time until another node has the duty; `None` where a server is switched off for the tests.
+async fn move_retention() -> Option<Duration> {
+    let cluster = TestCluster::start(3, Bus::Nats).await?;
     let holder = cluster.duty_holder("retention").await;
-    let load = LoadMonitor::start();
+    let killed = Instant::now();
     assert_eq!(cluster.duty_logs("retention"), 1);
     cluster.nodes[holder].kill9().await;
     let next = poll_until("another node has the duty", async || {
@@ -202,7 +203,18 @@ async fn retention_runs_on_one_node_and_moves_when_it_is_killed() {
         (next != holder).then_some(next)
     })
     .await;
-    let taken_over_after = load.elapsed();
-    assert!(taken_over_after < LEASE + load.scaled_limit(TAKE_OVER_TIME), "{taken_over_after:?}");
+    let taken_over_after = killed.elapsed();
     assert_eq!(cluster.duty_logs("retention"), 2, "{}", cluster.nodes[next].output());
+    Some(taken_over_after)
+}
+
+mod timing {
+    use super::*;
+
+    /// The target is the lease and a moment.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn another_node_takes_a_duty_over() {
+        let Some(took) = move_retention().await else { return };
+        report_time(&format!("a duty of a killed node, with a lease of {LEASE:?}"), took);
+    }
 }

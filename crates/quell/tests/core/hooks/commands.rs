@@ -88,6 +88,11 @@ async fn a_shell_that_is_not_there_refuses_the_session() {
 async fn a_command_that_never_ends_refuses_when_its_time_is_up_and_leaves_nothing(
     #[case] command: fn(&ProcessMarker) -> String,
 ) {
+    ask_endless_hook(command).await;
+}
+
+/// Returns the time until the refusal.
+async fn ask_endless_hook(command: fn(&ProcessMarker) -> String) -> Duration {
     let marker = ProcessMarker::new();
     let test = start_engine(|hooks| {
         hooks.on_create = command(&marker).as_str().into();
@@ -96,12 +101,11 @@ async fn a_command_that_never_ends_refuses_when_its_time_is_up_and_leaves_nothin
     .await;
     let begun = Instant::now();
     let veto = ask_create_hook(&test, "s").await.unwrap_err();
-    // 300 ms, and 500 ms from SIGTERM to SIGKILL; the same again for the work, and more on a busy machine.
-    let (took, due) = (begun.elapsed(), Duration::from_millis(800));
-    assert!(took < due + scaled_limit(due), "{took:?}");
+    let took = begun.elapsed();
     assert!(!veto.reason.is_empty() && veto.reason.chars().count() <= 300, "{veto}");
     assert_eq!(marker.marked_processes(), []);
     test.close().await;
+    took
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -236,4 +240,14 @@ async fn a_clean_up_waits_for_its_hook_but_not_longer_than_it_wants_to() {
     // It goes on.
     marker.wait_for_count(1).await;
     test.close().await;
+}
+
+mod timing {
+    use super::*;
+
+    /// The target is 800 ms: 300 ms for the hook, and 500 ms from SIGTERM to SIGKILL.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_deaf_hook_ends() {
+        report_time("a deaf hook", ask_endless_hook(commands::ignores_signals).await);
+    }
 }

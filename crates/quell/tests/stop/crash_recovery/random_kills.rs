@@ -14,8 +14,6 @@ const RESTARTS: u64 = 25;
 const SESSIONS_PER_DAEMON: u64 = 4;
 /// A daemon is killed within this time after its start.
 const MAX_UPTIME_MS: u64 = 150;
-/// How long a process may outlive its daemon.
-const GONE_LIMIT: Duration = Duration::from_secs(2);
 
 #[rstest]
 #[ignore = "full: a hundred deaths"]
@@ -58,7 +56,7 @@ async fn restart_repeatedly(home: DaemonHome, scripts: ResponsesByMarker, daemon
         tokio::time::sleep(Duration::from_millis(random.u64(..MAX_UPTIME_MS))).await;
         daemon.kill9().await;
         for marker in markers {
-            marker.wait_gone(scaled_limit(GONE_LIMIT)).await;
+            marker.wait_gone(WAIT_TIMEOUT).await;
         }
     }
     let daemon = home.start(quell_exe()).await;

@@ -29,8 +29,7 @@ pub(super) enum MatrixStopMethod {
 }
 
 /// Timeout of runs that are stopped by it, in milliseconds: long enough to bring all runs into their states.
-static RUN_TIME_MS: LazyLock<u64> =
-    LazyLock::new(|| scaled_limit(Duration::from_secs(10)).as_millis().try_into().unwrap());
+const RUN_TIME_MS: u64 = 20_000;
 
 /// The id of the call that each MCP session has.
 const MCP_CALL: i64 = 1;
@@ -114,7 +113,7 @@ pub(super) async fn start_in_state(
             send_by_mcp(fixture, state, method, &mut state_run).await;
         }
         MatrixStopMethod::A2aCancel => send_by_a2a(fixture, state, &mut state_run).await,
-        MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
+        MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(RUN_TIME_MS)).await,
         _ if state.name == FIRED => fire_message(fixture, state, &mut state_run).await,
         _ => send_message(fixture, state, &state_run, &Value::Null).await,
     }

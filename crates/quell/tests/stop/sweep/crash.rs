@@ -13,8 +13,6 @@ use tokio::process::Command;
 use super::checks::send_next_message;
 use super::*;
 
-/// How long processes of a killed daemon may live on an idle machine.
-const GONE_LIMIT: Duration = Duration::from_secs(2);
 /// A sequence number that an event of a killed run may have had without a line in the journal.
 const UNJOURNALED_SEQ: u64 = 65_000;
 const CRASH_NOTE: &str = "[The request above was stopped because the service went down";
@@ -92,7 +90,7 @@ fn is_warden(process: &leaks::ObservedProcess) -> bool {
 async fn wait_wardens_gone(home: &Path) {
     let Ok(text) = std::fs::read_to_string(home.join(WARDENS_FILE)) else { return };
     let wardens: Vec<u32> = serde_json::from_str(&text).unwrap();
-    leaks::wait_until(scaled_limit(GONE_LIMIT), move || {
+    leaks::wait_until(WAIT_TIMEOUT, move || {
         let left: Vec<_> = wardens.iter().filter_map(|pid| leaks::read_process(*pid)).filter(is_warden).collect();
         if left.is_empty() { Ok(()) } else { Err(format!("wardens outlived their daemon: {left:#?}")) }
     })
@@ -140,7 +138,7 @@ async fn kill_in_cases(kind: StoreKind, played: &[(usize, &SweepCase)]) {
         let mark = ProcessMarker::new();
         let order = KillOrder { case: number, marker: mark.as_str().to_owned(), database: database.clone() };
         run_until_killed(home.path(), &order).await;
-        mark.wait_gone(scaled_limit(GONE_LIMIT)).await;
+        mark.wait_gone(WAIT_TIMEOUT).await;
         wait_wardens_gone(home.path()).await;
         let sweep =
             SweepEngine::start_in(TestDir::Borrowed(home.path().join(DATA_DIR)), database.clone(), |_| {}).await;

@@ -7,7 +7,7 @@ use quell_testkit::networks::webhook::{self, FakeWebhookReceiver};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{ChannelDaemonFixture, closed_within};
+use super::ChannelDaemonFixture;
 use crate::test_daemon::run_cli;
 use crate::test_engine::ProcessLock;
 use crate::test_server::assert_fields;
@@ -190,11 +190,8 @@ async fn a_stop_that_is_posted_has_acted_when_it_is_answered() {
     fixture.base.model.script(ScriptedResponse::silent_mid_stream("Once upon"));
     let _ = fixture.post(&message_body("m1", "tell me a story"), 0).await.expect_status(202);
     fixture.base.model.request_at(0).wait_streaming().await;
-    let begun = std::time::Instant::now();
     let _ = fixture.post(&message_body("m2", "/stop"), 0).await.expect_status(202);
     fixture.base.model.request_at(0).wait_client_left().await;
-    let took = begun.elapsed();
-    assert!(took < closed_within(), "{took:?}");
     let has_receipt =
         |it: &webhook::FakeReceiverState| it.texts("o17").iter().any(|text| text.starts_with("⏹ stopped in"));
     fixture.receiver.wait_for("the receipt", has_receipt).await;

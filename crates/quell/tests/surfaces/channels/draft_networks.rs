@@ -1,13 +1,11 @@
 //! Networks on which an answer grows in a draft, Discord and Slack: growing drafts, reactions, stops from the chat.
 
-use std::time::Instant;
-
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::discord::{DiscordRoute, FakeDiscord, FakeDiscordMessage, FakeDiscordState, TOKEN};
 use quell_testkit::networks::slack::{APP_TOKEN, BOT, BOT_TOKEN, FakeSlack, FakeSlackMessage, FakeSlackState};
 use rstest::rstest;
 
-use super::{ChannelDaemonFixture, closed_within};
+use super::ChannelDaemonFixture;
 use crate::test_engine::ProcessLock;
 
 #[derive(Debug, Clone, Copy)]
@@ -222,15 +220,12 @@ async fn a_stop_from_the_chat_ends_the_run_and_says_so(#[case] kind: NetworkKind
     fixture.base.model.script(ScriptedResponse::silent_mid_stream("I have begun"));
     let asked = fixture.post_message("write a book");
     fixture.wait_texts(&["I have begun"]).await;
-    let begun = Instant::now();
     match &fixture.network {
         DraftNetwork::Discord(_) => drop(fixture.post_message("/stop")),
         // Slack's clients send a text that begins with a slash as a command, not as a message.
         DraftNetwork::Slack(slack) => slack.send_slash_command(&fixture.channel, &fixture.ann, "/stop", ""),
     }
     fixture.base.model.request_at(0).wait_client_left().await;
-    let took = begun.elapsed();
-    assert!(took < closed_within(), "{took:?}");
     for part in ["Stopping your request.", "⏹ stopped in", "I have begun\n\n⏹ Stopped."] {
         fixture.wait_text_containing(part).await;
     }

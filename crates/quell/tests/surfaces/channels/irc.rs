@@ -1,14 +1,12 @@
 //! IRC: line-by-line answers, stops in rooms and private chats, a server that is away.
 
-use std::time::Instant;
-
 use quell_test_support::mcp_servers::config_section;
 use quell_testkit::daemon::poll_until;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::irc::{IrcLine, IrcServer, IrcSettings, IrcTestUser};
 use serde_json::json;
 
-use super::{ChannelDaemonFixture, closed_within};
+use super::ChannelDaemonFixture;
 use crate::test_engine::ProcessLock;
 
 const PASSWORD: &str = "only-for-tests";
@@ -107,10 +105,8 @@ async fn a_stop_ends_the_run_with_and_without_the_nick_and_nobody_elses() {
         fixture.model.script(ScriptedResponse::silent_mid_stream("I have begun"));
         ann.send_message(target, "quell: write a book");
         fixture.model.request_at(number).wait_streaming().await;
-        let begun = Instant::now();
         ann.send_message(target, stop);
-        let left = fixture.model.request_at(number).wait_client_left().await;
-        assert!(left - begun < closed_within(), "{stop}: {:?}", left - begun);
+        fixture.model.request_at(number).wait_client_left().await;
         let lines = wait_agent_lines(&ann, heard_in, 2).await;
         assert_eq!(lines[0], "Stopping your request.");
         assert!(lines[1].starts_with("⏹ stopped in") && lines[1].contains("history valid"), "{lines:#?}");

@@ -1,11 +1,9 @@
 //! Matrix: growing drafts, reactions, stops.
 
-use std::time::Instant;
-
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::matrix::{MatrixRoomView, MatrixTestUser, Synapse, is_skipped};
 
-use super::{ChannelDaemonFixture, closed_within};
+use super::ChannelDaemonFixture;
 use crate::test_engine::ProcessLock;
 
 /// A homeserver, its user Alice, and her room with an agent.
@@ -104,10 +102,7 @@ async fn check_stop(fixture: &mut MatrixDaemonFixture) {
     fixture.wait_text_starting("I have begun").await;
     fixture.wait_working(&asked).await;
     fixture.send_message("/stop").await;
-    // From here on the homeserver has the message.
-    let taken = Instant::now();
-    let left = fixture.base.model.request_at(1).wait_client_left().await;
-    assert!(left.saturating_duration_since(taken) < closed_within(), "{:?}", left - taken);
+    fixture.base.model.request_at(1).wait_client_left().await;
     let quell = fixture.agent_id.clone();
     let room = fixture
         .wait_room("what came of it", |room| {

