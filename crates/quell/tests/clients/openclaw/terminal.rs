@@ -9,15 +9,23 @@ const ESC: &str = "\x1b";
 const ENTER: &str = "\r";
 const UP: &str = "\x1b[A";
 
-/// Asks, and ends the answer when its beginning is shown: the terminal client hangs on answers that come at once.
-async fn ask(openclaw: &OpenClawFixture, terminal: &mut Pty, text: &str, answer: &str) {
-    let (begin, gate) = (format!("{answer} begins"), format!("end of {answer}"));
-    openclaw.model.script(ScriptedStream::new().text(&begin).wait_for_gate(&gate).text(" and ends"));
-    enter_line(terminal, text).await;
-    terminal.wait_text(&begin).await;
-    openclaw.model.open_gate(&gate);
-    terminal.wait_text(&format!("{begin} and ends")).await;
+/// An answer that goes on when its beginning is shown: the terminal client hangs on answers that come at once.
+fn answer_in_two_parts(answer: &str) -> ScriptedStream {
+    ScriptedStream::new().text(format!("{answer} begins")).wait_for_gate(answer).text(" and ends")
+}
+
+/// Waits for an answer of [`answer_in_two_parts`], and until the client takes the next line.
+async fn read_answer(openclaw: &OpenClawFixture, terminal: &Pty, answer: &str) {
+    terminal.wait_text(&format!("{answer} begins")).await;
+    openclaw.model.open_gate(answer);
+    terminal.wait_text(&format!("{answer} begins and ends")).await;
     terminal.wait_text("connected | idle").await;
+}
+
+async fn ask(openclaw: &OpenClawFixture, terminal: &mut Pty, text: &str, answer: &str) {
+    openclaw.model.script(answer_in_two_parts(answer));
+    enter_line(terminal, text).await;
+    read_answer(openclaw, terminal, answer).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,7 +67,7 @@ async fn the_terminal_shows_a_waiting_call_and_answers_it() {
     let Some(openclaw) = OpenClawFixture::start_with(agent, tables).await else { return };
     let mut terminal = openclaw.open_terminal().await;
     let call = |id: &str| ScriptedResponse::tool_call(id, "shell", &json!({"command": "echo ran"}));
-    openclaw.model.script(call("c1")).script(ScriptedResponse::text("it was allowed"));
+    openclaw.model.script(call("c1")).script(answer_in_two_parts("it was allowed"));
     enter_line(&mut terminal, "run it").await;
     terminal.wait_text("main wants to run shell").await;
     terminal.type_keys(UP);
@@ -68,30 +76,30 @@ async fn the_terminal_shows_a_waiting_call_and_answers_it() {
     terminal.wait_text("→ Allow once").await;
     terminal.type_keys(ENTER);
     terminal.wait_text("plugin approval: allowed once").await;
-    terminal.wait_text("it was allowed").await;
+    read_answer(&openclaw, &terminal, "it was allowed").await;
 
-    openclaw.model.script(call("c2")).script(ScriptedResponse::text("it was denied"));
+    openclaw.model.script(call("c2")).script(answer_in_two_parts("it was denied"));
     enter_line(&mut terminal, "run it again").await;
     terminal.wait_text("main wants to run shell").await;
     let waiting = openclaw.http.get("/api/approvals").await.expect_status(200);
     let id = waiting["items"][0]["id"].as_str().unwrap();
     openclaw.http.post(&format!("/api/approvals/{id}"), &json!({"decision": "deny"})).await.expect_status(200);
     terminal.wait_text_gone("main wants to run shell").await;
-    terminal.wait_text("it was denied").await;
+    read_answer(&openclaw, &terminal, "it was denied").await;
 
-    openclaw.model.script(call("c3")).script(ScriptedResponse::text("it is always allowed"));
+    openclaw.model.script(call("c3")).script(answer_in_two_parts("it is always allowed"));
     enter_line(&mut terminal, "run it once more").await;
     terminal.wait_text("main wants to run shell").await;
     terminal.type_keys(UP);
     terminal.wait_text("→ Always allow").await;
     terminal.type_keys(ENTER);
     terminal.wait_text("plugin approval: always allowed").await;
-    terminal.wait_text("it is always allowed").await;
+    read_answer(&openclaw, &terminal, "it is always allowed").await;
     let rules = openclaw.http.get("/api/approval-rules").await.expect_status(200);
     assert_fields(&rules["items"][0], &json!({"tool": "shell", "pattern": "echo ran"}));
-    openclaw.model.script(call("c4")).script(ScriptedResponse::text("nobody was asked"));
+    openclaw.model.script(call("c4")).script(answer_in_two_parts("nobody was asked"));
     enter_line(&mut terminal, "run it again and again").await;
-    terminal.wait_text("nobody was asked").await;
+    read_answer(&openclaw, &terminal, "nobody was asked").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
