@@ -182,17 +182,33 @@ fn process_row(run: &Value) -> &Value {
     rows.iter().find(|row| row["kind"] == "process").unwrap_or_else(|| panic!("no process: {run:#}"))
 }
 
+/// The default mode, with everything that this kernel has.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_escapes_but_what_the_table_says(
+async fn nothing_escapes_by_default_but_what_the_table_says(
     #[values(SandboxUser::Root, SandboxUser::Ordinary)] user: SandboxUser,
-    #[values(SandboxMode::ReadOnly, SandboxMode::Workspace, SandboxMode::Off)] mode: SandboxMode,
-    #[values(KernelSupport::Everything, KernelSupport::LandlockAlone)] kernel: KernelSupport,
+) {
+    assert_table(user, SandboxMode::Workspace, KernelSupport::Everything).await;
+}
+
+#[rstest]
+#[case::read_only(SandboxMode::ReadOnly, KernelSupport::Everything)]
+#[case::off(SandboxMode::Off, KernelSupport::Everything)]
+#[case::read_only_landlock(SandboxMode::ReadOnly, KernelSupport::LandlockAlone)]
+#[case::workspace_landlock(SandboxMode::Workspace, KernelSupport::LandlockAlone)]
+#[case::off_landlock(SandboxMode::Off, KernelSupport::LandlockAlone)]
+#[ignore = "full: more modes, and kernels that support less"]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_escapes_in_other_modes_but_what_the_table_says(
+    #[case] mode: SandboxMode,
+    #[case] kernel: KernelSupport,
+    #[values(SandboxUser::Root, SandboxUser::Ordinary)] user: SandboxUser,
 ) {
     assert_table(user, mode, kernel).await;
 }
 
 #[rstest]
+#[ignore = "full: a user of its own for each agent"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_user_for_the_agent_nothing_escapes_but_what_the_table_says(
     #[values(SandboxMode::ReadOnly, SandboxMode::Workspace, SandboxMode::Off)] mode: SandboxMode,
