@@ -16,6 +16,7 @@ pub mod http;
 mod json_rpc;
 mod keep_alive;
 mod mcp_server;
+mod metrics_registry;
 mod model_api_errors;
 mod openai;
 mod request_limits;
@@ -28,7 +29,8 @@ mod web_assets;
 mod ws;
 
 pub use host_name::host_entry_problem;
-pub use http::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
+pub use http::describe_metrics;
+pub use metrics_registry::MetricsRegistry;
 pub use router::router;
 pub use serve::serve;
 pub use state::{ServerSettings, ServerState};
