@@ -26,6 +26,7 @@ pub mod serve;
 pub mod state;
 mod stream_end;
 mod web_assets;
+mod web_files;
 mod ws;
 
 pub use host_name::host_entry_problem;
