@@ -4,13 +4,16 @@
 //! hour fires at the first moment after it; where they go back, it fires in the first of the two hours. Expressions with
 //! `*` or a step in the hour or the minute fire in both.
 
+mod cron;
+
 use std::time::Duration;
 
-use croner::Cron;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use quell_protocol::schedule::{MissedPolicy, ScheduleRequest};
+
+use cron::CronExpression;
 
 /// A firing that is later than this counts as missed.
 pub const LATE_AFTER: SignedDuration = SignedDuration::from_secs(60);
@@ -30,7 +33,7 @@ pub struct ScheduleTiming {
 
 #[derive(Debug, Clone)]
 enum TimingKind {
-    Cron(Box<Cron>),
+    Cron(Box<CronExpression>),
     Every(SignedDuration),
     At(Timestamp),
 }
@@ -119,10 +122,7 @@ impl ScheduleTiming {
     /// which the schedule was made.
     pub fn next_after(&self, last: Timestamp, now: Timestamp) -> Option<Timestamp> {
         match &self.kind {
-            TimingKind::Cron(cron) => {
-                let after = now.to_zoned(self.zone.clone());
-                cron.find_next_occurrence(&after, false).ok().map(|next| next.timestamp()).filter(|next| *next > now)
-            }
+            TimingKind::Cron(expression) => expression.next_after(now, &self.zone),
             TimingKind::Every(interval) => {
                 let steps = now.duration_since(last).as_secs().div_euclid(interval.as_secs()).max(0).saturating_add(1);
                 let distance = interval.as_secs().checked_mul(steps)?;
@@ -195,14 +195,12 @@ fn parse_zone(name: &str) -> Result<TimeZone, ScheduleError> {
     TimeZone::get(name).map_err(|_| ScheduleError::UnknownZone(name.to_owned()))
 }
 
-fn parse_cron(expression: &str) -> Result<Cron, ScheduleError> {
+fn parse_cron(expression: &str) -> Result<CronExpression, ScheduleError> {
     let bad = |why: String| ScheduleError::BadCron { expression: expression.to_owned(), why };
     if expression.len() > 200 {
         return Err(bad("it is longer than 200 characters".to_owned()));
     }
-    expression
-        .parse()
-        .map_err(|error: croner::errors::CronError| bad(error.to_string().trim_end_matches('.').to_owned()))
+    CronExpression::parse(expression).map_err(bad)
 }
 
 fn parse_interval(text: &str) -> Result<SignedDuration, ScheduleError> {

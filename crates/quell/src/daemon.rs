@@ -11,14 +11,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use quell_channels::flow::Channels;
 use quell_engine::agent::AgentFactory;
 use quell_engine::{Engine, EngineConfig};
 use quell_llm::demo::{DemoModel, DemoScript};
 use quell_protocol::{Leftover, RunId};
 use quell_server::serve::{Listeners, SOCKET_FILE, UnixSocketListener, raise_open_files};
-use quell_server::{STOP_BUCKETS, STOP_SECONDS, ServerState, describe_metrics};
+use quell_server::{MetricsRegistry, ServerState, describe_metrics};
 use rustix::process::Signal as SignalName;
 use secrecy::ExposeSecret;
 use tokio::net::TcpSocket;
@@ -82,9 +81,8 @@ async fn serve(
     let socket = bind_tcp(listen.unwrap_or(loaded.config.server.listen))?;
     warn_about_missing_keys(&loaded);
     create_default_config_dir();
-    let stops = Matcher::Full(STOP_SECONDS.to_owned());
-    let metrics = PrometheusBuilder::new().set_buckets_for_metric(stops, STOP_BUCKETS)?;
-    let metrics = metrics.install_recorder().context("metrics cannot be installed")?;
+    let metrics = MetricsRegistry::default();
+    metrics::set_global_recorder(metrics.clone()).context("metrics cannot be installed")?;
     describe_metrics();
     let demo = start_demo_model(&mut loaded).await?;
     let engine =
@@ -172,7 +170,7 @@ async fn run_server(
     loaded: &LoadedConfig,
     socket: TcpSocket,
     data_dir: &Path,
-    metrics: metrics_exporter_prometheus::PrometheusHandle,
+    metrics: MetricsRegistry,
 ) -> anyhow::Result<RunLeftovers> {
     let address = socket.local_addr()?;
     let listener = socket.listen(BACKLOG).with_context(|| listen_error_text(address))?;

@@ -4,6 +4,7 @@
 //! changes nothing and gives a warning in the log; a valid one is applied as a whole. Runs keep the settings that
 //! they started with.
 
+mod directory_watch;
 mod file_watch;
 mod key_destinations;
 mod restart_sections;
@@ -14,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
-use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use quell_channels::settings::LiveSettings;
 use quell_engine::Engine;
 use quell_engine::agent::AgentRegistryError;
@@ -22,6 +22,7 @@ use quell_engine::engine::{ReloadError, ReloadSummary};
 use tokio::sync::Notify;
 
 use crate::config::{self, Config, FileStamp, LoadedConfig};
+use directory_watch::DirectoryWatch;
 use file_watch::{CheckTime, FileCheck, FileWatch, SETTLE_TIME};
 use key_destinations::KeyDestinations;
 use restart_sections::sections_needing_restart;
@@ -55,7 +56,7 @@ struct WatchedConfigFile {
     path: PathBuf,
     watch_state: Mutex<FileWatch>,
     last_checked: Mutex<Option<Instant>>,
-    check_requested: Arc<Notify>,
+    check_requested: Notify,
 }
 
 enum ReloadOutcome {
@@ -78,7 +79,7 @@ impl ConfigReloader {
                 path: file.path.clone(),
                 watch_state: Mutex::new(FileWatch::new(file.stamp)),
                 last_checked: Mutex::default(),
-                check_requested: Arc::default(),
+                check_requested: Notify::new(),
             }),
         }))
     }
@@ -109,10 +110,11 @@ impl ConfigReloader {
     /// Safe: the next check finds a change that was not applied.
     pub(crate) async fn watch(&self) -> Infallible {
         let Some(file) = &self.0.file else { return std::future::pending().await };
-        let _watcher = file.start_watcher();
+        let directory = file.watch_directory();
         loop {
             tokio::select! {
                 () = file.check_requested.notified() => {}
+                () = wait_for_change(directory.as_ref()) => {}
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
             // Changes come in bursts, and the directory can have other busy files.
@@ -201,24 +203,21 @@ impl WatchedConfigFile {
 
     /// Watches the file's directory, because editors replace the file instead of changing it. Returns `None` where
     /// the directory cannot be watched; the file is then checked by the interval only.
-    fn start_watcher(&self) -> Option<RecommendedWatcher> {
-        let check_requested = Arc::clone(&self.check_requested);
-        let on_event = move |event: notify::Result<Event>| {
-            // A read is no change. An overflow of the event queue may hide a change.
-            if !event.is_ok_and(|event| event.kind.is_access()) {
-                check_requested.notify_one();
-            }
-        };
+    fn watch_directory(&self) -> Option<DirectoryWatch> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let watching = notify::recommended_watcher(on_event).and_then(|mut watcher| {
-            watcher.watch(folder, RecursiveMode::NonRecursive)?;
-            Ok(watcher)
-        });
-        watching
+        DirectoryWatch::new(folder)
             .inspect_err(|error| {
                 tracing::warn!(%error, "the folder of the configuration file cannot be watched; the file is checked every 2 s");
             })
             .ok()
+    }
+}
+
+/// Never returns without a watch.
+async fn wait_for_change(directory: Option<&DirectoryWatch>) {
+    match directory {
+        Some(watch) => watch.wait_for_change().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) use extractors::{JsonBody, QueryParams, read_request_body};
 pub(crate) use forward::{
     ANSWER_TIMEOUT, ForwardedHead, ForwardedService, REPEATS, ask_response_node, send_message_to_owner,
 };
-pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
+pub use ops::describe_metrics;
 pub(crate) use problem::{ProblemFacts, ProblemResponse, problem_response};
 pub(crate) use runs::{RunListQuery, build_submission, list_runs, parse_run_id, retry_seconds};
 pub(crate) use sse::RunEventReader;

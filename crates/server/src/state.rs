@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use metrics_exporter_prometheus::PrometheusHandle;
 use quell_engine::Engine;
 use quell_kernel::rate_limit::RateLimit;
 use quell_protocol::Principal;
@@ -17,6 +16,7 @@ use crate::budget::Budget;
 use crate::gzip_cache::GzipCache;
 use crate::host_name::normalize_host;
 use crate::mcp_server::McpSessionTable;
+use crate::metrics_registry::MetricsRegistry;
 use crate::openai::LiveResponses;
 use crate::request_limits::RequestLimits;
 use quell_channels::flow::Channels;
@@ -79,7 +79,7 @@ struct ServerStateInner {
     engine: Engine,
     settings: ServerSettings,
     own_hosts: Vec<String>,
-    metrics: Option<PrometheusHandle>,
+    metrics: Option<MetricsRegistry>,
     budgets: ServerBudgets,
     auth_failures: AuthFailures,
     request_limits: RequestLimits,
@@ -107,7 +107,7 @@ pub(crate) struct ServerBudgets {
 
 impl ServerState {
     /// Creates the state. `metrics` renders `/metrics`; without it, that route answers that there are none.
-    pub fn new(engine: Engine, settings: ServerSettings, metrics: Option<PrometheusHandle>) -> Self {
+    pub fn new(engine: Engine, settings: ServerSettings, metrics: Option<MetricsRegistry>) -> Self {
         let own_hosts = collect_own_hosts(&settings);
         // Two of the largest bodies fit in any case.
         let receive = RECEIVE_BUDGET_BYTES.max(engine.config().limits.request_body_bytes.saturating_mul(2));
@@ -158,7 +158,7 @@ impl ServerState {
         &self.0.own_hosts
     }
 
-    pub(crate) fn metrics(&self) -> Option<&PrometheusHandle> {
+    pub(crate) fn metrics(&self) -> Option<&MetricsRegistry> {
         self.0.metrics.as_ref()
     }
 

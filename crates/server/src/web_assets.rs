@@ -1,7 +1,4 @@
-//! Serve the embedded files of the web page with ETag, gzip and Content-Security-Policy.
-//!
-//! The files of `web/` are compiled into the binary. Debug builds read them from the disk at each request, so that an
-//! edit shows at once.
+//! Serve the files of the web page with ETag, gzip and Content-Security-Policy.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +7,10 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use quell_protocol::ErrorCode;
-use rust_embed::{EmbeddedFile, RustEmbed};
 
 use crate::http::{ProblemResponse, problem_response};
 use crate::state::ServerState;
+use crate::web_files::WebFile;
 
 const INDEX_FILE: &str = "index.html";
 
@@ -29,15 +26,9 @@ const PAGE_CSP: HeaderValue = HeaderValue::from_static(
 /// version's page.
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
-#[derive(RustEmbed)]
-#[folder = "../../web"]
-#[exclude = "test/*"]
-#[exclude = "package.json"]
-struct WebFiles;
-
 /// Serves the page for `GET /` without an upgrade.
 pub(crate) fn index(server: &ServerState, headers: &HeaderMap) -> Response {
-    match WebFiles::get(INDEX_FILE) {
+    match WebFile::read(INDEX_FILE) {
         Some(file) => file_response(server, headers, INDEX_FILE, file),
         None => problem_response(ErrorCode::NotFound, "this build has no page").into_response(),
     }
@@ -45,20 +36,20 @@ pub(crate) fn index(server: &ServerState, headers: &HeaderMap) -> Response {
 
 pub(crate) async fn asset(State(server): State<ServerState>, Path(path): Path<String>, headers: HeaderMap) -> Response {
     let texts = path.strip_prefix("texts/").and_then(|name| name.strip_suffix(".json"));
-    match texts.map_or_else(|| WebFiles::get(&path), texts_for_language) {
+    match texts.map_or_else(|| WebFile::read(&path), texts_for_language) {
         Some(file) => file_response(&server, &headers, &path, file),
         None => file_not_found(&path).into_response(),
     }
 }
 
 /// The texts of one language without those of the terminal, about a ninth of the file.
-fn texts_for_language(language: &str) -> Option<EmbeddedFile> {
-    let file = WebFiles::get(TEXTS_FILE)?;
+fn texts_for_language(language: &str) -> Option<WebFile> {
+    let file = WebFile::read(TEXTS_FILE)?;
     let table: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_slice(&file.data).ok()?;
     let page_texts = table.into_iter().filter(|(key, _)| !key.starts_with("term."));
     let texts = page_texts.map(|(key, mut row)| Some((key, BTreeMap::from([row.remove_entry(language)?]))));
     let texts: BTreeMap<String, BTreeMap<String, String>> = texts.collect::<Option<_>>()?;
-    Some(EmbeddedFile { data: serde_json::to_vec(&texts).ok()?.into(), ..file })
+    Some(WebFile { data: serde_json::to_vec(&texts).ok()?.into(), ..file })
 }
 
 fn file_not_found(path: &str) -> ProblemResponse {
@@ -68,16 +59,15 @@ fn file_not_found(path: &str) -> ProblemResponse {
     )
 }
 
-fn file_response(server: &ServerState, headers: &HeaderMap, path: &str, file: EmbeddedFile) -> Response {
-    let hash = file.metadata.sha256_hash();
-    let tag: String = hash.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+fn file_response(server: &ServerState, headers: &HeaderMap, path: &str, file: WebFile) -> Response {
+    let tag: String = file.hash.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
     let tag = format!("\"{tag}\"");
     let accepts_gzip = header_list_contains(headers, header::ACCEPT_ENCODING, "gzip");
     let is_unchanged = header_list_contains(headers, header::IF_NONE_MATCH, &tag);
     let mut response = match (is_unchanged, accepts_gzip) {
         (true, _) => StatusCode::NOT_MODIFIED.into_response(),
         (false, true) => {
-            let mut response = server.gzip_cache().get_or_compress(path, hash, &file.data).into_response();
+            let mut response = server.gzip_cache().get_or_compress(path, file.hash, &file.data).into_response();
             response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             response
         }
@@ -125,6 +115,7 @@ fn content_type_of(path: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::web_files::PATHS;
 
     fn headers(name: header::HeaderName, value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
@@ -142,11 +133,9 @@ mod tests {
 
     #[test]
     fn every_file_of_the_page_has_a_kind_that_browsers_run() {
-        let unknown: Vec<_> =
-            WebFiles::iter().filter(|path| content_type_of(path) == "application/octet-stream").collect();
-        assert_eq!(unknown, Vec::<std::borrow::Cow<'_, str>>::new());
-        assert!(WebFiles::get("index.html").is_some());
-        assert!(WebFiles::iter().all(|path| !path.starts_with("test/")));
+        let unknown: Vec<_> = PATHS.iter().filter(|path| content_type_of(path) == "application/octet-stream").collect();
+        assert_eq!(unknown, Vec::<&&str>::new());
+        assert!(PATHS.contains(&INDEX_FILE));
     }
 
     #[test]

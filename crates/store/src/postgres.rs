@@ -36,6 +36,7 @@ mod spend;
 pub(crate) mod test_support;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod webhooks;
 mod write_connection;
 

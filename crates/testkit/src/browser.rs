@@ -9,20 +9,19 @@ mod chromedriver;
 mod page_log;
 #[cfg(test)]
 mod tests;
+mod webdriver;
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use thirtyfour::error::WebDriverErrorInner;
-use thirtyfour::{ChromeCapabilities, ChromiumLikeCapabilities, LoggingPrefsLogLevel, WebDriver};
 
 use crate::WAIT_TIMEOUT;
-use crate::daemon::http_client;
 use crate::or_fail::OrFail as _;
 
 use chromedriver::ChromedriverProcess;
 pub use page_log::ConsoleEntry;
-pub use thirtyfour::Key;
+pub use webdriver::Key;
+use webdriver::{WebDriver, WebDriverError};
 
 /// Longest run of a script that measures something. A longer one fails its test.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(110);
@@ -45,7 +44,7 @@ impl Viewport {
 /// A Chromium with one tab and its own profile. Dropping it ends it.
 #[derive(Debug)]
 pub struct Browser {
-    driver: Option<WebDriver>,
+    driver: WebDriver,
     process: ChromedriverProcess,
 }
 
@@ -59,16 +58,15 @@ impl Browser {
     /// When chromedriver or Chromium is missing, with the packages to install.
     pub async fn start(screen: Viewport) -> Self {
         let process = ChromedriverProcess::start().await;
-        let connected =
-            WebDriver::builder(process.url(), chrome_capabilities(&process)).client(http_client()).connect().await;
-        let driver = match connected {
+        let driver = match WebDriver::connect(process.url(), chrome_capabilities(&process)).await {
             Ok(driver) => driver,
             Err(error) => panic!("Chromium did not start; {MISSING_BROWSER_HELP}\n{error}\n{}", process.output()),
         };
-        let browser = Self { driver: Some(driver), process };
+        let browser = Self { driver, process };
         browser.cdp("Page.addScriptToEvaluateOnNewDocument", json!({"source": page_log::PAGE_LOG_SCRIPT})).await;
         browser.set_viewport(screen).await;
-        browser.driver().set_script_timeout(SCRIPT_TIMEOUT).await.or_fail("no time for scripts");
+        let timeouts = json!({"script": u64::try_from(SCRIPT_TIMEOUT.as_millis()).unwrap_or(u64::MAX)});
+        browser.driver.post("timeouts", timeouts).await.or_fail("no time for scripts");
         browser
     }
 
@@ -90,29 +88,28 @@ impl Browser {
 
     /// Opens a URL and waits until the document is loaded.
     pub async fn open(&self, url: &str) {
-        self.driver().goto(url).await.or_fail(format_args!("{url} cannot be opened"));
+        self.driver.post("url", json!({"url": url})).await.or_fail(format_args!("{url} cannot be opened"));
     }
 
     /// Opens an address in a further tab, which is used from now on.
     pub async fn open_tab(&self, url: &str) {
-        let tab = self.driver().new_tab().await.or_fail("there is no further tab");
-        self.driver().switch_to_window(tab).await.or_fail("the tab cannot be used");
+        self.driver.switch_to_new_tab().await.or_fail("there is no further tab");
         self.open(url).await;
     }
 
     pub async fn reload(&self) {
-        self.driver().refresh().await.or_fail("the page cannot be loaded again");
+        self.driver.post("refresh", json!({})).await.or_fail("the page cannot be loaded again");
     }
 
     /// Runs statements in the page and returns the value of their `return`; `arguments` holds `args`.
     pub async fn run_script(&self, script: &str, args: &[Value]) -> Value {
-        self.driver().execute(script, args.to_vec()).await.or_fail(script).json().clone()
+        self.driver.execute(script, args).await.or_fail(script)
     }
 
     /// Runs statements that pass their result to `done`.
     pub async fn run_async_script(&self, script: &str, args: &[Value]) -> Value {
         let script = format!("const done = arguments[arguments.length - 1];\n{script}");
-        self.driver().execute_async(&script, args.to_vec()).await.or_fail(&script).json().clone()
+        self.driver.execute_async(&script, args).await.or_fail(&script)
     }
 
     /// Evaluates an expression in the page.
@@ -125,12 +122,12 @@ impl Browser {
         let begun = Instant::now();
         loop {
             let left = WAIT_TIMEOUT.saturating_sub(begun.elapsed());
-            match self.driver().execute_async(polling_script(expression, left), Vec::new()).await {
-                Ok(answer) if answer.json()["is"] == true => return answer.json()["value"].clone(),
+            match self.driver.execute_async(&polling_script(expression, left), &[]).await {
+                Ok(mut answer) if answer["is"] == true => return answer["value"].take(),
                 // The page was left meanwhile; the next page may fulfil the condition.
-                Err(error) if left > Duration::ZERO && is_navigation_error(error.as_inner()) => {}
+                Err(error) if left > Duration::ZERO && is_navigation_error(&error) => {}
                 other => {
-                    let why = other.map_or_else(|error| error.to_string(), |last| last.json()["error"].to_string());
+                    let why = other.map_or_else(|error| error.to_string(), |last| last["error"].to_string());
                     panic!("not so after {WAIT_TIMEOUT:?}: {expression}\n{why}\n{}", self.describe_page().await);
                 }
             }
@@ -138,17 +135,13 @@ impl Browser {
     }
 
     pub async fn cdp(&self, method: &str, params: Value) -> Value {
-        self.driver().cdp().send_raw(method, params).await.or_fail(method)
-    }
-
-    fn driver(&self) -> &WebDriver {
-        self.driver.as_ref().or_fail("the browser has been closed")
+        self.driver.post("goog/cdp/execute", json!({"cmd": method, "params": params})).await.or_fail(method)
     }
 
     /// Describes the page as text, for the message of a failing test.
     async fn describe_page(&self) -> String {
-        let shown = self.driver().execute(page_log::DESCRIBE_SCRIPT, Vec::new()).await;
-        let shown = shown.map_or_else(|error| error.to_string(), |text| text.json().as_str().unwrap_or("").to_owned());
+        let shown = self.driver.execute(page_log::DESCRIBE_SCRIPT, &[]).await;
+        let shown = shown.map_or_else(|error| error.to_string(), |text| text.as_str().unwrap_or_default().to_owned());
         let entries: Vec<String> = self.take_console_entries().await.iter().map(ToString::to_string).collect();
         format!("{shown}\nconsole:\n{}", entries.join("\n"))
     }
@@ -157,9 +150,6 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         // The WebDriver session ends with its process; closing it would only cost time.
-        if let Some(driver) = self.driver.take() {
-            let _ = driver.leak();
-        }
         self.process.kill();
     }
 }
@@ -179,7 +169,7 @@ pub fn js_string_literal(text: &str) -> String {
     Value::from(text).to_string().replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 
-fn chrome_capabilities(process: &ChromedriverProcess) -> ChromeCapabilities {
+fn chrome_capabilities(process: &ChromedriverProcess) -> Value {
     let profile = format!("--user-data-dir={}", process.profile().display());
     let mut args = vec![
         "--headless=new",
@@ -200,11 +190,11 @@ fn chrome_capabilities(process: &ChromedriverProcess) -> ChromeCapabilities {
         // Chromium's sandbox does not work for root; tests load only pages of their own daemon.
         args.push("--no-sandbox");
     }
-    let mut capabilities = ChromeCapabilities::new();
-    let filled = args.into_iter().try_for_each(|arg| capabilities.add_arg(arg));
-    let filled = filled.and_then(|()| capabilities.set_browser_log_level(LoggingPrefsLogLevel::All));
-    filled.or_fail("no capabilities");
-    capabilities
+    json!({
+        "browserName": "chrome",
+        "goog:chromeOptions": {"args": args},
+        "goog:loggingPrefs": {"browser": "ALL"},
+    })
 }
 
 /// A script that polls an expression until it is truthy.
@@ -224,13 +214,12 @@ fn polling_script(expression: &str, limit: Duration) -> String {
     )
 }
 
-fn is_navigation_error(error: &WebDriverErrorInner) -> bool {
-    match error {
-        WebDriverErrorInner::JavascriptError(info) | WebDriverErrorInner::UnknownError(info) => {
-            let text = info.to_string();
-            ["unloaded", "navigat", "detached", "context"].iter().any(|word| text.contains(word))
+fn is_navigation_error(error: &WebDriverError) -> bool {
+    match error.code.as_str() {
+        "javascript error" | "unknown error" => {
+            ["unloaded", "navigat", "detached", "context"].iter().any(|word| error.message.contains(word))
         }
-        WebDriverErrorInner::StaleElementReference(_) => true,
+        "stale element reference" => true,
         _ => false,
     }
 }

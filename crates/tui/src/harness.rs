@@ -6,8 +6,8 @@ use quell_client::term::{ColorMode, Glyphs, Language};
 use quell_client::test_support::daemon::run_view;
 use quell_client::test_support::receipts;
 use quell_protocol::{AgentId, EventKind, Receipt, RunEvent, RunId, SessionKey};
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

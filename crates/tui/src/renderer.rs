@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::{Position, Rect};
-use ratatui::text::Line;
-use ratatui::widgets::Widget;
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::{Position, Rect};
+use ratatui_core::text::Line;
+use ratatui_core::widgets::Widget;
 
 use crate::effects::Scroll;
 use crate::markdown;
@@ -329,7 +329,7 @@ fn empty_page_rows(chat: &ChatState, width: usize, height: usize) -> Vec<Line<'s
         return Vec::new();
     }
     let text = chat.texts.get("term.page.empty");
-    let rows = crate::text_layout::wrap(&[ratatui::text::Span::styled(text, QUIET_STYLE)], width);
+    let rows = crate::text_layout::wrap(&[ratatui_core::text::Span::styled(text, QUIET_STYLE)], width);
     std::iter::once(Line::default()).chain(rows).take(height).collect()
 }
 

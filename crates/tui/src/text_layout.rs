@@ -1,8 +1,8 @@
 //! Sanitize, measure, truncate and wrap text for terminal cells.
 
 use quell_client::text_format::strip_invisible;
-use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use ratatui_core::style::Style;
+use ratatui_core::text::{Line, Span};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 

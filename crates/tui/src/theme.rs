@@ -4,8 +4,8 @@
 //! also removes every control character from the cells.
 
 use quell_client::term::{ColorMode, Glyphs};
-use ratatui::buffer::Buffer;
-use ratatui::style::{Color, Modifier, Style};
+use ratatui_core::buffer::Buffer;
+use ratatui_core::style::{Color, Modifier, Style};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TerminalCapabilities {

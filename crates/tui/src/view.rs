@@ -7,7 +7,7 @@ pub(crate) mod panel;
 pub(crate) mod stop_progress;
 
 use quell_client::text_format::{format_millis, one_line};
-use ratatui::text::Line;
+use ratatui_core::text::Line;
 
 use crate::state::{ChatRun, ChatRunState, ChatState, DaemonConnectionStatus, StatusNotice};
 use crate::text_layout::truncate;

@@ -29,7 +29,7 @@ const ALLOWED: &[(&str, &str)] = &[
 /// What the pure crates may use besides: nothing with a clock, IO, async, randomness or logging.
 const PURE: &[(&str, &str)] = &[
     ("protocol", "serde serde_json serde_with thiserror utoipa"),
-    ("kernel", "anstyle-parse base64 croner jiff schemars serde serde-saphyr serde_json sha2 thiserror url"),
+    ("kernel", "anstyle-parse base64 jiff schemars serde serde-saphyr serde_json sha2 thiserror url"),
 ];
 
 fn allowed_for(table: &'static [(&str, &str)], name: &str) -> Option<Vec<&'static str>> {

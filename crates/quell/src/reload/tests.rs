@@ -3,7 +3,7 @@
 use std::fs::{self, File, FileTimes};
 use std::path::PathBuf;
 
-use metrics_exporter_prometheus::PrometheusBuilder;
+use quell_server::MetricsRegistry;
 use rstest::rstest;
 use tempfile::TempDir;
 
@@ -92,10 +92,10 @@ async fn a_file_that_is_right_comes_into_force_as_a_whole_and_once() {
 #[tokio::test]
 async fn a_file_that_is_wrong_changes_nothing_until_it_is_right() {
     let fixture = ConfigReloadFixture::new(FIRST).await;
-    let recorder = PrometheusBuilder::new().build_recorder();
+    let recorder = MetricsRegistry::default();
     let stale = |text: &str| {
         metrics::with_local_recorder(&recorder, || fixture.write_and_check(text));
-        let shown = recorder.handle().render();
+        let shown = recorder.render();
         shown.lines().find_map(|line| line.strip_prefix("quell_config_stale ")).map(str::to_owned)
     };
     let wrong = FIRST.replace("kind", "kid");

@@ -10,11 +10,8 @@ use quell_protocol::ErrorCode;
 use serde_json::{Value, json};
 
 use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
+use crate::metrics_registry::STOP_SECONDS;
 use crate::state::ServerState;
-
-/// Bucket bounds of [`STOP_SECONDS`], in seconds. A stop takes milliseconds, and is abandoned after some seconds.
-pub const STOP_BUCKETS: &[f64] = &[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
-pub const STOP_SECONDS: &str = "quell_stop_seconds";
 
 /// Counters with their help texts.
 const COUNTERS: &[(&str, &str)] = &[
@@ -86,7 +83,7 @@ pub(super) async fn readyz(State(server): State<ServerState>) -> ApiResult<Value
 }
 
 pub(super) async fn metrics(call: ApiCall) -> Result<Response, ProblemResponse> {
-    let Some(handle) = call.server.metrics() else {
+    let Some(registry) = call.server.metrics() else {
         return Err(problem_response(ErrorCode::NotFound, "this daemon was started without metrics"));
     };
     let engine = call.engine();
@@ -104,7 +101,7 @@ pub(super) async fn metrics(call: ApiCall) -> Result<Response, ProblemResponse> 
     gauge!("quell_streams").set(as_f64(call.server.stream_count()));
     gauge!("quell_held").set(if engine.is_held() { 1.0 } else { 0.0 });
     set_cluster_gauges(engine);
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], handle.render()).into_response())
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], registry.render()).into_response())
 }
 
 /// Sets nothing without a cluster.

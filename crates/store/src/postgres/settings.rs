@@ -18,9 +18,9 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Socket};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::connection::{Session, store_error};
+use super::tls::TlsSettings;
 use crate::{ClusterSettings, StoreError};
 
 /// How often a connection for notifications is checked, and how long an answer may take.
@@ -86,7 +86,7 @@ impl fmt::Debug for PostgresSettings {
 /// Makes connections.
 pub(super) struct Connector {
     config: Config,
-    tls: Option<MakeRustlsConnect>,
+    tls: Option<TlsSettings>,
 }
 
 /// Asks the server whether it is there, after a while.
@@ -114,7 +114,7 @@ impl Connector {
             config.application_name("quell");
         }
         let tls = (config.get_ssl_mode() != SslMode::Disable).then(|| tls_config(settings)).transpose()?;
-        Ok(Self { config, tls: tls.map(MakeRustlsConnect::new) })
+        Ok(Self { config, tls: tls.map(TlsSettings::new) })
     }
 
     /// The statements of the connection may take `answer_timeout` at most, and so may connecting. Must not be called on a

@@ -5,13 +5,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use thirtyfour::By;
-use thirtyfour::error::WebDriverErrorInner;
 
+use super::webdriver::WebDriverError;
 use super::{Browser, Key, WAIT_TIMEOUT, js_string_literal};
 use crate::or_fail::OrFail as _;
-
-const NO_KEY_DELAY: Duration = Duration::ZERO;
 
 /// Pause before a click is retried that another element intercepted; the page sends no event for that.
 const CLICK_RETRY_INTERVAL: Duration = Duration::from_millis(5);
@@ -23,14 +20,10 @@ impl Browser {
         loop {
             self.wait_for(&format!("(e => e && !e.disabled && e.getClientRects().length)({})", query_selector(css)))
                 .await;
-            let clicked = match self.driver().find(By::Css(css)).await {
-                Ok(element) => element.click().await,
-                Err(error) => Err(error),
-            };
-            match clicked {
-                Ok(()) => return,
+            match self.driver.click(css).await {
+                Ok(_) => return,
                 // A changing page may remove the element between the check and the click.
-                Err(error) if begun.elapsed() < WAIT_TIMEOUT && is_retryable_click_error(error.as_inner()) => {
+                Err(error) if begun.elapsed() < WAIT_TIMEOUT && is_retryable_click_error(&error) => {
                     tokio::time::sleep(CLICK_RETRY_INTERVAL).await;
                 }
                 Err(error) => panic!("{css} cannot be clicked: {error}\n{}", self.describe_page().await),
@@ -46,13 +39,7 @@ impl Browser {
 
     /// Types into the focused element with real key events.
     pub async fn type_text(&self, text: &str) {
-        let typed = self
-            .driver()
-            .action_chain_with_delay(Some(NO_KEY_DELAY), Some(NO_KEY_DELAY))
-            .send_keys(text)
-            .perform()
-            .await;
-        typed.or_fail(format_args!("{text:?} cannot be typed"));
+        self.driver.press_keys(None, text).await.or_fail(format_args!("{text:?} cannot be typed"));
     }
 
     /// Presses a key that is not text.
@@ -62,9 +49,8 @@ impl Browser {
 
     /// Presses a key while another one is held.
     pub async fn press_with_modifier(&self, held: Key, key: Key) {
-        let chain = self.driver().action_chain_with_delay(Some(NO_KEY_DELAY), Some(NO_KEY_DELAY));
-        let chain = chain.key_down(held.value()).send_keys(key.value().to_string()).key_up(held.value());
-        chain.perform().await.or_fail(format_args!("{held:?} with {key:?} cannot be pressed"));
+        let pressed = self.driver.press_keys(Some(held), &key.value().to_string()).await;
+        pressed.or_fail(format_args!("{held:?} with {key:?} cannot be pressed"));
     }
 
     /// Presses Tab until a matching element has the focus.
@@ -121,7 +107,7 @@ impl Browser {
     /// If dropped, an incomplete file may be left.
     pub async fn screenshot(&self, path: &Path) {
         self.run_async_script(STABLE_LAYOUT_SCRIPT, &[]).await;
-        let picture = self.driver().screenshot_as_png().await.or_fail("no picture");
+        let picture = self.driver.screenshot().await.or_fail("no picture");
         let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(path, picture));
         written.or_fail(format_args!("{} cannot be written", path.display()));
     }
@@ -143,12 +129,8 @@ fn query_selector(css: &str) -> String {
     format!("document.querySelector({})", js_string_literal(css))
 }
 
-fn is_retryable_click_error(error: &WebDriverErrorInner) -> bool {
-    matches!(
-        error,
-        WebDriverErrorInner::NoSuchElement(_)
-            | WebDriverErrorInner::StaleElementReference(_)
-            | WebDriverErrorInner::ElementClickIntercepted(_)
-            | WebDriverErrorInner::ElementNotInteractable(_)
-    )
+fn is_retryable_click_error(error: &WebDriverError) -> bool {
+    const CHANGING_PAGE: [&str; 4] =
+        ["no such element", "stale element reference", "element click intercepted", "element not interactable"];
+    CHANGING_PAGE.contains(&error.code.as_str())
 }

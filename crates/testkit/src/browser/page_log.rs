@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Browser, WAIT_TIMEOUT};
 use crate::or_fail::OrFail as _;
@@ -63,11 +63,10 @@ impl Browser {
     /// # Cancel safety
     /// Not safe: entries read so far are lost.
     pub async fn take_console_entries(&self) -> Vec<ConsoleEntry> {
-        let entries = self.driver().browser_log().await.or_fail("no console");
-        let entries = entries.into_iter().map(|entry| ConsoleEntry {
-            source: entry.source.unwrap_or_default(),
-            level: entry.level,
-            text: entry.message,
+        let entries = self.driver.post("se/log", json!({"type": "browser"})).await.or_fail("no console");
+        let entries = entries.as_array().into_iter().flatten().map(|entry| {
+            let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+            ConsoleEntry { source: text("source"), level: text("level"), text: text("message") }
         });
         entries.collect()
     }

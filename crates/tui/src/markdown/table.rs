@@ -1,7 +1,7 @@
 //! Lay out Markdown tables in columns, or stacked where they are too wide.
 
-use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use ratatui_core::style::Style;
+use ratatui_core::text::{Line, Span};
 
 use crate::text_layout::wrap;
 use crate::theme::{QUIET_STYLE, STRONG_STYLE};

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use quell_client::test_support::daemon::run_view;
 use quell_client::test_support::receipts;
 use quell_protocol::{Amendment, AmendmentKind, EventKind, Receipt, RunId, Verdict};
-use ratatui::text::Line;
+use ratatui_core::text::Line;
 use serde_json::{Value, json};
 
 use crate::effects::{ChatInput, ChatRunUpdate, DaemonFailure, DaemonFailureKind};

@@ -1,8 +1,8 @@
 //! Header and footer rows: session, agent, connection, state, key hints.
 
 use quell_protocol::api::OnBusy;
-use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use ratatui_core::style::Style;
+use ratatui_core::text::{Line, Span};
 
 use super::{seconds_text, single_line, stop_progress, tenths_text};
 use crate::state::{ChatRunState, ChatState, DaemonConnectionStatus, Menu, Picker, PickerList};

@@ -3,8 +3,8 @@
 use quell_client::receipt_line::{amendment_lines, receipt_line};
 use quell_client::text_format::format_millis;
 use quell_protocol::{CallEnd, Verdict};
-use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use ratatui_core::style::Style;
+use ratatui_core::text::{Line, Span};
 
 use super::{seconds_text, single_line};
 use crate::state::DetailsMode;

@@ -1,6 +1,6 @@
 //! Lay out the input and find the cursor's row and column.
 
-use ratatui::text::{Line, Span};
+use ratatui_core::text::{Line, Span};
 use unicode_segmentation::UnicodeSegmentation;
 
 use crate::state::ChatState;

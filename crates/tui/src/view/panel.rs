@@ -2,7 +2,7 @@
 
 use quell_client::text_format::{escalation_lines, time_left, tool_call_lines};
 use quell_protocol::mcp::McpListKind;
-use ratatui::text::{Line, Span};
+use ratatui_core::text::{Line, Span};
 
 use super::single_line;
 use crate::picker::PickerRow;

@@ -5,7 +5,7 @@ use quell_client::term::{ColorMode, Glyphs, Language};
 use quell_client::test_support::daemon::run_view;
 use quell_client::test_support::receipts;
 use quell_protocol::{AgentId, Amendment, AmendmentKind, EventKind, Receipt, RunId, Verdict};
-use ratatui::style::Color;
+use ratatui_core::style::Color;
 use rstest::rstest;
 use serde_json::json;
 
@@ -345,7 +345,7 @@ fn no_cell_ever_holds_a_control_character() {
     scene.chat.hold.reason = Some(hostile.into());
     scene.receive_update(run_id("u.1"), ChatRunUpdate::Disconnected(hostile.into()));
     let picture = scene.render_buffer(80, 24, COLORED);
-    let bad = |cell: &&ratatui::buffer::Cell| cell.symbol().chars().any(|c| c.is_control() || c == '\u{202e}');
+    let bad = |cell: &&ratatui_core::buffer::Cell| cell.symbol().chars().any(|c| c.is_control() || c == '\u{202e}');
     assert_eq!(picture.content.iter().find(bad), None);
 }
 

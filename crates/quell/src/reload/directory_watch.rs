@@ -1,0 +1,87 @@
+//! Report changes in a directory, by the inotify of the kernel.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Reads are no changes. A file that is replaced is moved here.
+const CHANGES: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::MODIFY)
+    .union(WatchFlags::ATTRIB)
+    .union(WatchFlags::MOVE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::ONLYDIR);
+
+pub(super) struct DirectoryWatch(AsyncFd<OwnedFd>);
+
+impl DirectoryWatch {
+    pub(super) fn new(directory: &Path) -> io::Result<Self> {
+        let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        inotify::add_watch(&queue, directory, CHANGES)?;
+        Ok(Self(AsyncFd::with_interest(queue, Interest::READABLE)?))
+    }
+
+    /// Waits for changes since the last call. Several may be reported as one, and one that was lost in a full queue is
+    /// reported, too.
+    ///
+    /// # Cancel safety
+    /// Safe: the next call reports what was not reported.
+    pub(super) async fn wait_for_change(&self) {
+        // An error of the queue counts as a change, so that the caller looks for itself.
+        let Ok(mut ready) = self.0.readable().await else { return };
+        let mut events = [0; 4096];
+        loop {
+            match rustix::io::read(self.0.get_ref(), &mut events) {
+                Ok(0) | Err(Errno::AGAIN) => return ready.clear_ready(),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use futures_util::FutureExt as _;
+    use rstest::rstest;
+
+    use super::*;
+
+    type Change = fn(&Path, &Path) -> io::Result<()>;
+
+    #[rstest]
+    #[case::written(|file, _| fs::write(file, "new"))]
+    #[case::replaced(|file, other| fs::rename(other, file))]
+    #[case::removed(|file, _| fs::remove_file(file))]
+    #[case::link_replaced(|file, other| {
+        std::os::unix::fs::symlink("target", other.with_extension("link"))?;
+        fs::rename(other.with_extension("link"), file)
+    })]
+    #[tokio::test]
+    async fn each_way_to_change_a_file_is_reported_once(#[case] change: Change) {
+        let directory = tempfile::tempdir().unwrap();
+        let other_directory = tempfile::tempdir().unwrap();
+        let (file, other) = (directory.path().join("file"), other_directory.path().join("other"));
+        fs::write(&file, "old").unwrap();
+        fs::write(&other, "new").unwrap();
+        let watch = DirectoryWatch::new(directory.path()).unwrap();
+        let _ = fs::read(&file).unwrap();
+        assert_eq!(watch.wait_for_change().now_or_never(), None, "a read is no change");
+        change(&file, &other).unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(10), watch.wait_for_change()).await.unwrap();
+        assert_eq!(watch.wait_for_change().now_or_never(), None, "everything was reported");
+    }
+
+    #[tokio::test]
+    async fn a_missing_directory_cannot_be_watched() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(DirectoryWatch::new(&directory.path().join("missing")).is_err());
+    }
+}
