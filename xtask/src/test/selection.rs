@@ -48,7 +48,8 @@ impl TestSelection {
         let mut found = BTreeSet::new();
         for filter in filters {
             let before = found.len();
-            for (package, folder) in &packages {
+            let is_package = packages.iter().any(|(package, _)| is_name_of(package, filter));
+            for (package, folder) in packages.iter().filter(|(package, _)| !is_package || is_name_of(package, filter)) {
                 find_targets(package, folder, filter, &mut found)?;
             }
             if found.len() == before {
@@ -169,8 +170,9 @@ mod tests {
 
     #[test]
     fn a_filter_builds_the_targets_that_have_it() {
-        let kernel = vec!["--lib".to_owned(), "--package=quell-kernel".to_owned(), "--test=sessions".to_owned()];
-        assert_eq!(args("kernel"), (kernel, vec![]), "a package");
+        let (kernel, filters) = args("kernel");
+        assert_eq!(kernel, ["--lib", "--package=quell-kernel", "--test=sanitise", "--test=sessions"], "a package");
+        assert!(filters.is_empty(), "all of its tests run");
         let (stop, filter) = args("stop::sweep");
         assert_eq!(stop, ["--package=quell", "--test=stop"], "a test binary");
         assert_eq!(filter, ["sweep"]);
