@@ -20,6 +20,7 @@ const CHANGES: WatchFlags = WatchFlags::CREATE
 pub(super) struct DirectoryWatch(AsyncFd<OwnedFd>);
 
 impl DirectoryWatch {
+    #[expect(deprecated, reason = "deprecated for types that can change their descriptor; an `OwnedFd` cannot")]
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         inotify::add_watch(&queue, directory, CHANGES)?;
@@ -57,13 +58,10 @@ mod tests {
     type Change = fn(&Path, &Path) -> io::Result<()>;
 
     #[rstest]
-    #[case::written(|file, _| fs::write(file, "new"))]
-    #[case::replaced(|file, other| fs::rename(other, file))]
-    #[case::removed(|file, _| fs::remove_file(file))]
-    #[case::link_replaced(|file, other| {
-        std::os::unix::fs::symlink("target", other.with_extension("link"))?;
-        fs::rename(other.with_extension("link"), file)
-    })]
+    #[case::written(write)]
+    #[case::replaced(replace)]
+    #[case::removed(remove)]
+    #[case::link_replaced(replace_by_link)]
     #[tokio::test]
     async fn each_way_to_change_a_file_is_reported_once(#[case] change: Change) {
         let directory = tempfile::tempdir().unwrap();
@@ -77,6 +75,23 @@ mod tests {
         change(&file, &other).unwrap();
         tokio::time::timeout(std::time::Duration::from_secs(10), watch.wait_for_change()).await.unwrap();
         assert_eq!(watch.wait_for_change().now_or_never(), None, "everything was reported");
+    }
+
+    fn write(file: &Path, _: &Path) -> io::Result<()> {
+        fs::write(file, "new")
+    }
+
+    fn replace(file: &Path, other: &Path) -> io::Result<()> {
+        fs::rename(other, file)
+    }
+
+    fn remove(file: &Path, _: &Path) -> io::Result<()> {
+        fs::remove_file(file)
+    }
+
+    fn replace_by_link(file: &Path, other: &Path) -> io::Result<()> {
+        std::os::unix::fs::symlink("target", other.with_extension("link"))?;
+        fs::rename(other.with_extension("link"), file)
     }
 
     #[tokio::test]
