@@ -12,9 +12,13 @@ macro_rules! web_files {
         pub(crate) const PATHS: &[&str] = &[$($path),*];
 
         #[cfg(not(debug_assertions))]
-        fn read(path: &str) -> Option<Cow<'static, [u8]>> {
+        fn read(path: &str) -> Option<WebFile> {
             match path {
-                $($path => Some(Cow::Borrowed(include_bytes!(concat!("../../../web/", $path)))),)*
+                $($path => {
+                    const DATA: &[u8] = include_bytes!(concat!("../../../web/", $path));
+                    static HASH: std::sync::LazyLock<[u8; 32]> = std::sync::LazyLock::new(|| Sha256::digest(DATA).into());
+                    Some(WebFile { data: Cow::Borrowed(DATA), hash: *HASH })
+                })*
                 _ => None,
             }
         }
@@ -105,13 +109,14 @@ web_files! {
 
 /// Reads a file that a test of the page does not have for itself.
 #[cfg(debug_assertions)]
-fn read(path: &str) -> Option<Cow<'static, [u8]>> {
+fn read(path: &str) -> Option<WebFile> {
     use std::path::{Component, Path};
 
     const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web");
     let is_below = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     let is_served = is_below && !path.starts_with("test/") && path != "package.json";
-    is_served.then(|| std::fs::read(Path::new(FOLDER).join(path)).ok()).flatten().map(Cow::Owned)
+    let data = is_served.then(|| std::fs::read(Path::new(FOLDER).join(path)).ok()).flatten()?;
+    Some(WebFile { hash: Sha256::digest(&data).into(), data: Cow::Owned(data) })
 }
 
 pub(crate) struct WebFile {
@@ -122,8 +127,7 @@ pub(crate) struct WebFile {
 
 impl WebFile {
     pub(crate) fn read(path: &str) -> Option<Self> {
-        let data = read(path)?;
-        Some(Self { hash: Sha256::digest(&data).into(), data })
+        read(path)
     }
 }
 

@@ -65,7 +65,8 @@ impl Browser {
         let browser = Self { driver, process };
         browser.cdp("Page.addScriptToEvaluateOnNewDocument", json!({"source": page_log::PAGE_LOG_SCRIPT})).await;
         browser.set_viewport(screen).await;
-        let timeouts = json!({"script": u64::try_from(SCRIPT_TIMEOUT.as_millis()).unwrap_or(u64::MAX)});
+        let timeouts =
+            json!({"script": u64::try_from(SCRIPT_TIMEOUT.as_millis()).unwrap_or(u64::MAX), "pageLoad": 60_000});
         browser.driver.post("timeouts", timeouts).await.or_fail("no time for scripts");
         browser
     }

@@ -7,6 +7,8 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp, ToSpan};
@@ -27,7 +29,7 @@ pub(super) struct CronExpression {
     /// Whether a day has to satisfy both the field of days and that of weekdays, which neither is `*`.
     needs_both_days: bool,
     /// Every year if `None`.
-    years: Option<Vec<u16>>,
+    years: Option<BTreeSet<u16>>,
     /// Second, minute and hour are one number each: the expression names one time of a day.
     is_fixed_time: bool,
 }
@@ -64,11 +66,16 @@ impl CronExpression {
     pub(super) fn next_after(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let whole_second = Timestamp::from_second(after.as_second()).ok()?;
         let start = whole_second.checked_add(SignedDuration::from_secs(1)).ok()?;
-        if self.is_fixed_time { self.next_fixed_time(after, start, zone) } else { self.next_shown_time(start, zone) }
+        if self.is_fixed_time {
+            self.next_fixed_time(after, whole_second, zone)
+        } else {
+            self.next_shown_time(start, zone)
+        }
     }
 
-    fn next_fixed_time(&self, after: Timestamp, start: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
-        let mut from = zone.to_datetime(start);
+    fn next_fixed_time(&self, after: Timestamp, whole_second: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        // On the wall clock: the next real second may lie behind a gap that skips a named time.
+        let mut from = zone.to_datetime(whole_second).checked_add(1.second()).ok()?;
         loop {
             let named = self.next_civil(from, END_OF_SEARCH)?;
             let fires_at = match zone.to_ambiguous_timestamp(named).offset() {
@@ -149,7 +156,7 @@ impl CronExpression {
     }
 
     fn names_year(&self, year: i16) -> bool {
-        let named = |years: &Vec<u16>| u16::try_from(year).is_ok_and(|year| years.contains(&year));
+        let named = |years: &BTreeSet<u16>| u16::try_from(year).is_ok_and(|year| years.contains(&year));
         self.years.as_ref().is_none_or(named)
     }
 

@@ -15,6 +15,8 @@ const CHANGES: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::ATTRIB)
     .union(WatchFlags::MOVE)
     .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::ONLYDIR);
 
 pub(super) struct DirectoryWatch(AsyncFd<OwnedFd>);
@@ -36,7 +38,8 @@ impl DirectoryWatch {
         // An error of the queue counts as a change, so that the caller looks for itself.
         let Ok(mut ready) = self.0.readable().await else { return };
         let mut events = [0; 4096];
-        loop {
+        // Not without end: others may write in the directory all the time. What is left is the next change.
+        for _ in 0..64 {
             match rustix::io::read(self.0.get_ref(), &mut events) {
                 Ok(0) | Err(Errno::AGAIN) => return ready.clear_ready(),
                 Ok(_) | Err(Errno::INTR) => {}

@@ -61,7 +61,11 @@ impl CronExpression {
             months: parse_mask(month, 1, 12)?,
             weekdays: parse_weekdays(&weekday.replace('?', "*"))?,
             needs_both_days,
-            years: if year == "*" { None } else { Some(parse_list(year, 1, MAX_YEAR.unsigned_abs())?) },
+            years: if year == "*" {
+                None
+            } else {
+                Some(parse_list(year, 1, MAX_YEAR.unsigned_abs())?.into_iter().collect())
+            },
             is_fixed_time: seconds.is_single && minutes.is_single && hours.is_single,
             seconds: seconds.mask,
             minutes: minutes.mask,
@@ -113,6 +117,10 @@ fn parse_days(field: &str) -> Result<MonthDays, String> {
 fn parse_weekdays(field: &str) -> Result<Weekdays, String> {
     let mut weekdays = Weekdays { is_star: field == "*", ..Weekdays::default() };
     for part in list_parts(field) {
+        // Some crons name no weekday by it.
+        if part == "l" {
+            continue;
+        }
         let (values, nth) = match part.split_once('#') {
             Some((values, nth)) => (values, Some(nth)),
             None => part.strip_suffix('l').map_or((part, None), |day| (day, Some("l"))),

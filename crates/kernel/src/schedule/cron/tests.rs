@@ -36,6 +36,7 @@ fn next_local(text: &str, zone_name: &str, after: &str, count: usize) -> Vec<Str
 #[case::months("0 0 1 Jan,jul *", &["Fri 2027-01-01 00:00:00 UTC", "Thu 2027-07-01 00:00:00 UTC"])]
 #[case::leap_day("0 0 29 2 *", &["Tue 2028-02-29 00:00:00 UTC", "Sun 2032-02-29 00:00:00 UTC"])]
 #[case::either_day("0 0 13 * fri", &["Fri 2026-11-06 00:00:00 UTC", "Fri 2026-11-13 00:00:00 UTC"])]
+#[case::lone_last("0 9 * * fri,L", &["Fri 2026-11-06 09:00:00 UTC", "Fri 2026-11-13 09:00:00 UTC"])]
 #[case::both_days("0 0 13 * +fri", &["Fri 2026-11-13 00:00:00 UTC", "Fri 2027-08-13 00:00:00 UTC"])]
 #[case::question_mark("0 0 ? * 3", &["Wed 2026-11-04 00:00:00 UTC", "Wed 2026-11-11 00:00:00 UTC"])]
 #[case::last_day("0 0 L 1,2,4 *", &["Sun 2027-01-31 00:00:00 UTC", "Sun 2027-02-28 00:00:00 UTC", "Fri 2027-04-30 00:00:00 UTC"])]
@@ -85,6 +86,7 @@ fn wrong_expressions_say_what_is_wrong(#[case] text: &str, #[case] words: &str) 
 #[case::skipped("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00", &["Sun 2026-03-29 03:00:00 CEST", "Mon 2026-03-30 02:30:00 CEST"])]
 #[case::skipped_list("15,45 2 * * *", "Europe/Berlin", "2026-03-28T12:00", &["Mon 2026-03-30 02:15:00 CEST"])]
 #[case::skipped_date("30 2 29 3 *", "Europe/Berlin", "2026-03-28T12:00", &["Sun 2026-03-29 03:00:00 CEST"])]
+#[case::second_before("30 2 * * *", "Europe/Berlin", "2026-03-29T01:59:59", &["Sun 2026-03-29 03:00:00 CEST"])]
 // Berlin, 25 October 2026: 03:00 becomes 02:00.
 #[case::doubled("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", &["Sun 2026-10-25 02:30:00 CEST", "Mon 2026-10-26 02:30:00 CET"])]
 #[case::doubled_step("*/30 2 * * *", "Europe/Berlin", "2026-10-25T02:00", &["Sun 2026-10-25 02:30:00 CEST", "Sun 2026-10-25 02:00:00 CET", "Sun 2026-10-25 02:30:00 CET", "Mon 2026-10-26 02:00:00 CET"])]
@@ -92,6 +94,7 @@ fn wrong_expressions_say_what_is_wrong(#[case] text: &str, #[case] words: &str) 
 #[case::half_an_hour("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T12:00", &["Sun 2026-04-05 01:45:00 +11", "Mon 2026-04-06 01:45:00 +1030"])]
 // Havana skips midnight on 8 March 2026.
 #[case::midnight("0 0 * * *", "America/Havana", "2026-03-07T12:00", &["Sun 2026-03-08 01:00:00 CDT", "Mon 2026-03-09 00:00:00 CDT"])]
+#[case::second_before_midnight("0 0 * * *", "America/Havana", "2026-03-07T23:59:59", &["Sun 2026-03-08 01:00:00 CDT"])]
 // Apia had no 30 December 2011.
 #[case::no_such_day("0 9 30 12 *", "Pacific/Apia", "2011-12-01T00:00", &["Sun 2012-12-30 09:00:00 +14"])]
 fn clock_changes_move_fixed_times_and_repeat_others(
@@ -101,6 +104,13 @@ fn clock_changes_move_fixed_times_and_repeat_others(
     #[case] times: &[&str],
 ) {
     assert_eq!(next_local(text, zone_name, after, times.len()), times);
+}
+
+/// A list that repeats its years costs no more for each day than one without repeats.
+#[test]
+fn repeated_years_are_one_year_each() {
+    let text = format!("0 0 0 31 * +1#1 {}*", "1-2000,".repeat(26));
+    assert_eq!(expression(&text).years.unwrap().len(), 5000);
 }
 
 #[test]
