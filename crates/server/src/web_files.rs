@@ -107,7 +107,7 @@ web_files! {
     "texts.json",
 }
 
-/// Reads a file that a test of the page does not have for itself.
+/// Reads a file from the disk, unless only the tests of the page use it.
 #[cfg(debug_assertions)]
 fn read(path: &str) -> Option<WebFile> {
     use std::path::{Component, Path};

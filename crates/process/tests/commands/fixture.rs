@@ -201,7 +201,7 @@ pub(crate) fn report_time(what: &str, took: Duration) {
         begun.elapsed()
     };
     let floor = (0..3).map(one).max().unwrap_or_default();
-    println!("{what}: {took:.1?}; one process: {floor:.1?}");
+    eprintln!("{what}: {took:.1?}; one process: {floor:.1?}");
 }
 
 /// Lists each living process with this run id in its environment, with its command line.

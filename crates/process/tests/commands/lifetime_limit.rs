@@ -61,7 +61,7 @@ pub(crate) async fn pass_limit(fixture: &CommandFixture) -> Duration {
     assert_ended_by_limit(&end);
     assert_eq!(end.swept, 5, "{end:?}");
     assert_eq!(fixture.scope.ledger().rows().last().unwrap().release(), Some(Release::Kill));
-    ended_at.checked_sub(until).expect("ended before the limit")
+    ended_at.checked_sub(until).unwrap_or_else(|| panic!("ended before the limit"))
 }
 
 /// Waits until the command is ready. On a busy machine, where that takes longer than usual, the limit is extended
