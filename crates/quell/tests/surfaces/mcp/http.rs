@@ -65,7 +65,6 @@ async fn a_stop_is_not_held_up_by_a_cancel_that_fails(#[case] fault: Option<McpF
     assert!(matches!(view.verdict, Some(Verdict::Aborted { .. })), "{view:#?}");
     let row = call_row(&view);
     assert!(row.label.contains("the server does not read its input after the cancel"), "{row:#?}");
-    assert!(receipt_of(&view).settled_at.ms.unwrap() < 3000.0, "{view:#?}");
     if fault.is_none() {
         server.accept_connections();
     }
