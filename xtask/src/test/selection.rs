@@ -49,7 +49,11 @@ impl TestSelection {
         for filter in filters {
             let before = found.len();
             let is_package = packages.iter().any(|(package, _)| is_name_of(package, filter));
-            for (package, folder) in packages.iter().filter(|(package, _)| !is_package || is_name_of(package, filter)) {
+            let is_binary = packages.iter().any(|(_, folder)| has_named_binary(folder, filter));
+            let is_candidate = |package: &str, folder: &Path| {
+                (!is_package || is_name_of(package, filter)) && (!is_binary || has_named_binary(folder, filter))
+            };
+            for (package, folder) in packages.iter().filter(|(package, folder)| is_candidate(package, folder)) {
                 find_targets(package, folder, filter, &mut found)?;
             }
             if found.len() == before {
@@ -98,6 +102,11 @@ impl TestSelection {
     }
 }
 
+/// True if the filter begins with the name of a test binary of this package.
+fn has_named_binary(folder: &Path, filter: &str) -> bool {
+    filter.split_once("::").is_some_and(|(first, _)| folder.join("tests").join(first).is_dir())
+}
+
 fn is_name_of(package: &str, filter: &str) -> bool {
     filter == package || package.strip_prefix("quell-") == Some(filter)
 }
@@ -111,8 +120,8 @@ fn find_targets(package: &str, folder: &Path, filter: &str, found: &mut BTreeSet
     for file in rust_files(folder)? {
         let Ok(path) = file.strip_prefix(folder) else { continue };
         let Some(kind) = target_kind(package, path) else { continue };
-        let is_other_binary = matches!((&kind, binary), (TestTargetKind::Test(test), Some(first))
-            if folder.join("tests").join(first).is_dir() && test != first);
+        let is_other_binary = has_named_binary(folder, filter)
+            && !matches!(&kind, TestTargetKind::Test(test) if Some(test.as_str()) == binary);
         if is_other_binary {
             continue;
         }
