@@ -125,7 +125,7 @@ impl Sessions {
     /// Removes the sessions that have been idle for too long, begins their clean-up, and retries failed steps.
     pub fn sweep(&self) {
         let begun = Instant::now();
-        self.end_unused_sessions(CleanupReason::Expired, SessionResources::idle_timeout);
+        // Taken before clean-ups begin, so that a step that fails in this sweep waits for the next one.
         let failed_before = {
             let now = self.0.runs.clock().now();
             let mut state = self.lock_state();
@@ -133,6 +133,7 @@ impl Sessions {
             state.news.retain(|_, news| now.since(news.updated_at) <= NEWS_TTL);
             std::mem::take(&mut state.pending_cleanups)
         };
+        self.end_unused_sessions(CleanupReason::Expired, SessionResources::idle_timeout);
         metrics::histogram!("quell_session_sweep_seconds").record(begun.elapsed());
         // The retries run in the background.
         drop(self.retry_cleanups(failed_before));
