@@ -363,8 +363,17 @@ class Conversation {
           .get(run.runId)
           .view.showUserMessage(run.text, run.acceptedAt, this.displayName(run.principal));
       }
+      this.nameAgent(this.entries.get(run.runId), run.agent);
     }
     this.showSubRuns();
+  }
+
+  /** The first events of a run name its agent; a page that follows the run late gets a snapshot in their place. */
+  nameAgent(entry, agent) {
+    if (entry.run.agent === null) {
+      entry.run.agent = agent;
+      this.scheduleUpdate(entry);
+    }
   }
 
   /** Fetches the end of runs that are shown as active and no longer listed: its event may be lost. */

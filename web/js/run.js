@@ -276,6 +276,7 @@ function applySnapshot(run, event, gap) {
 /** Takes from the history what the model sees of the run, and events that were missed. */
 export function mergeHistory(run, history) {
   run.modelNote = history.modelNote;
+  run.agent ??= history.agent;
   if (run.verdict?.kind === UNKNOWN_VERDICT.kind && history.verdict) {
     run.verdict = history.verdict;
   }

@@ -255,6 +255,14 @@ test("the history corrects a run that was followed live", () => {
   assert.equal(heard.steps[0].partial, "cut");
 });
 
+test("the history names the agent of a run that was followed late", () => {
+  const snapshot = { type: "run.snapshot", text: "z", thinking: "", calls: [] };
+  const late = listen(newRun("a"), [snapshot, ...end(aborted)], 50);
+  assert.equal(late.agent, null);
+  mergeHistory(late, fromHistory([{ runId: "a", role: "user", text: "q", at: "1", agent: "main" }]));
+  assert.equal(late.agent, "main");
+});
+
 test("history pages and active runs are in one order", () => {
   const page = historyItems(history);
   assert.deepEqual(
