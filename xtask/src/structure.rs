@@ -12,6 +12,7 @@ use std::path::Path;
 use anyhow::Context;
 
 use self::source::ParsedFile;
+pub(crate) use self::source::rust_files;
 
 /// Prints the figures. With `--names`, also prints each type name that is used twice, with its places.
 pub(crate) fn print(root: &Path, args: &[String]) -> anyhow::Result<()> {
@@ -52,7 +53,7 @@ pub(crate) fn count_lines(root: &Path) -> anyhow::Result<LineCounts> {
 }
 
 /// Returns the crates by name, with their directories below the root.
-fn manifests(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+pub(crate) fn manifests(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let workspace = read_manifest(&root.join("Cargo.toml"))?;
     let members = workspace["workspace"]["members"].as_array().context("the workspace has no members")?;
     let mut found = BTreeMap::new();

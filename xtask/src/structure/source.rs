@@ -1,7 +1,7 @@
 //! Parse one Rust file and count its lines, functions, types and named paths.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use syn::spanned::Spanned;
@@ -72,27 +72,29 @@ pub(crate) fn count_lines(root: &Path, name: &str, folder: &str) -> anyhow::Resu
 
 /// Returns every Rust file of a crate, by its path from the root.
 fn read_texts(root: &Path, folder: &str) -> anyhow::Result<Vec<(String, String)>> {
-    let mut paths = Vec::new();
-    collect(&root.join(folder), &mut paths)?;
-    paths.sort();
     let mut texts = Vec::new();
-    for path in paths {
+    for path in rust_files(&root.join(folder))? {
         let text = fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
         texts.push((path.strip_prefix(root)?.to_string_lossy().into_owned(), text));
     }
     Ok(texts)
 }
 
-fn collect(folder: &Path, paths: &mut Vec<std::path::PathBuf>) -> anyhow::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() && !path.ends_with("target") {
-            collect(&path, paths)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            paths.push(path);
+/// The Rust files below a folder in the order of their paths, without those of builds.
+pub(crate) fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
         }
     }
-    Ok(())
+    files.sort();
+    Ok(files)
 }
 
 fn read_file(crate_name: &str, folder: &str, path: String, text: &str) -> anyhow::Result<ParsedFile> {

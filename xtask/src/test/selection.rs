@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::workspace_root;
+use crate::{structure, workspace_root};
 
 /// Test targets, as arguments of cargo.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,12 +39,8 @@ impl TestSelection {
     /// found nowhere.
     pub(super) fn for_filters(filters: &[String]) -> anyhow::Result<Self> {
         let root = workspace_root();
-        let mut packages = vec![("xtask".to_owned(), root.join("xtask"))];
-        for folder in fs::read_dir(root.join("crates"))? {
-            let folder = folder?.path();
-            let short = folder.file_name().unwrap_or_default().to_string_lossy();
-            packages.push((if short == "quell" { short.into_owned() } else { format!("quell-{short}") }, folder));
-        }
+        let packages: Vec<(String, PathBuf)> =
+            structure::manifests(root)?.into_iter().map(|(package, folder)| (package, root.join(folder))).collect();
         let mut found = BTreeSet::new();
         for filter in filters {
             let before = found.len();
@@ -117,7 +113,7 @@ fn find_targets(package: &str, folder: &Path, filter: &str, found: &mut BTreeSet
     let name = filter.split("::").filter(|part| !part.starts_with("case_")).last().unwrap_or(filter);
     let binary = filter.split_once("::").map(|(first, _)| first);
     let is_package = is_name_of(package, filter);
-    for file in rust_files(folder)? {
+    for file in structure::rust_files(folder)? {
         let Ok(path) = file.strip_prefix(folder) else { continue };
         let Some(kind) = target_kind(package, path) else { continue };
         let is_other_binary = has_named_binary(folder, filter)
@@ -150,21 +146,6 @@ fn has_function(text: &str, name: &str) -> bool {
         let Some((_, after)) = line.split_once("fn ") else { return false };
         after.split(|c: char| !c.is_alphanumeric() && c != '_').next().is_some_and(|function| function.contains(name))
     })
-}
-
-fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|end| end == "rs") {
-                files.push(path);
-            }
-        }
-    }
-    Ok(files)
 }
 
 #[cfg(test)]
