@@ -12,6 +12,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("the wardens need Linux: pidfds, child sub-reapers and /proc");
 
+mod async_fd;
 mod cgroup;
 mod command_start;
 mod command_user;
@@ -56,6 +57,7 @@ use launch::{LaunchedCommand, WardenExecutable};
 use warden_record::{UnfinishedWarden, WardenRecord};
 use warden_watch::{NetworkStart, StopCause, WardenWatch};
 
+pub use async_fd::into_async_fd;
 pub use command_user::CommandUser;
 pub use lifetime_limit::{LifetimeLimit, boot_time_now};
 pub use output::CapturedOutput;

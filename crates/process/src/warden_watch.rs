@@ -25,7 +25,7 @@ use super::process_tree;
 use super::warden_protocol::{self, CommandEndReport, StartFailure, StartStep, WardenReport};
 use super::{
     CapturedOutput, CommandNetwork, CommandSpec, Isolate, ProcessEnd, ProcessEndMethod, ProcessEndReason,
-    SessionNetwork, SpawnError, WardensInner, fd_passing, live_wardens,
+    SessionNetwork, SpawnError, WardensInner, fd_passing, into_async_fd, live_wardens,
 };
 
 /// After a forced stop, how often the daemon checks whether a warden that does not answer needs help.
@@ -107,13 +107,6 @@ impl WardenControl {
             }
         }
     }
-}
-
-#[expect(unsafe_code, reason = "the caller guarantees tokio that the descriptor stays open and the same")]
-fn into_async_fd(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` always returns the same descriptor, which stays open as long as the `OwnedFd` lives. The
-    // `AsyncFd` owns it.
-    Ok(unsafe { AsyncFd::register(pidfd) }?)
 }
 
 /// What starts the network of a command, once the init of its namespace has sent the listener.

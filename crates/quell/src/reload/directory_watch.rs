@@ -4,9 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use quell_process::into_async_fd;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Reads are no changes. A file that is replaced is moved here.
@@ -22,11 +22,10 @@ const CHANGES: WatchFlags = WatchFlags::CREATE
 pub(super) struct DirectoryWatch(AsyncFd<OwnedFd>);
 
 impl DirectoryWatch {
-    #[expect(deprecated, reason = "deprecated for types that can change their descriptor; an `OwnedFd` cannot")]
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         inotify::add_watch(&queue, directory, CHANGES)?;
-        Ok(Self(AsyncFd::with_interest(queue, Interest::READABLE)?))
+        Ok(Self(into_async_fd(queue)?))
     }
 
     /// Waits for changes since the last call. Several may be reported as one, and one that was lost in a full queue is
