@@ -10,6 +10,7 @@ use crate::http::is_stop_route;
 /// Who may call a route or a method. The OpenAPI document publishes it as `x-quell-access`, and the tests check every
 /// route by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(test), expect(dead_code, reason = "some rules are of HTTP routes alone, whose table is for tests"))]
 pub(crate) enum RouteAccess {
     /// Everybody, without a token.
     Public,
@@ -38,6 +39,7 @@ pub(crate) enum RouteAccess {
     Admin,
 }
 
+#[cfg(test)]
 impl RouteAccess {
     /// The word in the document.
     pub(crate) fn as_str(self) -> &'static str {

@@ -1,4 +1,5 @@
-//! The compressed files of the page; each is compressed at its first request.
+//! Files of the page that the build has not compressed: its texts in one language, and in debug builds all. Each is
+//! compressed at its first request.
 
 use std::collections::HashMap;
 use std::io::Write;

@@ -45,11 +45,11 @@ pub(crate) async fn asset(State(server): State<ServerState>, Path(path): Path<St
 /// The texts of one language without those of the terminal, about a ninth of the file.
 fn texts_for_language(language: &str) -> Option<WebFile> {
     let file = WebFile::read(TEXTS_FILE)?;
-    let table: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_slice(&file.data).ok()?;
+    let table: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_slice(&file.data()).ok()?;
     let page_texts = table.into_iter().filter(|(key, _)| !key.starts_with("term."));
     let texts = page_texts.map(|(key, mut row)| Some((key, BTreeMap::from([row.remove_entry(language)?]))));
     let texts: BTreeMap<String, BTreeMap<String, String>> = texts.collect::<Option<_>>()?;
-    Some(WebFile { data: serde_json::to_vec(&texts).ok()?.into(), ..file })
+    Some(WebFile::plain(serde_json::to_vec(&texts).ok()?))
 }
 
 fn file_not_found(path: &str) -> ProblemResponse {
@@ -67,11 +67,13 @@ fn file_response(server: &ServerState, headers: &HeaderMap, path: &str, file: We
     let mut response = match (is_unchanged, accepts_gzip) {
         (true, _) => StatusCode::NOT_MODIFIED.into_response(),
         (false, true) => {
-            let mut response = server.gzip_cache().get_or_compress(path, file.hash, &file.data).into_response();
+            let compressed = file.compressed().map(Bytes::from_static);
+            let compress = || server.gzip_cache().get_or_compress(path, file.hash, &file.data());
+            let mut response = compressed.unwrap_or_else(compress).into_response();
             response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             response
         }
-        (false, false) => Bytes::from(file.data.into_owned()).into_response(),
+        (false, false) => Bytes::from(file.data().into_owned()).into_response(),
     };
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type_of(path)));
@@ -115,7 +117,7 @@ fn content_type_of(path: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::web_files::PATHS;
+    use crate::web_files::FILES;
 
     fn headers(name: header::HeaderName, value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
@@ -133,16 +135,16 @@ mod tests {
 
     #[test]
     fn every_file_of_the_page_has_a_kind_that_browsers_run() {
-        let unknown: Vec<_> = PATHS.iter().filter(|path| content_type_of(path) == "application/octet-stream").collect();
-        assert_eq!(unknown, Vec::<&&str>::new());
-        assert!(PATHS.contains(&INDEX_FILE));
+        let paths = FILES.iter().map(|(path, _)| *path);
+        let unknown: Vec<_> = paths.filter(|path| content_type_of(path) == "application/octet-stream").collect();
+        assert_eq!(unknown, Vec::<&str>::new());
     }
 
     #[test]
     fn texts_travel_in_one_language_without_the_terminals() {
         let table = |language| {
             let file = texts_for_language(language)?;
-            serde_json::from_slice::<BTreeMap<String, BTreeMap<String, String>>>(&file.data).ok()
+            serde_json::from_slice::<BTreeMap<String, BTreeMap<String, String>>>(&file.data()).ok()
         };
         let korean = table("ko").unwrap();
         assert!(korean.len() > 100 && korean.keys().all(|key| !key.starts_with("term.")));
