@@ -183,6 +183,9 @@ async fn run_server(
     let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
     let listeners = Listeners { tcp: listener, local: bind_unix_socket(data_dir) };
     print_ready_line(engine, address)?;
+    if let Err(error) = quell_process::unmap_unused_code() {
+        tracing::debug!(%error, "the code of the start stays in memory");
+    }
     let closing = engine.clone();
     let mut server = Box::pin(quell_server::serve(listeners, state, async move { closing.wait_for_close().await }));
     tokio::select! {
