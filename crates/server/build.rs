@@ -1,4 +1,4 @@
-//! Compress what the program contains: the files of the page, and the OpenAPI document.
+//! Compress what the program contains: the OpenAPI document, and the files of the page.
 
 use std::env;
 use std::fmt::Write as _;
@@ -9,40 +9,35 @@ use std::path::{Path, PathBuf};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-const WEB_FOLDER: &str = "../../web";
+#[path = "src/page_files.rs"]
+mod page_files;
+
+const PAGE_FOLDER: &str = "../../web";
 const OPENAPI_FILE: &str = "../../docs/openapi.json";
 
 fn main() -> io::Result<()> {
-    println!("cargo::rerun-if-changed={WEB_FOLDER}\ncargo::rerun-if-changed={OPENAPI_FILE}");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?);
+    println!("cargo::rerun-if-changed={OPENAPI_FILE}");
     fs::write(out.join("openapi.json.gz"), gzip(&fs::read(OPENAPI_FILE)?)?)?;
-    let mut list =
-        String::from("/// Path below `web/`, and the file in gzip.\npub(crate) const FILES: &[(&str, &[u8])] = &[\n");
-    for (number, path) in page_files()?.iter().enumerate() {
-        let name = format!("page-{number}.gz");
-        fs::write(out.join(&name), gzip(&fs::read(Path::new(WEB_FOLDER).join(path))?)?)?;
-        writeln!(list, "({path:?}, include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}\"))),")
-            .map_err(io::Error::other)?;
+    println!("cargo::rustc-check-cfg=cfg(page_in_program)");
+    // A debug build reads the page from the disk at each request, so that an edit shows at once and compiles nothing.
+    if env::var_os("OPT_LEVEL").is_none_or(|level| level != "0") {
+        println!("cargo::rustc-cfg=page_in_program\ncargo::rerun-if-changed={PAGE_FOLDER}");
+        fs::write(out.join("page_files.rs"), compress_page(&out)?)?;
     }
-    fs::write(out.join("web_files.rs"), list + "];\n")
+    Ok(())
 }
 
-/// The files that browsers fetch, by path, in order.
-fn page_files() -> io::Result<Vec<String>> {
-    let (mut files, mut folders) = (Vec::new(), vec![PathBuf::from(WEB_FOLDER)]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if let Some(path) = path.strip_prefix(WEB_FOLDER).ok().and_then(Path::to_str) {
-                files.push(path.to_owned());
-            }
-        }
+/// Returns the source of a table of the compressed files.
+fn compress_page(out: &Path) -> io::Result<String> {
+    let mut table = String::from("&[\n");
+    for (number, path) in page_files::list(Path::new(PAGE_FOLDER))?.iter().enumerate() {
+        let name = format!("page-{number}.gz");
+        fs::write(out.join(&name), gzip(&fs::read(Path::new(PAGE_FOLDER).join(path))?)?)?;
+        writeln!(table, "({path:?}, include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}\"))),")
+            .map_err(io::Error::other)?;
     }
-    files.retain(|path| !path.starts_with("test/") && path != "package.json");
-    files.sort();
-    Ok(files)
+    Ok(table + "]\n")
 }
 
 fn gzip(data: &[u8]) -> io::Result<Vec<u8>> {

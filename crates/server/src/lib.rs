@@ -19,6 +19,8 @@ mod mcp_server;
 mod metrics_registry;
 mod model_api_errors;
 mod openai;
+#[cfg(any(test, not(page_in_program)))]
+mod page_files;
 mod request_limits;
 mod router;
 mod sent_message;
