@@ -1,7 +1,7 @@
 //! Downloads and tools that outlive a clone: one directory in the user's cache for each tool and set of versions.
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,22 @@ pub(crate) fn keyed_dir(name: &str, key: &str) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     cache_dir().join(format!("{name}-{:016x}", hasher.finish()))
+}
+
+/// Waits for its turn to install into this directory: clones share the cache. The file that is returned holds the turn.
+pub(crate) fn take_turn(folder: &Path) -> anyhow::Result<File> {
+    fs::create_dir_all(folder.parent().context("the directory has no parent")?)?;
+    let turn = File::create(beside(folder, "turn"))?;
+    turn.lock()?;
+    Ok(turn)
+}
+
+/// The path with an ending more.
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(ending);
+    name.into()
 }
 
 /// Makes `target/tools/NAME` a link to a directory of the cache. Tests find their tools there.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::cache::cache_dir;
+use crate::cache::{beside, cache_dir, take_turn};
 use crate::{command, command_succeeds, run_checked};
 
 /// A subcommand of cargo, with the version that is built if there is none.
@@ -38,6 +38,10 @@ impl CargoTool {
             return Ok(found);
         }
         let root = self.root();
+        let _turn = take_turn(&root)?;
+        if let Some(found) = self.find() {
+            return Ok(found);
+        }
         eprintln!(
             "{} is not installed; building {} into {}, which takes some minutes, once",
             self.name,
@@ -47,7 +51,7 @@ impl CargoTool {
         let mut install =
             command("cargo", ["install", self.name, "--locked", "--version", self.version, "--root"].map(OsStr::new));
         // Cargo would delete a target directory of its own; in this one, an interrupted build can continue.
-        let build = root.with_extension("build");
+        let build = beside(&root, "build");
         install.arg(&root).env("CARGO_TARGET_DIR", &build).env("CARGO_PROFILE_RELEASE_LTO", "off");
         // Built to be used a few times, so a short build matters more than a fast program.
         install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");

@@ -144,7 +144,9 @@ fn weight_check() -> anyhow::Result<()> {
     weight::run(workspace_root(), &["check".to_owned()])
 }
 
+/// Prepared for the full tier, so that no test of the first one is skipped because a tool is missing.
 fn first_tier() -> anyhow::Result<()> {
+    test::prepare()?;
     test::run(&[])
 }
 

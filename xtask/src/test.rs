@@ -12,7 +12,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 
@@ -25,6 +25,11 @@ use selection::TestSelection;
 const FULL_BINARIES: [&str; 3] = ["clients", "cluster", "page"];
 /// Tests in a module of this name assert nothing about the product but how long something takes.
 const TIMING: &str = "timing::";
+const RUN_IGNORED: &[&str] = &["--run-ignored", "all"];
+/// One test at a time, and what they print is shown.
+const TIMING_ARGS: &[&str] =
+    &["--no-capture", "--ignore-default-filter", "-E", "test(/(^|::)timing::/)", "--run-ignored", "all"];
+const SEED_VARIABLE: &str = "QUELL_TEST_SEED";
 const SLOWEST_TESTS: usize = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +59,15 @@ pub(crate) fn full_binary_args() -> Vec<String> {
     TestSelection::only(&FULL_BINARIES).cargo_args()
 }
 
+/// Installs what the full tier needs, and nextest.
+///
+/// # Errors
+/// Something is missing and cannot be installed.
+pub(crate) fn prepare() -> anyhow::Result<()> {
+    packages::prepare(&[])?;
+    NEXTEST.find_or_build().map(drop)
+}
+
 /// Runs the tier that the options name, with the remaining arguments as filters.
 ///
 /// # Errors
@@ -81,73 +95,105 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
 }
 
 fn run_tier(tier: TestTier, filters: &[String]) -> anyhow::Result<()> {
-    let selection = TestSelection::for_filters(filters)?;
-    match tier {
-        TestTier::First => run_tests(NEXTEST.find(), &selection, filters, &[]),
-        TestTier::Full | TestTier::FullRest => {
-            packages::prepare(filters)?;
-            let nextest = Some(NEXTEST.find_or_build()?);
-            if !filters.is_empty() {
-                return run_tests(nextest, &selection, filters, &["--run-ignored", "all"]);
-            }
-            let ignored = if tier == TestTier::Full { "all" } else { "only" };
-            run_tests(nextest.clone(), &selection, filters, &["--run-ignored", ignored])?;
-            run_tests(nextest, &TestSelection::only(&FULL_BINARIES), filters, &["--run-ignored", "all"])
-        }
-        TestTier::Timing => measure_timing(&selection, filters),
-    }?;
-    if filters.is_empty() && matches!(tier, TestTier::First | TestTier::Full) {
-        let mut doc_tests = command("cargo", ["test", "--workspace", "--doc", "--locked", "--quiet"]);
-        return run_checked(&mut doc_tests);
+    let mut run = TestRun { nextest: NEXTEST.find(), nextest_args: &[], times: Vec::new() };
+    if tier != TestTier::First {
+        packages::prepare(filters)?;
+        run.nextest = Some(NEXTEST.find_or_build()?);
     }
-    Ok(())
-}
-
-/// Runs the selected tests with nextest, or with plain `cargo test` if there is none.
-fn run_tests(
-    nextest: Option<PathBuf>,
-    selection: &TestSelection,
-    filters: &[String],
-    nextest_args: &[&str],
-) -> anyhow::Result<()> {
-    let mut command = match &nextest {
-        Some(program) => {
-            let mut command = command(program, ["nextest", "run"]);
-            // Most tests wait for processes, sockets and timers more than they compute.
-            let cores = thread::available_parallelism().map_or(1, NonZero::get);
-            command.arg(format!("--test-threads={}", 2 * cores)).args(nextest_args);
-            // A filter may select no test of one of several binaries.
-            command.args(["--no-tests", if filters.is_empty() { "fail" } else { "warn" }]);
-            command
-        }
-        None => command("cargo", ["test"]),
-    };
-    command.args(selection.cargo_args()).args(["--locked", "--"]).args(selection.test_filters(filters));
-    if nextest.is_none() {
-        command.args(["--skip", TIMING]);
-    }
-    let result = run_with_skip_file(&mut command);
-    if nextest.is_some() {
-        junit::print_slowest(SLOWEST_TESTS);
-    }
+    let result = if filters.is_empty() { run.run_all(tier) } else { run.run_filters(tier, filters) };
+    junit::print_slowest(run.times, SLOWEST_TESTS);
     result
 }
 
-/// Runs the tests that measure, one at a time, and shows what they print. Their figures gate nothing.
-fn measure_timing(selection: &TestSelection, filters: &[String]) -> anyhow::Result<()> {
-    let mut command = command("cargo", ["test", "--no-fail-fast"]);
-    command.args(selection.cargo_args()).args([
-        "--locked",
-        "--",
-        "--include-ignored",
-        "--test-threads=1",
-        "--nocapture",
-    ]);
-    command.args(if filters.is_empty() { vec![TIMING.to_owned()] } else { selection.test_filters(filters) });
-    run_with_skip_file(&mut command)
+/// The runs of a tier. A run that fails does not keep the next from running.
+struct TestRun {
+    /// Without it, plain `cargo test` runs the tests.
+    nextest: Option<PathBuf>,
+    nextest_args: &'static [&'static str],
+    /// The name and seconds of each test that nextest has run.
+    times: Vec<(String, f64)>,
 }
 
-fn run_with_skip_file(command: &mut Command) -> anyhow::Result<()> {
+impl TestRun {
+    fn run_all(&mut self, tier: TestTier) -> anyhow::Result<()> {
+        self.nextest_args = match tier {
+            TestTier::First => &[],
+            TestTier::FullRest => &["--run-ignored", "only"],
+            TestTier::Full => RUN_IGNORED,
+            TestTier::Timing => TIMING_ARGS,
+        };
+        let workspace = self.run(&TestSelection::All, None, "workspace");
+        if tier == TestTier::First {
+            return workspace.and(doc_tests());
+        }
+        if tier == TestTier::FullRest {
+            self.nextest_args = RUN_IGNORED;
+        }
+        let full_binaries = self.run(&TestSelection::only(&FULL_BINARIES), None, "full-binaries");
+        let doc_tests = if tier == TestTier::Full { doc_tests() } else { Ok(()) };
+        workspace.and(full_binaries).and(doc_tests)
+    }
+
+    /// Each filter selects its targets for itself.
+    fn run_filters(&mut self, tier: TestTier, filters: &[String]) -> anyhow::Result<()> {
+        self.nextest_args = match tier {
+            TestTier::First => &[],
+            TestTier::Full | TestTier::FullRest => RUN_IGNORED,
+            TestTier::Timing => TIMING_ARGS,
+        };
+        let results =
+            filters.iter().map(|filter| self.run(&TestSelection::for_filter(filter)?, Some(filter), "filter"));
+        results.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    /// Runs the selected tests, and keeps the JUnit file of nextest under this name.
+    fn run(&mut self, selection: &TestSelection, filter: Option<&str>, name: &str) -> anyhow::Result<()> {
+        let mut command = match &self.nextest {
+            Some(program) => {
+                let mut command = command(program, ["nextest", "run"]);
+                // Most tests wait for processes, sockets and timers more than they compute.
+                let cores = thread::available_parallelism().map_or(1, NonZero::get);
+                if self.nextest_args != TIMING_ARGS {
+                    command.arg(format!("--test-threads={}", 2 * cores));
+                }
+                // A filter may select no test of one of several binaries.
+                command.args(self.nextest_args).args(["--no-tests", if filter.is_none() { "fail" } else { "warn" }]);
+                command
+            }
+            None => command("cargo", ["test", "--no-fail-fast"]),
+        };
+        let filter = filter.and_then(|filter| selection.test_filter(filter));
+        command.args(selection.cargo_args()).args(["--locked", "--"]).args(filter);
+        if self.nextest.is_none() {
+            command.args(["--skip", TIMING]);
+        }
+        junit::forget_last_run();
+        let result = run_with_variables(&mut command);
+        self.times.extend(junit::take_last_run(name)?);
+        result
+    }
+}
+
+fn doc_tests() -> anyhow::Result<()> {
+    run_checked(&mut command("cargo", ["test", "--workspace", "--doc", "--locked", "--quiet"]))
+}
+
+/// Tests read these variables: where the tools are, where to write why a test was skipped, and the seed of what is drawn
+/// at random, also by proptest and shuttle.
+fn run_with_variables(command: &mut Command) -> anyhow::Result<()> {
     command.env("QUELL_DEV_CACHE", cache_dir());
-    run_checked(command.env("QUELL_SKIPPED_TESTS", workspace_root().join("target/skipped-tests.txt")))
+    command.env("QUELL_SKIPPED_TESTS", workspace_root().join("target/skipped-tests.txt"));
+    let seed = std::env::var_os(SEED_VARIABLE).unwrap_or_else(|| fresh_seed().to_string().into());
+    let shown = seed.display();
+    eprintln!("seed {shown}; {SEED_VARIABLE}={shown} repeats what is drawn at random");
+    for variable in [SEED_VARIABLE, "PROPTEST_RNG_SEED", "SHUTTLE_RANDOM_SEED"] {
+        command.env(variable, &seed);
+    }
+    run_checked(command)
+}
+
+/// As tests draw it that are run without xtask (`quell_testkit::seed`).
+fn fresh_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_secs() ^ u64::from(now.subsec_nanos())) % 1_000_000
 }

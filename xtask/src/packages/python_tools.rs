@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use crate::cache::{keyed_dir, link_into_target};
+use crate::cache::{beside, keyed_dir, link_into_target, take_turn};
 use crate::{command, run_checked};
 
 /// A tool with its virtual environment.
@@ -101,8 +101,12 @@ impl PythonTool {
 
     pub(super) fn install(&self) -> anyhow::Result<()> {
         let folder = self.cached_dir();
+        let _turn = take_turn(&folder)?;
+        if self.is_installed() {
+            return Ok(());
+        }
         // Created under another name, so that an interrupted installation is not taken for a complete one.
-        let unfinished = folder.with_extension("unfinished");
+        let unfinished = beside(&folder, "unfinished");
         eprintln!("installing {} from PyPI into {}, {}", self.name, folder.display(), self.size_text);
         let begun = Instant::now();
         for old in [&folder, &unfinished] {

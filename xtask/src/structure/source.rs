@@ -50,18 +50,17 @@ pub(crate) fn folders_in(root: &Path, parent: &str) -> anyhow::Result<Vec<String
 
 /// Reads every Rust file of a crate: product, tests and benches.
 pub(crate) fn read_crate(root: &Path, name: &str, folder: &str) -> anyhow::Result<Vec<ParsedFile>> {
-    let texts = read_texts(root, folder)?;
-    texts.into_iter().map(|(path, text)| read_file(name, folder, path, &text)).collect()
+    read_texts(root, name, folder)?.into_iter().map(|file| read_file(name, folder, file)).collect()
 }
 
 /// Counts as [`read_crate`] does, but parses only files that may contain both kinds of lines, because that takes long.
 pub(crate) fn count_lines(root: &Path, name: &str, folder: &str) -> anyhow::Result<LineCounts> {
     let mut counts = LineCounts::default();
-    for (path, text) in read_texts(root, folder)? {
-        let lines = text.lines().count();
-        let test_lines = match is_only_tests(name, folder, &path) {
+    for file in read_texts(root, name, folder)? {
+        let lines = file.text.lines().count();
+        let test_lines = match file.only_tests {
             true => lines,
-            false if text.contains("cfg(test)") => read_file(name, folder, path, &text)?.test_lines,
+            false if file.text.contains("cfg(test)") => read_file(name, folder, file)?.test_lines,
             false => 0,
         };
         counts.tests += test_lines;
@@ -70,14 +69,43 @@ pub(crate) fn count_lines(root: &Path, name: &str, folder: &str) -> anyhow::Resu
     Ok(counts)
 }
 
-/// Returns every Rust file of a crate, by its path from the root.
-fn read_texts(root: &Path, folder: &str) -> anyhow::Result<Vec<(String, String)>> {
-    let mut texts = Vec::new();
+struct SourceText {
+    /// From the root of the workspace.
+    path: String,
+    text: String,
+    only_tests: bool,
+}
+
+/// Returns every Rust file of a crate.
+fn read_texts(root: &Path, crate_name: &str, folder: &str) -> anyhow::Result<Vec<SourceText>> {
+    let mut files = Vec::new();
     for path in rust_files(&root.join(folder))? {
         let text = fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
-        texts.push((path.strip_prefix(root)?.to_string_lossy().into_owned(), text));
+        let path = path.strip_prefix(root)?.to_string_lossy().into_owned();
+        let only_tests = is_only_tests(crate_name, folder, &path);
+        files.push(SourceText { path, text, only_tests });
     }
-    Ok(texts)
+    let test_modules: Vec<String> = files.iter().flat_map(|file| test_modules(&file.path, &file.text)).collect();
+    for file in &mut files {
+        let is_below = |module: &String| {
+            file.path.strip_prefix(module.as_str()).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        };
+        file.only_tests |= test_modules.iter().any(is_below);
+    }
+    Ok(files)
+}
+
+/// The modules in files of their own that this file declares only for tests, as paths without an ending.
+fn test_modules(path: &str, text: &str) -> Vec<String> {
+    let own = path.trim_end_matches(".rs");
+    let (parent, name) = own.rsplit_once('/').unwrap_or(("", own));
+    let folder = if ["lib", "main", "mod"].contains(&name) { parent } else { own };
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let declared = lines.windows(2).filter(|pair| pair[0] == "#[cfg(test)]").filter_map(|pair| {
+        let (_, module) = pair[1].strip_suffix(';')?.split_once("mod ")?;
+        Some(format!("{folder}/{module}"))
+    });
+    declared.collect()
 }
 
 /// The Rust files below a folder in the order of their paths, without those of builds.
@@ -97,13 +125,13 @@ pub(crate) fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read_file(crate_name: &str, folder: &str, path: String, text: &str) -> anyhow::Result<ParsedFile> {
-    let parsed = syn::parse_file(text).with_context(|| format!("{path} cannot be parsed"))?;
+fn read_file(crate_name: &str, folder: &str, file: SourceText) -> anyhow::Result<ParsedFile> {
+    let SourceText { path, text, only_tests } = file;
+    let parsed = syn::parse_file(&text).with_context(|| format!("{path} cannot be parsed"))?;
     let module = module_of(path.strip_prefix(folder).unwrap_or(&path));
     let mut counter = Counter { inside: module.1.clone(), ..Counter::default() };
     counter.visit_file(&parsed);
     let lines = text.lines().count();
-    let only_tests = is_only_tests(crate_name, folder, &path);
     Ok(ParsedFile {
         crate_name: crate_name.to_owned(),
         path,
@@ -113,7 +141,7 @@ fn read_file(crate_name: &str, folder: &str, path: String, text: &str) -> anyhow
         functions: counter.functions,
         functions_with_tuples: if only_tests { 0 } else { counter.functions_with_tuples },
         types: counter.types,
-        short_docs: short_docs(text),
+        short_docs: short_docs(&text),
         named_paths: counter.named_paths,
     })
 }
@@ -248,5 +276,17 @@ impl Visit<'_> for Counter {
         let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         self.name(&segments);
         visit::visit_path(self, path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_that_are_declared_for_tests_are_found_beside_their_file() {
+        let text = "mod product;\n#[cfg(test)]\nmod own;\n    #[cfg(test)]\n    pub(crate) mod fixture;\n#[cfg(test)]\nmod tests {\n}\n";
+        assert_eq!(test_modules("crates/a/src/b.rs", text), ["crates/a/src/b/own", "crates/a/src/b/fixture"]);
+        assert_eq!(test_modules("crates/a/src/lib.rs", text), ["crates/a/src/own", "crates/a/src/fixture"]);
     }
 }

@@ -13,15 +13,31 @@ const JUNIT_FILE: &str = "target/nextest/default/junit.xml";
 /// Seconds of the last complete run of each tier, for `cargo xtask weight`.
 const TIMES_FILE: &str = "target/test-times.json";
 
-/// Prints the slowest tests of the last run of nextest.
-pub(super) fn print_slowest(count: usize) {
-    let Ok(text) = fs::read_to_string(workspace_root().join(JUNIT_FILE)) else { return };
-    let mut times = parse_times(&text);
+/// Prints the slowest of these tests.
+pub(super) fn print_slowest(mut times: Vec<(String, f64)>, count: usize) {
+    if times.is_empty() {
+        return;
+    }
     times.sort_by(|a, b| b.1.total_cmp(&a.1));
-    eprintln!("the slowest of {} tests ({JUNIT_FILE}):", times.len());
+    eprintln!("the slowest of {} tests:", times.len());
     for (name, seconds) in times.iter().take(count) {
         eprintln!("{seconds:>8.1} s  {name}");
     }
+}
+
+/// Removes the file of the last run of nextest, so that it is not taken for that of a run which does not get so far.
+pub(super) fn forget_last_run() {
+    // There is none before the first run.
+    let _ = fs::remove_file(workspace_root().join(JUNIT_FILE));
+}
+
+/// The name and seconds of each test of the last run of nextest, whose file is kept under this name.
+pub(super) fn take_last_run(name: &str) -> anyhow::Result<Vec<(String, f64)>> {
+    let file = workspace_root().join(JUNIT_FILE);
+    // Plain `cargo test` writes none.
+    let Ok(text) = fs::read_to_string(&file) else { return Ok(Vec::new()) };
+    fs::rename(&file, file.with_file_name(format!("{name}.xml"))).context("the JUnit file cannot be renamed")?;
+    Ok(parse_times(&text))
 }
 
 /// The name and seconds of each test in a JUnit file: binary and path, as nextest prints them.

@@ -35,26 +35,19 @@ impl TestSelection {
         Self::Binaries(binaries.iter().map(|name| (*name).to_owned()).collect())
     }
 
-    /// The targets with a test whose path contains one of the filters; everything if there is no filter, or if one is
-    /// found nowhere.
-    pub(super) fn for_filters(filters: &[String]) -> anyhow::Result<Self> {
+    /// The targets with a test whose path contains the filter; everything if it is found nowhere.
+    pub(super) fn for_filter(filter: &str) -> anyhow::Result<Self> {
         let root = workspace_root();
         let packages: Vec<(String, PathBuf)> =
             structure::manifests(root)?.into_iter().map(|(package, folder)| (package, root.join(folder))).collect();
         let mut found = BTreeSet::new();
-        for filter in filters {
-            let before = found.len();
-            let is_package = packages.iter().any(|(package, _)| is_name_of(package, filter));
-            let is_binary = packages.iter().any(|(_, folder)| has_named_binary(folder, filter));
-            let is_candidate = |package: &str, folder: &Path| {
-                (!is_package || is_name_of(package, filter)) && (!is_binary || has_named_binary(folder, filter))
-            };
-            for (package, folder) in packages.iter().filter(|(package, folder)| is_candidate(package, folder)) {
-                find_targets(package, folder, filter, &mut found)?;
-            }
-            if found.len() == before {
-                return Ok(Self::All);
-            }
+        let is_package = packages.iter().any(|(package, _)| is_name_of(package, filter));
+        let is_binary = packages.iter().any(|(_, folder)| has_named_binary(folder, filter));
+        let is_candidate = |package: &str, folder: &Path| {
+            (!is_package || is_name_of(package, filter)) && (!is_binary || has_named_binary(folder, filter))
+        };
+        for (package, folder) in packages.iter().filter(|(package, folder)| is_candidate(package, folder)) {
+            find_targets(package, folder, filter, &mut found)?;
         }
         Ok(if found.is_empty() { Self::All } else { Self::Targets(found) })
     }
@@ -78,18 +71,16 @@ impl TestSelection {
         }
     }
 
-    /// The filters as both runners know them: without the name of the test binary, which stands before the names of its
-    /// tests in docs/races.md, and without a package's name, which selects all of its tests.
-    pub(super) fn test_filters(&self, filters: &[String]) -> Vec<String> {
-        let is_package = |filter: &str| match self {
-            Self::Targets(targets) => targets.iter().any(|target| is_name_of(&target.package, filter)),
-            Self::All | Self::Binaries(_) => false,
-        };
-        let strip = |filter: &String| match filter.split_once("::") {
-            Some((first, rest)) if self.has_binary(first) => rest.to_owned(),
-            _ => filter.clone(),
-        };
-        filters.iter().filter(|filter| !is_package(filter)).map(strip).collect()
+    /// The filter as both runners know it: without the name of the test binary, which stands before the names of its
+    /// tests in docs/races.md. `None` for a package's name, which selects all of its tests.
+    pub(super) fn test_filter(&self, filter: &str) -> Option<String> {
+        match self {
+            Self::Targets(targets) if targets.iter().any(|target| is_name_of(&target.package, filter)) => None,
+            _ => match filter.split_once("::") {
+                Some((first, rest)) if self.has_binary(first) => Some(rest.to_owned()),
+                _ => Some(filter.to_owned()),
+            },
+        }
     }
 
     fn has_binary(&self, name: &str) -> bool {
@@ -152,28 +143,27 @@ fn has_function(text: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn args(filter: &str) -> (Vec<String>, Vec<String>) {
-        let filters = [filter.to_owned()];
-        let selection = TestSelection::for_filters(&filters).unwrap();
-        (selection.cargo_args(), selection.test_filters(&filters))
+    fn args(filter: &str) -> (Vec<String>, Option<String>) {
+        let selection = TestSelection::for_filter(filter).unwrap();
+        (selection.cargo_args(), selection.test_filter(filter))
     }
 
     #[test]
     fn a_filter_builds_the_targets_that_have_it() {
         let (kernel, filters) = args("kernel");
         assert_eq!(kernel, ["--lib", "--package=quell-kernel", "--test=sanitise", "--test=sessions"], "a package");
-        assert!(filters.is_empty(), "all of its tests run");
+        assert_eq!(filters, None, "all of its tests run");
         let (stop, filter) = args("stop::sweep");
         assert_eq!(stop, ["--package=quell", "--test=stop"], "a test binary");
-        assert_eq!(filter, ["sweep"]);
+        assert_eq!(filter.as_deref(), Some("sweep"));
         let (own, filter) = args("other_versions_have_another_directory");
         assert_eq!(own, ["--bins", "--package=xtask"], "a function");
-        assert_eq!(filter, ["other_versions_have_another_directory"]);
+        assert_eq!(filter.as_deref(), Some("other_versions_have_another_directory"));
     }
 
     #[test]
     fn an_unknown_filter_builds_everything() {
         let unknown = ["no", "such", "test"].join("_");
-        assert_eq!(args(&unknown), (vec!["--workspace".to_owned(), "--tests".to_owned()], vec![unknown]));
+        assert_eq!(args(&unknown), (vec!["--workspace".to_owned(), "--tests".to_owned()], Some(unknown.clone())));
     }
 }
