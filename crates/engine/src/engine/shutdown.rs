@@ -66,6 +66,7 @@ impl Engine {
         let stop_result = self.inner().runs.abort_runs(ids.clone(), StopLevel::Gentle, &StopReason::Shutdown);
         let background_stop = background.stop(StopLevel::Gentle, |_| true);
         if timeout(FORCE_AFTER, wait_all_ended(&stop_result, &background_stop)).await.is_err() {
+            tracing::warn!("shutdown: not everything ended within {FORCE_AFTER:?}, so it is forced");
             let forced = self.inner().runs.abort_runs(ids, StopLevel::Forced, &StopReason::Shutdown);
             let background_stop = background.stop(StopLevel::Forced, |_| true);
             mcp.kill();

@@ -172,6 +172,30 @@ async fn a_second_signal_forces_everything_at_once() {
     busy.assert_restart_recovers().await;
 }
 
+/// The second signal calls it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_shutdown_reaches_what_is_held_at_once() {
+    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
+        config.stop_timeouts.grace = Duration::from_secs(60);
+    })
+    .await;
+    test.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let run = test.send(submission("s", "hello")).await;
+    test.wait_text(&run).await;
+    let live_run = test.engine.live_run(&run).unwrap();
+    let (told, mut levels) = tokio::sync::mpsc::unbounded_channel();
+    let stubborn = live_run.scope.hold(ResourceKind::Task, "stubborn");
+    let stubborn = stubborn.on_stop(move |level| told.send(level).unwrap());
+    let engine = test.engine.clone();
+    let shutdown = tokio::spawn(async move { engine.shut_down().await });
+    assert_eq!(levels.recv().await, Some(StopLevel::Gentle));
+    test.engine.force_shut_down();
+    assert_eq!(levels.try_recv(), Ok(StopLevel::Forced));
+    stubborn.release(Release::Kill);
+    assert_eq!(shutdown.await.unwrap(), []);
+    test.close().await;
+}
+
 /// Starts a daemon with one command that ignores signals, and with stop timeouts longer than the shutdown limit.
 async fn start_slow_daemon() -> (TestDaemon, ScriptedModel, ProcessMarker, String) {
     let (model, mark) = (ScriptedModel::start().await, ProcessMarker::new());
