@@ -47,6 +47,9 @@ impl CronExpression {
         let expanded = expand_nickname(&text);
         let numbers = NAMES.iter().fold(expanded.to_owned(), |text, (name, number)| text.replace(name, number));
         let fields: Vec<&str> = numbers.split_whitespace().collect();
+        if let Some(field) = fields.iter().find(|field| list_parts(field).next().is_none()) {
+            return Err(format!("the field {field:?} has nothing in it; write * for every value"));
+        }
         let (second, [minute, hour, day, month, weekday], year) = match *fields.as_slice() {
             [minute, hour, day, month, weekday] => ("0", [minute, hour, day, month, weekday], "*"),
             [second, minute, hour, day, month, weekday] => (second, [minute, hour, day, month, weekday], "*"),

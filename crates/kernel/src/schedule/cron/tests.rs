@@ -75,6 +75,7 @@ fn expressions_name_these_times(#[case] text: &str, #[case] times: &[&str]) {
 #[case::sign("+5 * * * *", "is no number")]
 #[case::nth("0 0 * * 5#6", "6 is not from 1 to 5")]
 #[case::workday("0 0 32W * *", "32 is not from 1 to 31")]
+#[case::empty_list(", * * * *", "has nothing in it")]
 #[case::last_minute("L * * * *", "is no number")]
 fn wrong_expressions_say_what_is_wrong(#[case] text: &str, #[case] words: &str) {
     let error = CronExpression::parse(text).unwrap_err();
