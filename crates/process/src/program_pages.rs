@@ -1,4 +1,4 @@
-//! Give back the memory of code that only the start of the program has run.
+//! Unmap code that only the start of the program has run.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use rustix::mm::{Advice, madvise};
 
-/// Unmaps the code of this program. What runs again is mapped again, from the page cache.
+/// Unmaps the code of this program. What runs again is mapped again, from the page cache, which keeps the file: RSS and
+/// PSS fall, and the pages are the first that the kernel can take for others.
 ///
 /// At each place that runs the kernel maps 64 KiB (`fault_around_bytes`), so the start, which runs 2 MiB of code in 250
 /// places, leaves 16 MiB in memory. To map one place again takes about a microsecond.

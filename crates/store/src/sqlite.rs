@@ -105,7 +105,8 @@ impl SqliteStore {
         for _ in 0..READER_THREADS {
             let (mut connection, reads) = (ReadConnection::new(path.clone(), index), Arc::clone(&reads));
             readers.push(move || {
-                // Beside the rest of the start. After an error the first read tries again, and answers with it.
+                // Beside the rest of the start, whose own reads wait for it. After an error the first read tries again,
+                // and answers with it.
                 let _ = connection.open();
                 reader_threads::run(connection, &reads);
             });
