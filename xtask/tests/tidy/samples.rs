@@ -43,6 +43,7 @@ const SAMPLES: &[(&str, &str, RuleSamples)] = &[
     ),
     ("environment", "crates/quell/src/config.rs", &[("use std::env;", &[])]),
     ("environment", "crates/process/src/tests.rs", &[("use std::env;", &[])]),
+    ("environment", "crates/server/build.rs", &[("use std::env;", &[])]),
     (
         "pure layers",
         KERNEL,
