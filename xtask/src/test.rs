@@ -25,9 +25,11 @@ use selection::TestSelection;
 const FULL_BINARIES: [&str; 3] = ["clients", "cluster", "page"];
 /// Tests in a module of this name assert nothing about the product but how long something takes.
 const TIMING: &str = "timing::";
-const RUN_IGNORED: &[&str] = &["--run-ignored", "all"];
+type NextestArgs = &'static [&'static str];
+
+const RUN_IGNORED: NextestArgs = &["--run-ignored", "all"];
 /// One test at a time, and what they print is shown.
-const TIMING_ARGS: &[&str] =
+const TIMING_ARGS: NextestArgs =
     &["--no-capture", "--ignore-default-filter", "-E", "test(/(^|::)timing::/)", "--run-ignored", "all"];
 const SEED_VARIABLE: &str = "QUELL_TEST_SEED";
 const SLOWEST_TESTS: usize = 20;
@@ -95,7 +97,7 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
 }
 
 fn run_tier(tier: TestTier, filters: &[String]) -> anyhow::Result<()> {
-    let mut run = TestRun { nextest: NEXTEST.find(), nextest_args: &[], times: Vec::new() };
+    let mut run = TestRun { nextest: NEXTEST.find(), times: Vec::new() };
     if tier != TestTier::First {
         packages::prepare(filters)?;
         run.nextest = Some(NEXTEST.find_or_build()?);
@@ -109,55 +111,55 @@ fn run_tier(tier: TestTier, filters: &[String]) -> anyhow::Result<()> {
 struct TestRun {
     /// Without it, plain `cargo test` runs the tests.
     nextest: Option<PathBuf>,
-    nextest_args: &'static [&'static str],
     /// The name and seconds of each test that nextest has run.
     times: Vec<(String, f64)>,
 }
 
 impl TestRun {
     fn run_all(&mut self, tier: TestTier) -> anyhow::Result<()> {
-        self.nextest_args = match tier {
-            TestTier::First => &[],
-            TestTier::FullRest => &["--run-ignored", "only"],
-            TestTier::Full => RUN_IGNORED,
-            TestTier::Timing => TIMING_ARGS,
+        let (workspace_args, full_args): (_, Option<NextestArgs>) = match tier {
+            TestTier::First => (&[][..], None),
+            TestTier::FullRest => (&["--run-ignored", "only"][..], Some(RUN_IGNORED)),
+            TestTier::Full => (RUN_IGNORED, Some(RUN_IGNORED)),
+            TestTier::Timing => (TIMING_ARGS, Some(TIMING_ARGS)),
         };
-        let workspace = self.run(&TestSelection::All, None, "workspace");
-        if tier == TestTier::First {
-            return workspace.and(doc_tests());
-        }
-        if tier == TestTier::FullRest {
-            self.nextest_args = RUN_IGNORED;
-        }
-        let full_binaries = self.run(&TestSelection::only(&FULL_BINARIES), None, "full-binaries");
-        let doc_tests = if tier == TestTier::Full { doc_tests() } else { Ok(()) };
-        workspace.and(full_binaries).and(doc_tests)
+        let workspace = self.run(&TestSelection::All, workspace_args, None, "workspace");
+        let full_binaries =
+            full_args.map(|args| self.run(&TestSelection::only(&FULL_BINARIES), args, None, "full-binaries"));
+        let doc_tests = matches!(tier, TestTier::First | TestTier::Full).then(doc_tests);
+        workspace.and(full_binaries.unwrap_or(Ok(()))).and(doc_tests.unwrap_or(Ok(())))
     }
 
     /// Each filter selects its targets for itself.
     fn run_filters(&mut self, tier: TestTier, filters: &[String]) -> anyhow::Result<()> {
-        self.nextest_args = match tier {
+        let args = match tier {
             TestTier::First => &[],
             TestTier::Full | TestTier::FullRest => RUN_IGNORED,
             TestTier::Timing => TIMING_ARGS,
         };
         let results =
-            filters.iter().map(|filter| self.run(&TestSelection::for_filter(filter)?, Some(filter), "filter"));
+            filters.iter().map(|filter| self.run(&TestSelection::for_filter(filter)?, args, Some(filter), "filter"));
         results.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// Runs the selected tests, and keeps the JUnit file of nextest under this name.
-    fn run(&mut self, selection: &TestSelection, filter: Option<&str>, name: &str) -> anyhow::Result<()> {
+    fn run(
+        &mut self,
+        selection: &TestSelection,
+        nextest_args: NextestArgs,
+        filter: Option<&str>,
+        name: &str,
+    ) -> anyhow::Result<()> {
         let mut command = match &self.nextest {
             Some(program) => {
                 let mut command = command(program, ["nextest", "run"]);
                 // Most tests wait for processes, sockets and timers more than they compute.
                 let cores = thread::available_parallelism().map_or(1, NonZero::get);
-                if self.nextest_args != TIMING_ARGS {
+                if nextest_args != TIMING_ARGS {
                     command.arg(format!("--test-threads={}", 2 * cores));
                 }
                 // A filter may select no test of one of several binaries.
-                command.args(self.nextest_args).args(["--no-tests", if filter.is_none() { "fail" } else { "warn" }]);
+                command.args(nextest_args).args(["--no-tests", if filter.is_none() { "fail" } else { "warn" }]);
                 command
             }
             None => command("cargo", ["test", "--no-fail-fast"]),
