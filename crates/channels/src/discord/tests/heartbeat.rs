@@ -48,8 +48,8 @@ fn assert_each_once_in_order(sink: &RecordingInboundSink, count: usize) {
 }
 
 /// All frames are sent before the first byte is read, so that the reader never waits. The acknowledgements of the
-/// heartbeats would come behind them.
-#[tokio::test]
+/// heartbeats would come behind them. As in the daemon, another thread looks at the timers while this one reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_flood_of_messages_does_not_keep_a_heartbeat_waiting() {
     const MESSAGES: usize = 10_000;
     let (ours, theirs) = tokio::io::duplex(16 * 1024 * 1024);

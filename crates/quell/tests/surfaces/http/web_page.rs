@@ -11,7 +11,7 @@ use crate::prelude::*;
 
 /// A browser without scripts: it follows no redirects.
 fn browser_client() -> Client {
-    Client::builder().redirect(Policy::none()).no_proxy().build().unwrap()
+    Client::builder().tls_certs_only([]).redirect(Policy::none()).no_proxy().build().unwrap()
 }
 
 fn base_url(server: &TestServer) -> String {
