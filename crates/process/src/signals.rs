@@ -27,6 +27,18 @@ impl AsFd for ChildChanges {
     }
 }
 
+/// Gives every signal its default action. What whoever started the daemon had ignored, as `nohup` does, each program
+/// would pass on to the next, to the command as well (signal(7)). SIGPIPE is left to the standard library, which ignores
+/// it here and not in what it starts.
+#[expect(unsafe_code, reason = "an action can be a function")]
+pub(super) fn restore_defaults() {
+    // The numbers without the real-time signals.
+    for signal in (1..32).filter(|signal| *signal != libc::SIGPIPE) {
+        // SAFETY: the default action is no function. KILL and STOP, which always have theirs, are refused without effect.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 /// Makes TERM, INT, HUP and QUIT do nothing, and catches SIGCHLD.
 pub(super) fn install_handlers() -> io::Result<ChildChanges> {
     let (changes, notify) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;

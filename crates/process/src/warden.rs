@@ -52,6 +52,8 @@ pub(super) fn run_warden() -> ExitCode {
     if set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
         return ExitCode::from(2);
     }
+    fd_passing::close_inherited();
+    signals::restore_defaults();
     let Ok(request) = fd_passing::receive_descriptor(io::stdin()).and_then(LaunchRequest::from_file) else {
         return ExitCode::from(2);
     };

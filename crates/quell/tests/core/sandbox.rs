@@ -78,6 +78,7 @@ impl SandboxDaemon {
         let home = home.with_env("HOME", person.to_str().unwrap()).with_env("KEY_OF_THE_TEST", "secret-key");
         let quell = home.copy_executable(quell_exe());
         let started = if kernel.has_landlock() { quell.clone() } else { without_landlock(home.root_dir(), &quell) };
+        let started = with_inheritance(home.root_dir(), &started);
         let home = match user {
             SandboxUser::Root | SandboxUser::RootWithAgentUser if lacks_root() => return None,
             SandboxUser::Ordinary if rustix::process::geteuid().is_root() => {
@@ -142,6 +143,12 @@ impl SandboxDaemon {
         };
         (!is_expected).then(|| format!("{}: {told}", escape.name))
     }
+}
+
+/// A program that runs another one with an open descriptor, and with signals ignored as by `nohup`.
+fn with_inheritance(directory: &Path, program: &Path) -> PathBuf {
+    let script = format!("trap '' HUP USR1 USR2 ALRM PROF\nexec 9</etc/passwd\nexec '{}' \"$@\"", program.display());
+    write_shell_program(directory.join("with-inheritance"), &script)
 }
 
 /// A program that runs `quell` with the calls of Landlock refused, as a kernel without it refuses them.
@@ -293,6 +300,18 @@ async fn without_landlock_nothing_escapes_but_what_the_table_says(
     #[values(KernelSupport::NamespacesAlone, KernelSupport::Neither)] kernel: KernelSupport,
 ) {
     assert_table(user, SandboxMode::Workspace, kernel).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_ignores_no_signal_that_its_daemon_was_started_with_ignored(
+    #[values("auto", "none")] isolate: &str,
+) {
+    let agent = format!("isolate = \"{isolate}\"\n");
+    let test = SandboxDaemon::start(SandboxUser::Ordinary, &agent).await.unwrap();
+    let script = "for name in HUP USR1 USR2 ALRM PROF; do sh -c \"kill -$name \\$\\$; echo ignored\"; done; echo works";
+    let (told, _) = test.run_command("s", script).await;
+    assert!(told.contains("works") && !told.contains("ignored"), "{told}");
 }
 
 /// Tries every escape of the table.
