@@ -304,9 +304,7 @@ async fn without_landlock_nothing_escapes_but_what_the_table_says(
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_ignores_no_signal_that_its_daemon_was_started_with_ignored(
-    #[values("auto", "none")] isolate: &str,
-) {
+async fn a_command_ignores_no_signal_that_its_daemon_was_started_with_ignored(#[values("auto", "none")] isolate: &str) {
     let agent = format!("isolate = \"{isolate}\"\n");
     let test = SandboxDaemon::start(SandboxUser::Ordinary, &agent).await.unwrap();
     let script = "for name in HUP USR1 USR2 ALRM PROF; do sh -c \"kill -$name \\$\\$; echo ignored\"; done; echo works";
