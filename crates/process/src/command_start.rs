@@ -19,6 +19,15 @@ pub(super) fn name_process() -> io::Result<()> {
     Ok(rustix::thread::set_name(&name)?)
 }
 
+/// Closes every descriptor but standard input, output and error. Whoever started the daemon may have left some open, which
+/// each program would pass on to the next: to the warden, and to the command in its sandbox. Linux before 5.9 refuses, and
+/// they stay open.
+#[expect(unsafe_code, reason = "a descriptor that is in use must not be closed")]
+pub(super) fn close_inherited() {
+    // SAFETY: the first thing that a warden does, so it has opened nothing. A refusal has no effect.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+}
+
 /// Receives the command's standard input from the socket when it is a pipe.
 pub(super) fn receive_input(input: CommandInput) -> io::Result<Option<OwnedFd>> {
     match input {

@@ -24,15 +24,6 @@ const CARRIER_BYTE: u8 = b'I';
 /// The most descriptors in one message.
 const MAX_DESCRIPTORS: usize = 3;
 
-/// Closes every descriptor but standard input, output and error. Whoever started the daemon may have left some open, which
-/// each program would pass on to the next: to the warden, and to the command in its sandbox. Linux before 5.9 refuses, and
-/// they stay open.
-#[expect(unsafe_code, reason = "a descriptor that is in use must not be closed")]
-pub(super) fn close_inherited() {
-    // SAFETY: the first thing that a warden does, so it has opened nothing. A refusal has no effect.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
-}
-
 pub(super) fn send_descriptor(socket: impl AsFd, descriptor: impl AsFd) -> io::Result<()> {
     send_descriptors(socket, &[descriptor.as_fd()])
 }

@@ -24,7 +24,7 @@ use rustix::process::{
 };
 
 use super::cgroup::Cgroup;
-use super::command_start::{close_output, name_process, receive_input};
+use super::command_start::{close_inherited, close_output, name_process, receive_input};
 use super::containment::StartedCommand;
 use super::fd_passing;
 use super::lifetime_limit::ReceivedLimit;
@@ -52,7 +52,7 @@ pub(super) fn run_warden() -> ExitCode {
     if set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
         return ExitCode::from(2);
     }
-    fd_passing::close_inherited();
+    close_inherited();
     signals::restore_defaults();
     let Ok(request) = fd_passing::receive_descriptor(io::stdin()).and_then(LaunchRequest::from_file) else {
         return ExitCode::from(2);

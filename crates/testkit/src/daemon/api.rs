@@ -11,7 +11,7 @@ use crate::WAIT_TIMEOUT;
 use crate::or_fail::OrFail as _;
 
 /// A client without proxy and pool: each request has its own connection, so that the daemon sees a dropped one. It knows
-/// no certificates: to read those of the system takes a debug build a tenth of a second.
+/// no certificates: a debug build reads those of the system slowly.
 pub fn http_client() -> Client {
     install_tls_provider();
     let builder = Client::builder().tls_certs_only([]).no_proxy().pool_max_idle_per_host(0);
