@@ -43,7 +43,7 @@ usage: cargo xtask COMMAND
                           another number of starts than 21
   weight build [ARG...]   measure a cold build by crate: --profile P (release), --commit REV, --out FILE (JSON),
                           --keep DIR (the target directory), --ir (also lines of LLVM IR, in a second build)
-  weight table A B        compare two such files
+  weight table A B...     compare such files
   bench [ARG...]          measure the product against a baseline in the same run (profile dist). Installs LiteLLM
                           for a comparison (from PyPI, below target/); QUELL_SKIP_LITELLM=1 leaves it out
   soak [ARG...]           all attempts to escape from a sandbox, then random runs and stops on the real binary, all

@@ -44,8 +44,9 @@ pub(crate) fn run(root: &Path, args: &[String]) -> anyhow::Result<()> {
         Some(("build", rest)) => {
             build(root, &folder, &Options::parse(rest, &["--profile", "--keep", "--commit", "--out"], &["--ir"])?)
         }
-        Some(("table", [before, after])) => {
-            print!("{}", tables::comparison_table(&read_record(before)?, &read_record(after)?));
+        Some(("table", files)) if files.len() > 1 => {
+            let records: Vec<BuildRecord> = files.iter().map(|file| read_record(file)).collect::<Result<_, _>>()?;
+            print!("{}", tables::comparison_table(&records));
             Ok(())
         }
         Some((option, _)) if !option.starts_with("--") => {

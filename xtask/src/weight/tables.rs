@@ -1,4 +1,4 @@
-//! Markdown tables of one build, and of two builds beside each other.
+//! Markdown tables of one build, and of builds beside each other.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,25 +36,26 @@ pub(super) fn build_table(record: &BuildRecord) -> String {
     table
 }
 
-/// The same for two builds.
-pub(super) fn comparison_table(before: &BuildRecord, after: &BuildRecord) -> String {
-    let title = |record: &BuildRecord| format!("{} at {}", record.profile, record.commit);
-    let mut table = format!("| | {} | {} | after / before |\n|---|---|---|---|\n", title(before), title(after));
-    for (old, new) in totals(before).iter().zip(totals(after)) {
-        let ratio = ratio(old.value, new.value);
-        table += &format!("| {} | {} | {} | {ratio} |\n", old.label(), old.text(), new.text());
+/// Builds beside each other: a column for each in the first table, a value for each in the cells of the second.
+pub(super) fn comparison_table(records: &[BuildRecord]) -> String {
+    let titles: Vec<String> = records.iter().map(|record| format!("{} at {}", record.profile, record.commit)).collect();
+    let mut table = format!("| | {} |\n|---|{}\n", titles.join(" | "), "---|".repeat(records.len()));
+    let columns: Vec<Vec<Total>> = records.iter().map(totals).collect();
+    for (row, total) in columns.first().into_iter().flatten().enumerate() {
+        let texts = columns.iter().map(|totals| totals[row].text());
+        table += &format!("| {} | {} |\n", total.label(), texts.collect::<Vec<_>>().join(" | "));
     }
-    table += "\n| package | CPU s | build script s | code kB | written code kB | lines of LLVM IR |\n\
-              |---|---|---|---|---|---|\n";
-    for row in rows(&[before, after]) {
-        let (old, new) = (row.sum(before), row.sum(after));
+    table += "\n| package | CPU s, with build scripts | code kB | written code kB | lines of LLVM IR |\n\
+              |---|---|---|---|---|\n";
+    for row in rows(&records.iter().collect::<Vec<_>>()) {
+        let sums: Vec<PackageWeight> = records.iter().map(|record| row.sum(record)).collect();
+        let cell = |text: fn(&PackageWeight) -> String| sums.iter().map(text).collect::<Vec<_>>().join(" / ");
         let cells = [
             row.label(),
-            arrow(seconds(old.cpu_seconds), seconds(new.cpu_seconds)),
-            arrow(seconds(old.build_script_seconds), seconds(new.build_script_seconds)),
-            arrow(whole(old.code / 1000), whole(new.code / 1000)),
-            arrow(whole(old.written_code / 1000), whole(new.written_code / 1000)),
-            arrow(whole(old.llvm_lines), whole(new.llvm_lines)),
+            cell(|sum| seconds(sum.cpu_seconds + sum.build_script_seconds)),
+            cell(|sum| whole(sum.code / 1000)),
+            cell(|sum| whole(sum.written_code / 1000)),
+            cell(|sum| whole(sum.llvm_lines)),
         ];
         table += &format!("| {} |\n", cells.join(" | "));
     }
@@ -158,10 +159,6 @@ fn is_own(package: &str) -> bool {
     package == "quell" || package.starts_with("quell-")
 }
 
-fn arrow(before: String, after: String) -> String {
-    if before == after { before } else { format!("{before} → {after}") }
-}
-
 /// Nothing is a dash, so that the rest can be seen.
 fn seconds(value: f64) -> String {
     if value < 0.05 { "–".to_owned() } else { format!("{value:.1}") }
@@ -208,11 +205,11 @@ mod tests {
 
     #[test]
     fn a_package_that_is_gone_stays_in_the_comparison() {
-        let (before, after) = (record(&[("quell", 5.0), ("old", 3.0)]), record(&[("quell", 2.5)]));
-        let table = comparison_table(&before, &after);
-        assert!(table.contains("\n| quell | 5.0 → 2.5 | – | 2 | – | – |\n"), "{table}");
-        assert!(table.contains("\n| old | 3.0 → – | – | 2 → – | – | – |\n"), "{table}");
-        assert!(table.contains("| CPU of the cold build, s | 100 | 100 | 1.00 |\n"), "{table}");
+        let records = [record(&[("quell", 5.0), ("old", 3.0)]), record(&[("quell", 2.5)]), record(&[("quell", 2.0)])];
+        let table = comparison_table(&records);
+        assert!(table.contains("\n| quell | 5.0 / 2.5 / 2.0 | 2 / 2 / 2 | – / – / – | – / – / – |\n"), "{table}");
+        assert!(table.contains("\n| old | 3.0 / – / – | 2 / – / – | – / – / – | – / – / – |\n"), "{table}");
+        assert!(table.contains("| CPU of the cold build, s | 100 | 100 | 100 |\n"), "{table}");
     }
 
     #[test]
