@@ -261,7 +261,8 @@ where
     http.keep_alive(!stops_only);
     let mut serving = pin!(http.serve_connection(TokioIo::new(stream), request_service).with_upgrades());
     let mut auth_deadline = pin!(sleep(UNAUTHENTICATED_LIFETIME));
-    let (mut shutting_down, mut is_last_request) = (false, false);
+    let (mut shutting_down, mut has_auth_deadline, mut is_last_request) = (false, true, false);
+    // `select!` reads a condition once, before it waits, so each of these changes only in its own branch.
     loop {
         tokio::select! {
             ended = serving.as_mut() => {
@@ -274,7 +275,12 @@ where
                 shutting_down = true;
                 serving.as_mut().graceful_shutdown();
             }
-            () = auth_deadline.as_mut(), if !connection.is_authenticated() => {
+            // A valid token may have come since the wait began.
+            () = auth_deadline.as_mut(), if has_auth_deadline => {
+                if connection.is_authenticated() {
+                    has_auth_deadline = false;
+                    continue;
+                }
                 if is_last_request {
                     return;
                 }

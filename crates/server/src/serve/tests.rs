@@ -116,15 +116,24 @@ async fn without_a_token_a_busy_connection_lives_a_minute() {
     assert_eq!(client.wait_closed().await.0, UNAUTHENTICATED_LIFETIME.as_secs());
 }
 
+/// Regression: whether a token had come was read once, before the first request, so every connection ended after a
+/// minute, and a stop that was sent at that moment was lost.
+#[rstest]
+#[case::before_the_first_request(0)]
+#[case::with_the_first_request(1)]
+#[case::with_the_last_request_of_the_minute(4)]
 #[tokio::test(start_paused = true)]
-async fn with_a_token_a_busy_connection_has_no_such_end() {
+async fn with_a_token_a_busy_connection_lives_on(#[case] token_at: u64) {
     let mut client = TestConnection::new(false);
-    client.connection.mark_authenticated();
-    for _ in 0..20 {
+    for number in 0..60 {
+        if number == token_at {
+            client.connection.mark_authenticated();
+        }
         sleep(Duration::from_secs(11)).await;
         client.get("/").await;
         client.read_until("here").await;
     }
+    assert!(client.started_at.elapsed() > Duration::from_secs(600));
 }
 
 /// Regression: the limit was extended again and again, so that a waiting request kept its connection for ever.
