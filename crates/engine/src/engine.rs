@@ -44,6 +44,7 @@ mod voice;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -55,6 +56,7 @@ use quell_process::Wardens;
 use quell_protocol::api::Hold;
 use quell_protocol::{HookEvent, Principal, RunId, Surface};
 use quell_scope::clock::{Clock, time_zone_name};
+use quell_scope::{Point, PointProbe, Scope};
 use quell_store::Store;
 use quell_tools::Toolbox;
 use quell_tools::background::BackgroundWork;
@@ -243,6 +245,7 @@ impl Engine {
         }
         engine.0.runs.spawn(run_maintenance(engine.clone()));
         engine.0.runs.spawn(run_sweeper(engine.0.sessions.clone()));
+        engine.0.runs.spawn(delete_files_of_earlier_starts(engine.clone()));
         engine.0.runs.spawn(run_journal_writer(engine.clone(), journal));
         engine.audit_remembered_allowances();
         engine.hooks().start().await;
@@ -426,6 +429,22 @@ async fn run_maintenance(engine: Engine) {
     }
 }
 
+/// Beside the work of the daemon: agents decide how much there is. The end of the daemon interrupts it.
+async fn delete_files_of_earlier_starts(engine: Engine) {
+    let scope = Scope::new(engine.0.clock, PointProbe::default());
+    let site = Arc::clone(&engine.0.services.sandbox_site);
+    let delete = move |stop: &AtomicBool| site.delete_files_put_aside(stop);
+    tokio::select! {
+        () = engine.0.closing.cancelled() => {}
+        deleted = scope.blocking(Point::Blocking, "temporary files of earlier starts", delete) => {
+            if let Ok(Err(error)) = deleted {
+                tracing::warn!(%error, "temporary files of an earlier start stay until the next one");
+            }
+        }
+    }
+    scope.close().await;
+}
+
 /// In the data directory: a record of the wardens that started and ended, for the next daemon.
 const WARDENS_FILE: &str = "wardens";
 
@@ -449,7 +468,7 @@ fn build_services(
         home_dir,
         &tools.protected,
     ));
-    sandbox_site.delete_all_temporary_files();
+    sandbox_site.put_aside_temporary_files();
     let toolbox = Arc::new(Toolbox::new(tools));
     let factory = AgentFactory {
         models: models.clone(),

@@ -16,6 +16,9 @@ use crate::confined_fs::{
 };
 use crate::file_tool::{FileToolError, READ_CHUNK_BYTES, StopFlag, failed_call};
 
+/// Directories that one write may create; a walk goes no deeper, either.
+const MAX_NEW_DIRECTORIES: usize = 100;
+
 /// The place to which a file will be written. A drop removes what was made for a write that did not succeed.
 pub(super) struct AtomicWriteTarget {
     directory: OwnedFd,
@@ -242,28 +245,48 @@ fn create_temporary(directory: &OwnedFd, old: Option<Mode>) -> Result<(String, O
     Ok((name, fd))
 }
 
-/// Opens the directory `path` and creates its missing parts.
+/// Opens the directory `path` and creates its missing parts, at most [`MAX_NEW_DIRECTORIES`].
 fn open_or_create_directory(
     root: &WorkdirRoot,
     path: &Path,
     created_directories: &mut CreatedDirectories,
 ) -> Result<OwnedFd, Errno> {
-    match root.open_target_directory(path) {
-        Err(Errno::NOENT) => {}
-        result => return result,
+    let mut missing = Vec::new();
+    for path in path.ancestors() {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        match root.open_target_directory(path) {
+            Err(Errno::NOENT) if path.file_name().is_some() => missing.push(path),
+            Err(error) => return Err(error),
+            Ok(directory) if missing.is_empty() => return Ok(directory),
+            Ok(directory) => return create_directories(root, directory, missing, created_directories),
+        }
     }
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(Errno::NOENT);
-    };
-    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    let above = open_or_create_directory(root, parent, created_directories)?;
-    match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o777)) {
-        Ok(()) => give_new_directory(root.owner, &above, name)?,
-        Err(Errno::EXIST) => return root.open_target_directory(path),
-        Err(error) => return Err(error),
+    Err(Errno::NOENT)
+}
+
+/// Creates directories below `above` and opens the last one. `missing` has the innermost first.
+fn create_directories(
+    root: &WorkdirRoot,
+    mut above: OwnedFd,
+    missing: Vec<&Path>,
+    created_directories: &mut CreatedDirectories,
+) -> Result<OwnedFd, Errno> {
+    if missing.len() > MAX_NEW_DIRECTORIES {
+        return Err(Errno::NAMETOOLONG);
     }
-    created_directories.0.push((above, name.into()));
-    root.open_target_directory(path)
+    for path in missing.into_iter().rev() {
+        let name = path.file_name().ok_or(Errno::NOENT)?;
+        match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) => {
+                give_new_directory(root.owner, &above, name)?;
+                created_directories.0.push((above, name.into()));
+            }
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+        above = root.open_target_directory(path)?;
+    }
+    Ok(above)
 }
 
 /// A command of the agent may have put something else in its place meanwhile: only what is still the daemon's, and is no

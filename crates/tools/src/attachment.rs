@@ -3,15 +3,19 @@
 //! These files are confined to the workdir as those of the file tools are, and no setting turns that off.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use quell_protocol::{RunId, SessionKey};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use crate::atomic_write::AtomicWriteTarget;
 use crate::confined_fs::{OpenedFile, WorkdirRoot};
 use crate::file_tool::{FileToolContext, FileToolError, StopFlag, read_at_most};
+use crate::tree_deletion::delete_tree_in;
 
 /// The folder below an agent's workdir for the files that a session received. Other sessions cannot read it.
 pub fn attachment_folder(session: &SessionKey) -> String {
@@ -113,11 +117,17 @@ pub fn write_attachment(workdir: &Path, path: &str, bytes: &[u8], stop: &AtomicB
 }
 
 /// Removes all files that a session received. It is no error if there are none.
-pub fn remove_attachments(workdir: &Path, session: &SessionKey) -> std::io::Result<()> {
-    let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|it| it.is_dir());
-    let (all, own) = (workdir.join(ATTACHMENTS_FOLDER), workdir.join(attachment_folder(session)));
-    // A symlink is not followed, so nothing outside is removed.
-    if is_folder(&all) && is_folder(&own) { std::fs::remove_dir_all(own) } else { Ok(()) }
+///
+/// # Errors
+/// Those of [`crate::delete_tree`].
+pub fn remove_attachments(workdir: &Path, session: &SessionKey, stop: &AtomicBool) -> std::io::Result<()> {
+    // Opened, and not through a symlink, so nothing outside is removed.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::open(workdir.join(ATTACHMENTS_FOLDER), flags, Mode::empty()) {
+        Ok(all) => delete_tree_in(all.as_fd(), Path::new(&session_hash(session)), stop),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Length of the hash in the name of a session's folder, in bytes.
@@ -210,17 +220,17 @@ mod tests {
         let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (ann, bob) = (SessionKey::parse("ann").unwrap(), SessionKey::parse("bob").unwrap());
         let file = |session: &SessionKey| format!("{}/r1/0-cat.png", attachment_folder(session));
-        remove_attachments(dir.path(), &ann).unwrap();
+        remove_attachments(dir.path(), &ann, &NOT_STOPPED).unwrap();
         for session in [&ann, &bob] {
             write_attachment(dir.path(), &file(session), b"cat", &NOT_STOPPED).unwrap();
         }
-        remove_attachments(dir.path(), &ann).unwrap();
+        remove_attachments(dir.path(), &ann, &NOT_STOPPED).unwrap();
         assert!(!dir.path().join(attachment_folder(&ann)).exists() && dir.path().join(file(&bob)).exists());
         let linked = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(outside.path().join(attachment_folder(&ann))).unwrap();
         std::os::unix::fs::symlink(outside.path().join(ATTACHMENTS_FOLDER), linked.path().join(ATTACHMENTS_FOLDER))
             .unwrap();
-        remove_attachments(linked.path(), &ann).unwrap();
+        remove_attachments(linked.path(), &ann, &NOT_STOPPED).unwrap();
         assert!(outside.path().join(attachment_folder(&ann)).exists(), "a link leads nowhere");
     }
 

@@ -17,6 +17,9 @@ use crate::file_diff::FileDiff;
 use crate::file_tool::{FileToolContext, FileToolError, StopFlag, StoppableReader, failed_call, failed_output};
 use crate::tool::{ToolContext, ToolOutput};
 
+/// A file that is replaced is read and hashed, which takes about a second for this much, while other writes to the
+/// workdir wait.
+const MAX_REPLACED_BYTES: u64 = 256 << 20;
 /// The largest content that is kept for an undo.
 pub(crate) const MAX_KEPT_FILE_BYTES: u64 = 1024 * 1024;
 
@@ -125,6 +128,16 @@ impl EditedWorkdir<'_> {
         use std::io::Read as _;
 
         let failed = |e: std::io::Error| failed_call(format!("{} cannot be read: {e}", quoted_path(path)));
+        let check_size = |bytes: u64| match bytes {
+            0..=MAX_REPLACED_BYTES => Ok(()),
+            _ => Err(failed_call(format!(
+                "{} was not changed: it has more than {MAX_REPLACED_BYTES} bytes, and this tool reads what it replaces. \
+                 Delete it with `shell`, or write another file",
+                quoted_path(path)
+            ))),
+        };
+        check_size(opened.bytes)?;
+        let mut read_bytes = 0_u64;
         let (mut hasher, mut content) = (Sha256::new(), Some(Vec::new()));
         let mut reader = StoppableReader { source: &opened.file, stop: self.stop };
         let mut buffer = vec![0; crate::file_tool::READ_CHUNK_BYTES];
@@ -135,6 +148,9 @@ impl EditedWorkdir<'_> {
             if piece.is_empty() {
                 break;
             }
+            // It may grow meanwhile.
+            read_bytes += piece.len() as u64;
+            check_size(read_bytes)?;
             hasher.update(piece);
             let is_kept = |kept: &Vec<u8>| (kept.len() + piece.len()) as u64 <= MAX_KEPT_FILE_BYTES;
             content = content.filter(is_kept);

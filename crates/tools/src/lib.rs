@@ -16,6 +16,7 @@ mod file_diff;
 mod file_edit;
 mod file_tool;
 mod file_undo;
+mod glob_pattern;
 mod image_file;
 mod instructions;
 mod list;
@@ -32,6 +33,7 @@ mod text;
 mod todo;
 mod tool;
 mod toolbox;
+mod tree_deletion;
 mod walk;
 mod workdir_locks;
 mod write;
@@ -51,6 +53,7 @@ pub use skills::{LoadedSkills, read_skills};
 use tool::BuiltInTool;
 pub use tool::{Tool, ToolContext, ToolFuture, ToolOutput, call_tool};
 pub use toolbox::{ToolSettings, Toolbox};
+pub use tree_deletion::delete_tree;
 pub use workdir_locks::{WorkdirGuard, WorkdirLocks};
 
 /// Every built-in tool, in the order in which models see them.

@@ -1,9 +1,8 @@
-//! The `list_files` tool, and the glob patterns shared with `search_files`.
+//! The `list_files` tool.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use globset::{Glob, GlobBuilder, GlobMatcher};
 use quell_kernel::call_batch::CallConcurrency;
 use rustix::fs::FileType;
 use schemars::JsonSchema;
@@ -11,8 +10,8 @@ use serde::Deserialize;
 
 use crate::confined_fs::{WorkdirRoot, quoted_path};
 use crate::definition::ToolArguments;
-use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag, failed_call};
-use crate::text::quoted;
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag};
+use crate::glob_pattern::GlobPattern;
 use crate::walk::{WalkEntry, WalkOmissions, walk};
 
 /// Levels listed when neither a pattern nor a depth is given.
@@ -63,28 +62,6 @@ impl FileTool for ListFiles {
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(listing.into_text(&start, depth, &omitted))
-    }
-}
-
-/// A glob pattern. Without a slash it matches file names, with a slash paths relative to the start.
-pub(super) struct GlobPattern {
-    glob: GlobMatcher,
-    matches_names: bool,
-}
-
-impl GlobPattern {
-    pub(super) fn parse(text: &str) -> Result<Self, FileToolError> {
-        let glob_error = |e: globset::Error| failed_call(format!("{} is not a glob: {}", quoted(text), e.kind()));
-        let plain = text.strip_prefix("./").unwrap_or(text);
-        let glob: Glob = GlobBuilder::new(plain).literal_separator(true).build().map_err(glob_error)?;
-        Ok(Self { glob: glob.compile_matcher(), matches_names: !plain.contains('/') })
-    }
-
-    pub(super) fn matches(&self, path: &Path, start: &Path) -> bool {
-        if self.matches_names {
-            return path.file_name().is_some_and(|name| self.glob.is_match(name));
-        }
-        self.glob.is_match(path.strip_prefix(start).unwrap_or(path))
     }
 }
 

@@ -16,7 +16,8 @@ use serde::Deserialize;
 use crate::confined_fs::{WorkdirRoot, open_file_in, path_error};
 use crate::definition::ToolArguments;
 use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag, StoppableReader};
-use crate::list::{GlobPattern, omission_notes};
+use crate::glob_pattern::GlobPattern;
+use crate::list::omission_notes;
 use crate::text::{decode_lossy, quoted, without_partial_char};
 use crate::walk::{WalkOmissions, walk};
 

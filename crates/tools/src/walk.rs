@@ -16,6 +16,7 @@ use rustix::fs::{AtFlags, Dir, FileType};
 
 use crate::confined_fs::{WorkdirRoot, open_directory_in, open_file_in};
 use crate::file_tool::{FileToolError, StopFlag};
+use crate::glob_pattern::check_glob_limits;
 
 /// Deeper directories are skipped, because each level holds a file descriptor.
 const MAX_LEVELS: usize = 100;
@@ -214,8 +215,10 @@ fn read_ignore_rules(
         }
         for line in String::from_utf8_lossy(&bytes).trim_start_matches('\u{feff}').lines() {
             stop.check()?;
-            // An invalid line is ignored, as in git.
-            let _ = builder.add_line(None, line);
+            // An invalid line is ignored, as in git; so is one that no person has written.
+            if check_glob_limits(line).is_ok() {
+                let _ = builder.add_line(None, line);
+            }
         }
     }
     match builder.build() {

@@ -9,11 +9,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use quell_kernel::network_access::NetworkAccess;
 use quell_process::{CommandUser, SandboxNetwork, SandboxSpec, SessionNetwork};
 use quell_protocol::{AgentId, SessionKey};
-use quell_tools::ProtectedPaths;
+use quell_tools::{ProtectedPaths, delete_tree};
 use sha2::{Digest, Sha256};
 
 use super::Agent;
@@ -256,8 +257,8 @@ impl SandboxSite {
     ///
     /// # Errors
     /// The error of the file system; none if there are no files.
-    pub fn delete_temporary_files_of(&self, session: &SessionKey) -> io::Result<()> {
-        self.temporary_dirs_of(session).try_for_each(|directory| delete_directory(&directory))
+    pub fn delete_temporary_files_of(&self, session: &SessionKey, stop: &AtomicBool) -> io::Result<()> {
+        self.temporary_dirs_of(session).try_for_each(|directory| delete_tree(&directory, stop))
     }
 
     /// Whether commands of a session have left temporary files.
@@ -265,12 +266,33 @@ impl SandboxSite {
         self.temporary_dirs_of(session).next().is_some()
     }
 
-    /// Deletes the temporary files of all sessions: those of an earlier daemon. A failure is logged.
-    pub fn delete_all_temporary_files(&self) {
-        if let Err(error) = delete_directory(&self.temporary_dir) {
-            let directory = self.temporary_dir.display();
-            tracing::warn!(%directory, %error, "the temporary files of an earlier start could not be deleted");
+    /// Moves the temporary files of earlier starts out of the way, so that a start neither waits for their deletion nor
+    /// depends on it. A failure is logged.
+    pub fn put_aside_temporary_files(&self) {
+        let aside = self.files_put_aside();
+        let moved = fs::create_dir_all(&aside)
+            .and_then(|()| fs::rename(&self.temporary_dir, aside.join(uuid::Uuid::now_v7().to_string())));
+        match moved {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let directory = self.temporary_dir.display();
+                tracing::warn!(%directory, %error, "the temporary files of an earlier start stay where they are");
+            }
+            _ => {}
         }
+    }
+
+    /// Deletes what was put aside, now or at an earlier start.
+    ///
+    /// # Errors
+    /// Those of [`delete_tree`], with the directory. What is left is tried again at the next start.
+    pub fn delete_files_put_aside(&self, stop: &AtomicBool) -> io::Result<()> {
+        let aside = self.files_put_aside();
+        let explain = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", aside.display()));
+        delete_tree(&aside, stop).map_err(explain)
+    }
+
+    fn files_put_aside(&self) -> PathBuf {
+        self.temporary_dir.with_extension("of-earlier-starts")
     }
 
     fn home_of(&self, agent: &AgentId) -> PathBuf {
@@ -302,13 +324,6 @@ pub(super) fn directory_name(agent: &AgentId) -> String {
 
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-fn delete_directory(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
 }
 
 /// The private keys of the SSH server.

@@ -462,11 +462,11 @@ impl Engine {
         let workdir_roots = [config.work_dir.clone(), config.data_dir.join("work")];
         let key = key.clone();
         let scope = Scope::new(self.inner().clock, self.inner().config.probe.clone());
-        let removal = scope.blocking(Point::Blocking, "files of a deleted session", move |_| {
+        let removal = scope.blocking(Point::Blocking, "files of a deleted session", move |stop| {
             let entries = workdir_roots.iter().filter_map(|homes| std::fs::read_dir(homes).ok()).flatten();
             workdirs.extend(entries.flatten().map(|home| home.path()));
             for workdir in workdirs {
-                if let Err(error) = remove_attachments(&workdir, &key) {
+                if let Err(error) = remove_attachments(&workdir, &key, stop) {
                     tracing::error!(session = %key, workdir = %workdir.display(), %error, "files of a deleted session stay");
                 }
             }

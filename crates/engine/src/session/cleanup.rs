@@ -108,7 +108,8 @@ impl CleanupItem {
             Self::TemporaryFiles(files) => {
                 let (runs, key) = (files.sessions.0.runs.clone(), files.key.clone());
                 let scope = Scope::new(runs.clock(), PointProbe::default());
-                let delete = move |_: &AtomicBool| runs.services().sandbox_site.delete_temporary_files_of(&key);
+                let delete =
+                    move |stop: &AtomicBool| runs.services().sandbox_site.delete_temporary_files_of(&key, stop);
                 // waits: as above.
                 let deleted = timeout(limit, scope.blocking(Point::Blocking, "temporary files", delete)).await;
                 match deleted {

@@ -41,19 +41,22 @@ pub(super) fn grants(places: &BTreeMap<PathBuf, PlaceAccess>, base: GrantAccess)
 
 /// Grants a directory as a whole, or, when another place is below it, entry by entry.
 fn collect(path: &Path, access: GrantAccess, places: &BTreeMap<PathBuf, PlaceAccess>, grants: &mut Vec<Grant>) {
-    let has_place_below = places.keys().any(|place| place != path && place.starts_with(path));
-    if !has_place_below {
-        grants.push(Grant { path: path.to_owned(), access });
-        return;
-    }
-    grants.push(Grant { path: path.to_owned(), access: GrantAccess::List });
-    let Ok(entries) = fs::read_dir(path) else { return };
-    for entry in entries.filter_map(Result::ok) {
-        let below = path.join(entry.file_name());
-        // A link needs no grant, and a grant would be one for its target.
-        let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
-        if !is_link && !places.contains_key(&below) {
-            collect(&below, access, places, grants);
+    let mut pending = vec![path.to_owned()];
+    while let Some(path) = pending.pop() {
+        let has_place_below = places.keys().any(|place| *place != path && place.starts_with(&path));
+        if !has_place_below {
+            grants.push(Grant { path, access });
+            continue;
+        }
+        grants.push(Grant { path: path.clone(), access: GrantAccess::List });
+        let Ok(entries) = fs::read_dir(&path) else { continue };
+        for entry in entries.filter_map(Result::ok) {
+            let below = path.join(entry.file_name());
+            // A link needs no grant, and a grant would be one for its target.
+            let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            if !is_link && !places.contains_key(&below) {
+                pending.push(below);
+            }
         }
     }
 }

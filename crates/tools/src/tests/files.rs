@@ -131,6 +131,27 @@ async fn a_refused_write_changes_nothing() {
     assert_eq!(fixture.read_file("file"), "old");
 }
 
+/// Regression: a sparse file was read to its end, and every other write to the workdir waited for it.
+#[tokio::test]
+async fn a_huge_file_is_not_replaced() {
+    let fixture = ToolFixture::new();
+    std::fs::File::create(fixture.path("huge")).unwrap().set_len(1 << 43).unwrap();
+    let text = fixture.call_error("write_file", json!({"path": "huge", "content": "x"})).await;
+    assert!(text.contains("more than 268435456 bytes"), "{text}");
+    assert_eq!(fixture.path("huge").metadata().unwrap().len(), 1 << 43);
+}
+
+#[tokio::test]
+async fn a_write_creates_a_hundred_directories_and_no_more() {
+    let fixture = ToolFixture::new();
+    let path = |levels: usize| "d/".repeat(levels) + "file";
+    fixture.call_ok("write_file", json!({"path": path(100), "content": "x"})).await;
+    for levels in [201, 2000, 100_000] {
+        let text = fixture.call_error("write_file", json!({"path": path(levels), "content": "x"})).await;
+        assert!(text.contains("the path is too long"), "{levels}: {text}");
+    }
+}
+
 #[tokio::test]
 async fn an_edit_replaces_one_place_or_all() {
     let fixture = ToolFixture::new();

@@ -164,3 +164,15 @@ async fn very_deep_trees_are_walked_as_far_as_descriptors_go() {
     let text = fixture.call_ok("search_files", json!({"pattern": "needle"})).await;
     assert_eq!(text, "[no match in 0 files]\n[1 directories could not be read or lie too deep]\n");
 }
+
+/// Regression: the stack overflowed, which ends the daemon.
+#[tokio::test]
+async fn deep_braces_in_an_ignore_file_are_no_rule() {
+    let fixture = ToolFixture::new();
+    let deep = "{a,".repeat(10_000) + &"}".repeat(10_000);
+    fixture.write_file(".gitignore", format!("{deep}\n*.log\n{}\n", "{".repeat(5000)));
+    fixture.write_file("kept.rs", "");
+    fixture.write_file("x.log", "");
+    let text = fixture.call_ok("list_files", json!({})).await;
+    assert_eq!(text, ".gitignore\nkept.rs\n[2 levels deep]\n");
+}
