@@ -66,11 +66,11 @@ function render(root, approvals, createEmpty) {
   }
 }
 
-const KEY_BUTTONS = { y: ".allow, .answer", s: ".allow-session", n: ".deny, .decline" };
+const KEY_BUTTONS = { y: ".allow, .answer", n: ".deny, .decline" };
 
 /**
- * Answers the focused card by a letter: y once, s for the session, n not. Letters in a field are text; Enter in a field
- * of a question sends the answer.
+ * Answers by a letter, y or n, while the card itself or one of its first buttons has the focus: what is typed anywhere
+ * else is meant for that place. A letter never allows later calls. Enter in a field of a question sends the answer.
  */
 function answerByKey(event) {
   const card = event.currentTarget;
@@ -83,6 +83,9 @@ function answerByKey(event) {
       event.preventDefault();
       card.querySelector(".answer")?.click();
     }
+    return;
+  }
+  if (event.target !== card && event.target.parentElement !== card.querySelector(".approval-answers")) {
     return;
   }
   const button = card.querySelector(KEY_BUTTONS[event.key.toLowerCase()] ?? "none");
@@ -118,7 +121,7 @@ function createCard(row) {
       class: row.escalation ? "approval outside" : "approval",
       data: { approval: row.id, expires: row.expiresAt },
       "aria-labelledby": title.id,
-      "aria-keyshortcuts": row.question ? "Y N" : "Y S N",
+      "aria-keyshortcuts": "Y N",
       tabindex: "0",
       on: { keydown: answerByKey },
     },
@@ -241,21 +244,27 @@ function missingForAllow(me, row, { canApprove, isAdmin, isOwn }) {
   return row.allowedBy?.some(({ principal }) => principal === me.principal) ? "another" : null;
 }
 
-/** Buttons that allow later calls, too. A pattern begins as the exact command or path of this call. */
+/**
+ * Buttons that allow later calls, too, the narrow one first. A pattern begins as the exact command or path of this call;
+ * one with invisible characters is not offered, because a field cannot spell them out.
+ */
 function rememberElement(row) {
   const subject = patternSubject(row);
-  const pattern = h("input", { type: "text", value: subject ?? "", spellcheck: "false" });
+  const hasPattern = subject !== null && escapeInvisible(subject) === subject;
+  // The kernel allows no call outside of the sandbox for a whole session (kernel/approval_rules).
+  const hasSession = !row.escalation;
+  if (!hasPattern && !hasSession) {
+    return null;
+  }
+  const pattern = h("input", { type: "text", value: subject ?? "", spellcheck: "false", dir: "ltr" });
   const session = () => ({ decision: "allow", scope: "session" });
   const byPattern = () => ({ decision: "allow", scope: "pattern", pattern: pattern.value });
-  return h(
-    "details",
-    { class: "approval-remember" },
-    h("summary", {}, t("approvals.remember")),
-    h("div", { class: "approval-answers" }, answerButton(row, "allow-session", "done", session)),
-    subject === null ? null : h("label", {}, t("approvals.pattern"), pattern),
-    subject === null
-      ? null
-      : h("div", { class: "approval-answers" }, answerButton(row, "allow-pattern", "done", byPattern)),
+  return openingElement(
+    t("approvals.remember"),
+    hasPattern ? pattern : null,
+    hasPattern ? h("label", {}, t("approvals.pattern"), pattern) : null,
+    hasPattern ? h("div", { class: "approval-answers" }, answerButton(row, "allow-pattern", "done", byPattern)) : null,
+    hasSession ? h("div", { class: "approval-answers" }, answerButton(row, "allow-session", "done", session)) : null,
   );
 }
 
@@ -263,12 +272,22 @@ function rememberElement(row) {
 function denialElement(row) {
   const reason = h("input", { type: "text", maxlength: "2000" });
   const denial = () => ({ decision: "deny", ...(reason.value.trim() && { reason: reason.value.trim() }) });
-  return h(
-    "details",
-    { class: "approval-remember" },
-    h("summary", {}, t("approvals.deny-with-reason")),
+  return openingElement(
+    t("approvals.deny-with-reason"),
+    reason,
     h("label", {}, t("approvals.deny-reason"), reason),
     h("div", { class: "approval-answers" }, answerButton(row, "deny", "close", denial)),
+  );
+}
+
+/** A part of a card that is closed at first. Its field gets the focus when it opens, for what is typed next. */
+function openingElement(title, field, ...children) {
+  const focusField = ({ currentTarget }) => currentTarget.open && field?.focus();
+  return h(
+    "details",
+    { class: "approval-remember", on: { toggle: focusField } },
+    h("summary", {}, title),
+    ...children,
   );
 }
 
@@ -280,13 +299,13 @@ export function patternSubject({ tool, arguments: given, escalation }) {
 }
 
 function answerButton(row, kind, iconName, createAnswer) {
-  const text = t(`approvals.${kind}`);
+  const text = t(`approvals.${kind}`, { tool: oneLine(row.tool, 60) });
   const button = h(
     "button",
     {
       type: "button",
       class: kind,
-      "aria-label": `${text}: ${oneLine(row.tool, 60)}`,
+      "aria-label": kind === "allow-session" ? text : `${text}: ${oneLine(row.tool, 60)}`,
       on: { click: ({ detail }) => detail <= 1 && sendAnswer(row, createAnswer(), button) },
     },
     icon(iconName),

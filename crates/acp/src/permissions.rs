@@ -149,11 +149,12 @@ impl PermissionCall {
     fn choices(&self) -> Vec<PermissionChoice> {
         let accept = |name| PermissionChoice { id: ALLOW_ONCE, name, kind: ChoiceKind::AllowOnce };
         let mut choices = match &self.question {
+            None if self.escalation.is_some() || self.quorum > 1 => vec![accept("Allow")],
             None => vec![
                 accept("Allow"),
                 PermissionChoice {
                     id: ALLOW_SESSION,
-                    name: "Allow this tool in this session",
+                    name: "Allow every call of this tool in this session",
                     kind: ChoiceKind::AllowAlways,
                 },
             ],

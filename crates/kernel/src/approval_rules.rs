@@ -2,8 +2,9 @@
 
 use quell_protocol::Requester;
 use quell_protocol::approval::{
-    AllowanceScope, ApprovalAnswer, ApprovalRow, ApprovalRule, Decision, MAX_PATTERN_CHARS,
+    AllowanceScope, ApprovalAnswer, ApprovalRow, ApprovalRule, Decision, MAX_PATTERN_CHARS, subject_field,
 };
+use serde_json::{Map, Value};
 
 /// Characters by which a shell starts, joins, substitutes or redirects commands. A `*` of a pattern matches none of
 /// them, so that `git push *` does not cover `git push; rm -rf /`.
@@ -40,9 +41,14 @@ pub enum AllowanceProblem {
     NoPatternForTool(String),
     #[error(
         "a pattern for {0} outside of the sandbox would not confine it, because a path may lead through symbolic links; \
-         allow it once or for the session"
+         allow it once"
     )]
     NoPatternForEscalatedFiles(String),
+    #[error(
+        "a call outside of the sandbox is not allowed for a whole session: the rule would cover calls that nobody has read. \
+         Allow it once{}", if *.0 == "shell" { ", or by a pattern" } else { "" }
+    )]
+    EscalatedOnce(String),
     #[error("the call needs {0} people, so it is allowed once; leave `scope` out")]
     QuorumOnce(u32),
 }
@@ -58,6 +64,9 @@ impl Allowance {
             (AllowanceScope::Once, None) => return Ok(Self::Once),
             _ if answer.decision == Decision::Deny => return Err(AllowanceProblem::DenialWithScope),
             (AllowanceScope::Once | AllowanceScope::Session, Some(_)) => return Err(AllowanceProblem::PatternUnused),
+            (AllowanceScope::Session, None) if row.escalation.is_some() => {
+                return Err(AllowanceProblem::EscalatedOnce(row.tool.clone()));
+            }
             (AllowanceScope::Session, None) => Self::Session,
             (AllowanceScope::Pattern, None) => return Err(AllowanceProblem::PatternMissing),
             (AllowanceScope::Pattern, Some(pattern)) => {
@@ -77,10 +86,10 @@ impl Allowance {
         allowed_by: Requester,
         allowed_at: String,
     ) -> Option<ApprovalRule> {
-        let (session_key, pattern) = match self {
+        let (session_key, pattern, arguments) = match self {
             Self::Once => return None,
-            Self::Session => (Some(row.session_key.clone()), None),
-            Self::Pattern(pattern) => (None, Some(pattern)),
+            Self::Session => (Some(row.session_key.clone()), None, Map::new()),
+            Self::Pattern(pattern) => (None, Some(pattern), way_of_running(row)),
         };
         Some(ApprovalRule {
             id,
@@ -90,6 +99,7 @@ impl Allowance {
             escalated: row.escalation.is_some(),
             session_key,
             pattern,
+            arguments,
             own_model: row.own_model,
             allowed_by,
             allowed_at,
@@ -101,7 +111,7 @@ impl Allowance {
 #[derive(Debug, Clone, Copy)]
 pub struct WaitingCallKind<'a> {
     pub tool: &'a str,
-    pub arguments: &'a serde_json::Value,
+    pub arguments: &'a Value,
     pub is_escalated: bool,
     pub is_question: bool,
     pub quorum: u32,
@@ -126,7 +136,9 @@ pub fn standing_allowance(call: WaitingCallKind<'_>) -> Option<ApprovalAnswer> {
     if call.quorum > 1 || call.is_question {
         return None;
     }
-    let Some(field) = subject_field(call.tool) else { return Some(ApprovalAnswer::for_session()) };
+    let Some(field) = subject_field(call.tool) else {
+        return (!call.is_escalated).then(ApprovalAnswer::for_session);
+    };
     // All commands of a session would be more than the person has read.
     let subject = call.arguments.get(field)?.as_str()?;
     let is_exact = !subject.contains('*') && !subject.trim().is_empty() && !is_too_long(subject);
@@ -134,31 +146,34 @@ pub fn standing_allowance(call: WaitingCallKind<'_>) -> Option<ApprovalAnswer> {
     (is_exact && is_confined).then(|| ApprovalAnswer::for_pattern(subject.to_owned()))
 }
 
-/// True if a remembered allowance answers for this call. A call that needs several people is covered by none.
+/// True if a remembered allowance answers for this call. A call that needs several people is covered by none, and a call
+/// outside of the sandbox only by the pattern of a command.
 #[must_use]
 pub fn rule_covers(rule: &ApprovalRule, row: &ApprovalRow) -> bool {
     let is_of_same_kind = rule.escalated == row.escalation.is_some() && rule.own_model == row.own_model;
     let is_of_same_caller = rule.agent == row.agent && rule.principal == row.principal && rule.tool == row.tool;
     let is_covered = match (&rule.session_key, &rule.pattern) {
-        (Some(session), None) => *session == row.session_key,
-        (None, Some(pattern)) => subject_of_call(row).is_some_and(|subject| pattern_matches(pattern, subject)),
+        (Some(session), None) => *session == row.session_key && !rule.escalated,
+        (None, Some(pattern)) => {
+            row.pattern_subject().is_some_and(|subject| pattern_matches(pattern, subject))
+                && rule.arguments == way_of_running(row)
+        }
         (Some(_), Some(_)) | (None, None) => false,
     };
     row.quorum <= 1 && is_of_same_kind && is_of_same_caller && is_covered
 }
 
-/// The text that a pattern matches: the command of a shell, or the path of a file tool.
-fn subject_of_call(row: &ApprovalRow) -> Option<&str> {
-    row.arguments.get(subject_field(&row.tool)?)?.as_str()
-}
-
-/// The argument that a pattern matches.
-fn subject_field(tool: &str) -> Option<&'static str> {
-    match tool {
-        "shell" => Some("command"),
-        "read_file" | "write_file" | "edit_file" | "list_files" | "search_files" => Some("path"),
-        _ => None,
-    }
+/// Where and how a command runs, without what it would be if the call did not say it. The text of a command means
+/// something else in another directory, and one in the background outlives its call.
+fn way_of_running(row: &ApprovalRow) -> Map<String, Value> {
+    let is_usual = |name: &str, value: &Value| match name {
+        "cwd" => value.is_null() || value.as_str().is_some_and(|cwd| matches!(cwd, "." | "./")),
+        _ => value.is_null() || *value == Value::Bool(false),
+    };
+    let arguments = row.arguments.as_object().filter(|_| row.tool == "shell").into_iter().flatten();
+    let of_running =
+        arguments.filter(|(name, value)| matches!(name.as_str(), "cwd" | "background") && !is_usual(name, value));
+    of_running.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 fn is_too_long(pattern: &str) -> bool {
@@ -166,7 +181,7 @@ fn is_too_long(pattern: &str) -> bool {
 }
 
 fn check_pattern(pattern: &str, row: &ApprovalRow) -> Result<(), AllowanceProblem> {
-    let Some(subject) = subject_of_call(row) else {
+    let Some(subject) = row.pattern_subject() else {
         return Err(AllowanceProblem::NoPatternForTool(row.tool.clone()));
     };
     // Inside of it, the sandbox confines the path.
@@ -258,11 +273,50 @@ mod tests {
 
     #[test]
     fn a_rule_inside_of_the_sandbox_never_covers_a_call_outside() {
-        for scope in [answer(AllowanceScope::Session, None), answer(AllowanceScope::Pattern, Some("ls *"))] {
-            let (inside, outside) = (row("ls a"), escalated(row("ls a")));
-            let (of_inside, of_outside) = (rule(&inside, &scope), rule(&outside, &scope));
-            assert!(rule_covers(&of_inside, &inside) && rule_covers(&of_outside, &outside));
-            assert!(!rule_covers(&of_inside, &outside) && !rule_covers(&of_outside, &inside));
+        let scope = answer(AllowanceScope::Pattern, Some("ls *"));
+        let (inside, outside) = (row("ls a"), escalated(row("ls a")));
+        let (of_inside, of_outside) = (rule(&inside, &scope), rule(&outside, &scope));
+        assert!(rule_covers(&of_inside, &inside) && rule_covers(&of_outside, &outside));
+        assert!(!rule_covers(&of_inside, &outside) && !rule_covers(&of_outside, &inside));
+    }
+
+    /// Regression: one "always" for a patch outside of the sandbox allowed all later ones, to any path.
+    #[test]
+    fn no_tool_gets_a_rule_for_a_session_outside_of_the_sandbox() {
+        let session = answer(AllowanceScope::Session, None);
+        for tool in ["shell", "apply_patch", "write_file", "edit_file", "fetch_url", "mcp__x__y", "a_tool_to_come"] {
+            let outside = escalated(ApprovalRow { tool: tool.to_owned(), ..row("ls") });
+            let problem = Allowance::of_answer(&session, &outside).unwrap_err();
+            assert_eq!(problem, AllowanceProblem::EscalatedOnce(tool.to_owned()));
+            assert_eq!(standing_allowance((&outside).into()).is_some(), tool == "shell", "{tool}");
+            // A rule that was made in another way does not cover it, either.
+            let inside = ApprovalRow { tool: tool.to_owned(), ..row("ls") };
+            let forged = ApprovalRule { escalated: true, ..rule(&inside, &session) };
+            assert!(!rule_covers(&forged, &outside), "{tool}");
+        }
+        let text = |tool: &str| AllowanceProblem::EscalatedOnce(tool.to_owned()).to_string();
+        assert!(text("shell").ends_with("Allow it once, or by a pattern") && text("other").ends_with("Allow it once"));
+    }
+
+    #[test]
+    fn a_pattern_covers_a_command_in_its_directory_and_its_way_of_running() {
+        let with = |more: Value| {
+            let Value::Object(mut arguments) = more else { unreachable!("an object") };
+            arguments.insert("command".to_owned(), json!("git log -1"));
+            ApprovalRow { arguments: Value::Object(arguments), ..row("") }
+        };
+        let ways =
+            [json!({}), json!({"cwd": "docs"}), json!({"background": true}), json!({"cwd": "a", "background": true})];
+        let pattern = answer(AllowanceScope::Pattern, Some("git log *"));
+        for (at, allowed) in ways.iter().enumerate() {
+            let given = rule(&with(allowed.clone()), &pattern);
+            for (other_at, other) in ways.iter().enumerate() {
+                assert_eq!(rule_covers(&given, &with(other.clone())), at == other_at, "{allowed} {other}");
+            }
+        }
+        let usual = rule(&with(json!({})), &pattern);
+        for same in [json!({"cwd": "."}), json!({"cwd": null, "background": false}), json!({"timeout_s": 5})] {
+            assert!(rule_covers(&usual, &with(same.clone())), "{same}");
         }
     }
 
@@ -320,8 +374,6 @@ mod tests {
         let outside = escalated(read);
         let refused = AllowanceProblem::NoPatternForEscalatedFiles("read_file".to_owned());
         assert_eq!(Allowance::of_answer(&pattern, &outside), Err(refused));
-        let session = answer(AllowanceScope::Session, None);
-        assert_eq!(Allowance::of_answer(&session, &outside), Ok(Allowance::Session));
         assert!(Allowance::of_answer(&answer(AllowanceScope::Pattern, Some("ls *")), &escalated(row("ls a"))).is_ok());
     }
 

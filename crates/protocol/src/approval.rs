@@ -119,6 +119,29 @@ impl ApprovalRow {
     pub fn missing_allowances(&self) -> usize {
         usize::try_from(self.quorum).unwrap_or(usize::MAX).max(1).saturating_sub(self.allowed_by.len())
     }
+
+    /// The text that a pattern matches.
+    #[must_use]
+    pub fn pattern_subject(&self) -> Option<&str> {
+        self.arguments.get(subject_field(&self.tool)?)?.as_str()
+    }
+
+    /// True if an answer may allow all calls of the tool in the session. Outside of the sandbox it would allow what nobody
+    /// has read; a question has no later call; what needs several people is allowed for one call.
+    #[must_use]
+    pub fn may_be_allowed_for_session(&self) -> bool {
+        self.escalation.is_none() && self.question.is_none() && self.quorum <= 1
+    }
+}
+
+/// The argument that a pattern matches: the command of a shell, or the path of a file tool.
+#[must_use]
+pub fn subject_field(tool: &str) -> Option<&'static str> {
+    match tool {
+        "shell" => Some("command"),
+        "read_file" | "write_file" | "edit_file" | "list_files" | "search_files" => Some("path"),
+        _ => None,
+    }
 }
 
 /// A person's answer to an approval.
@@ -134,7 +157,7 @@ word_enum! {
     AllowanceScope {
         /// The call that waits.
         Once "once",
-        /// Also later calls of the same tool in the same session.
+        /// Also later calls of the same tool in the same session, but for calls that ask to run outside of the sandbox.
         Session "session",
         /// Also later calls of the same tool by the same agent and principal whose command or path matches a pattern.
         Pattern "pattern",
@@ -229,6 +252,10 @@ pub struct ApprovalRule {
     /// The pattern of the commands or paths that it covers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
+    /// How a command that the pattern covers must run: `cwd` and `background`, as in the call that was allowed.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schema(value_type = Object)]
+    pub arguments: Map<String, Value>,
     /// True if it covers the calls of a model that the session configured, and only those.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_model: bool,

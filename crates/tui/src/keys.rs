@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use quell_protocol::approval::{ApprovalAnswer, Decision};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
+use quell_protocol::display_text::is_invisible;
 
 use crate::effects::{ChatEffect, Scroll};
 use crate::slash_commands::{self, SlashCommandSpec};
@@ -28,8 +29,10 @@ impl ChatState {
         if self.handle_completion_key(key) {
             return;
         }
-        if let Some(answer) = self.approval_answer_for_key(key) {
-            return self.answer_next_approval(answer);
+        match self.approval_key(key) {
+            Some(ApprovalKey::Answer(answer)) => return self.answer_next_approval(answer),
+            Some(ApprovalKey::Command(command)) => return self.composer.insert_text(&command),
+            None => {}
         }
         if key.code == KeyCode::Esc {
             return self.stop_or_force();
@@ -122,19 +125,22 @@ impl ChatState {
         }
     }
 
-    fn approval_answer_for_key(&self, key: KeyEvent) -> Option<ApprovalAnswer> {
+    /// One key answers for the call that is shown. What allows later calls, too, is written into the input, where it can be
+    /// read and changed before it is sent.
+    fn approval_key(&self, key: KeyEvent) -> Option<ApprovalKey> {
         let plain = key.modifiers.difference(KeyModifiers::SHIFT).is_empty();
+        let asked = self.next_approval()?;
         match key.code {
             // Ignore key repeats: they would answer the next call, which the user has not read.
             _ if !plain || key.kind != KeyEventKind::Press || !self.accepts_letter_answer() => None,
-            KeyCode::Char('y' | 'Y') => Some(Decision::Allow.into()),
-            // What needs several people is allowed for one call only.
-            KeyCode::Char('s' | 'S')
-                if self.next_approval().is_none_or(|asked| asked.row.quorum <= 1 && asked.row.question.is_none()) =>
-            {
-                Some(ApprovalAnswer::for_session())
+            KeyCode::Char('y' | 'Y') => Some(ApprovalKey::Answer(Decision::Allow.into())),
+            KeyCode::Char('n' | 'N') => Some(ApprovalKey::Answer(Decision::Deny.into())),
+            KeyCode::Char('p' | 'P') => {
+                pattern_to_offer(&asked.row).map(|pattern| ApprovalKey::Command(format!("/approve pattern {pattern}")))
             }
-            KeyCode::Char('n' | 'N') => Some(Decision::Deny.into()),
+            KeyCode::Char('s' | 'S') if asked.row.may_be_allowed_for_session() => {
+                Some(ApprovalKey::Command("/approve session".to_owned()))
+            }
             _ => None,
         }
     }
@@ -206,4 +212,19 @@ impl ChatState {
     pub(crate) fn is_leaving(&self) -> bool {
         self.exit_plan == ExitPlan::WhenStopped
     }
+}
+
+enum ApprovalKey {
+    Answer(ApprovalAnswer),
+    /// Text for the input.
+    Command(String),
+}
+
+/// The pattern that covers exactly this call; `None` if the call can have none, or one that cannot be shown as it is.
+pub(crate) fn pattern_to_offer(row: &ApprovalRow) -> Option<&str> {
+    let is_file_outside = row.escalation.is_some() && row.tool != "shell";
+    let is_plain = |subject: &&str| {
+        !subject.is_empty() && !subject.contains(|c: char| c == '*' || c.is_control() || is_invisible(c))
+    };
+    row.pattern_subject().filter(|_| row.quorum <= 1 && row.question.is_none() && !is_file_outside).filter(is_plain)
 }

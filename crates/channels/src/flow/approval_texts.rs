@@ -256,9 +256,14 @@ const NO_PATTERN_FOR_TOOL: ChatText = ChatText::new(
     "{tool} 的调用没有可供模式匹配的命令或路径；请允许一次或在此对话中允许",
 );
 const NO_PATTERN_OUTSIDE: ChatText = ChatText::new(
-    "a pattern for {tool} outside of the sandbox would not confine it; allow it once or for the session",
-    "샌드박스 밖의 {tool} 호출은 패턴으로 제한할 수 없습니다. 한 번만 또는 이 대화에서 허용하세요",
-    "沙箱之外的 {tool} 无法用模式限制；请允许一次或在此对话中允许",
+    "a pattern for {tool} outside of the sandbox would not confine it; allow it once",
+    "샌드박스 밖의 {tool} 호출은 패턴으로 제한할 수 없습니다. 한 번만 허용하세요",
+    "沙箱之外的 {tool} 无法用模式限制；请允许一次",
+);
+const ESCALATED_ONCE: ChatText = ChatText::new(
+    "a call outside of the sandbox is not allowed for a whole conversation; allow it once",
+    "샌드박스 밖의 호출은 대화 전체에 대해 허용할 수 없습니다. 한 번만 허용하세요",
+    "沙箱之外的调用不能在整个对话中允许；请允许一次",
 );
 const QUORUM_ONCE: ChatText = ChatText::new(
     "the call needs {n} people, so it is allowed once",
@@ -287,6 +292,7 @@ fn unanswered_reason(error: &AnswerError, language: ChatLanguage) -> String {
             AllowanceProblem::NoPatternForEscalatedFiles(tool) => {
                 NO_PATTERN_OUTSIDE.format(language, &[("tool", tool)])
             }
+            AllowanceProblem::EscalatedOnce(_) => ESCALATED_ONCE.text(language).to_owned(),
             AllowanceProblem::QuorumOnce(people) => QUORUM_ONCE.format(language, &[("n", people)]),
             // The commands and buttons of a chat make no such answers.
             AllowanceProblem::DenialWithScope | AllowanceProblem::PatternMissing | AllowanceProblem::PatternUnused => {
@@ -329,8 +335,7 @@ fn buttons(row: &ApprovalRow, may_allow: bool, language: ChatLanguage) -> Vec<Me
     }
     let offered = [
         (ButtonChoice::AllowOnce, APPROVE, may_allow),
-        // What needs several people is allowed for one call only.
-        (ButtonChoice::AllowInSession, APPROVE_IN_CONVERSATION, may_allow && row.quorum < 2 && row.question.is_none()),
+        (ButtonChoice::AllowInSession, APPROVE_IN_CONVERSATION, may_allow && row.may_be_allowed_for_session()),
         (ButtonChoice::Deny, DENY, true),
     ];
     let offered = offered.into_iter().filter(|(_, _, is_offered)| *is_offered);

@@ -181,7 +181,12 @@ fn rule_text(rule: &ApprovalRule) -> String {
     let place = if rule.escalated { " outside of the sandbox" } else { "" };
     let calls = match (&rule.session_key, &rule.pattern) {
         (Some(session), _) => format!("in session {session}"),
-        (None, pattern) => one_line(pattern.as_deref().unwrap_or_default(), 200),
+        (None, pattern) => {
+            let place = rule.arguments.get("cwd").and_then(|cwd| cwd.as_str());
+            let place = place.map_or_else(String::new, |cwd| format!(" in {}", one_line(cwd, 60)));
+            let way = if rule.arguments.contains_key("background") { " in the background" } else { "" };
+            format!("{}{place}{way}", one_line(pattern.as_deref().unwrap_or_default(), 200))
+        }
     };
     let ApprovalRule { id, tool, agent, principal, allowed_by, .. } = rule;
     let tool = one_line(tool, 60);

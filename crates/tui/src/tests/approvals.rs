@@ -11,7 +11,7 @@ use crate::harness::ChatHarness;
 fn asks(scene: &mut ChatHarness, ids: &[&str]) {
     let row = |id: &&str| {
         json!({"id": id, "runId": "u.1", "sessionKey": "work", "agent": "main", "principal": "admin",
-            "callId": "c1", "tool": "shell", "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending"})
+            "callId": "c1", "tool": "shell", "arguments": {"command": "ls"}, "requestedAt": "", "expiresAt": "", "state": "pending"})
     };
     scene.receive_approvals(ids.iter().map(row).collect());
 }
@@ -98,11 +98,55 @@ fn a_call_is_allowed_for_the_session_and_denied_with_a_reason() {
     let (mut scene, _) = ChatHarness::running("work");
     asks(&mut scene, &["a1", "a2", "a3"]);
     scene.advance_time(1_000);
-    assert_eq!(scene.press_key(KeyCode::Char('s')), [answer("a1", ApprovalAnswer::for_session())]);
+    // No single key gives a lasting right.
+    assert_eq!(scene.press_key(KeyCode::Char('s')), []);
+    assert!(scene.screen_text(100, 24).contains("/approve session"));
+    assert_eq!(scene.press_key(KeyCode::Enter), [answer("a1", ApprovalAnswer::for_session())]);
     let pattern = ApprovalAnswer::for_pattern("git *".to_owned());
     assert_eq!(scene.submit_text("/approve pattern git *"), [answer("a2", pattern)]);
     let denial = ApprovalAnswer::denial(Some("not on Friday".to_owned()));
     assert_eq!(scene.submit_text("/deny not on Friday"), [answer("a3", denial)]);
+}
+
+#[test]
+fn a_key_writes_a_rule_into_the_input_and_typing_on_allows_nothing() {
+    let (mut scene, _) = ChatHarness::running("work");
+    asks(&mut scene, &["a1", "a2"]);
+    scene.advance_time(1_000);
+    assert!(scene.screen_text(100, 24).contains("every shell call of this session"));
+    assert_eq!(scene.press_key(KeyCode::Char('p')), []);
+    assert_eq!(scene.press_key(KeyCode::Enter), [answer("a1", ApprovalAnswer::for_pattern("ls".to_owned()))]);
+    scene.advance_time(1_000);
+    // "should", typed as an answer to the question.
+    for letter in "should".chars() {
+        assert_eq!(scene.press_key(KeyCode::Char(letter)), []);
+    }
+    assert_eq!(scene.press_key(KeyCode::Enter), []);
+    assert!(scene.screen_text(100, 24).contains("nothing was allowed"));
+}
+
+#[test]
+fn no_rule_is_offered_for_a_call_outside_of_the_sandbox_but_that_of_its_command() {
+    for (tool, arguments, offers_pattern) in [
+        ("shell", json!({"command": "ls"}), true),
+        ("shell", json!({"command": "ls \u{202e}x"}), false),
+        ("shell", json!({"command": "rm *"}), false),
+        ("write_file", json!({"path": "a", "content": ""}), false),
+        ("apply_patch", json!({"input": ""}), false),
+    ] {
+        let (mut scene, _) = ChatHarness::running("work");
+        let escalation =
+            json!({"reason": "why", "mode": "workspace", "rule": "only the workdir", "opens": "all files"});
+        scene.receive_approvals(
+            json!([{"id": "a1", "runId": "u.1", "sessionKey": "work", "agent": "main", "principal": "admin",
+            "callId": "c1", "tool": tool, "arguments": arguments, "escalation": escalation, "requestedAt": "",
+            "expiresAt": "", "state": "pending"}]),
+        );
+        scene.advance_time(1_000);
+        let screen = scene.screen_text(120, 40);
+        assert!(!screen.contains("call of this session"), "{tool}: {screen}");
+        assert_eq!(screen.contains("p writes a rule"), offers_pattern, "{tool}: {screen}");
+    }
 }
 
 #[test]

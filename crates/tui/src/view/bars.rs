@@ -170,12 +170,7 @@ fn key_hints(chat: &ChatState) -> Vec<&'static str> {
         }
         Some(Menu::Picker(_)) => &["term.key.choose", "term.key.close"],
         None if !chat.offered_commands().is_empty() => &["term.key.do", "term.key.complete", "term.key.close"],
-        None if chat.accepts_letter_answer() && chat.next_approval().is_some_and(|asked| asked.row.quorum > 1) => {
-            &["term.key.allow", "term.key.deny", "term.key.stop"]
-        }
-        None if chat.accepts_letter_answer() => {
-            &["term.key.allow", "term.key.allow_session", "term.key.deny", "term.key.stop"]
-        }
+        None if chat.accepts_letter_answer() => &["term.key.allow", "term.key.deny", "term.key.stop"],
         None if chat.next_approval().is_some() => &["term.key.approve_command", "term.key.stop"],
         None if chat.is_leaving() => &["term.key.force", "term.key.ask"],
         None if chat.stop.is_some() => stop_key_hints(chat),

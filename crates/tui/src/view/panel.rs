@@ -5,6 +5,7 @@ use quell_protocol::mcp::McpListKind;
 use ratatui_core::text::{Line, Span};
 
 use super::single_line;
+use crate::keys::pattern_to_offer;
 use crate::picker::PickerRow;
 use crate::slash_commands::COMMANDS;
 use crate::state::{ChatApproval, ChatRunState, ChatState, Menu, Picker, PickerList};
@@ -224,6 +225,12 @@ fn approval_rows(chat: &ChatState, asked: &ChatApproval, max_width: usize) -> Ve
     {
         let hint = chat.texts.format("term.approval.answer", &[("form", &form)]);
         rows.extend(wrap_block(&hint, WAITING_STYLE, "  ", "    ", max_width));
+    }
+    let by_pattern = pattern_to_offer(&asked.row).map(|_| chat.texts.get("term.approval.pattern").to_owned());
+    let for_session =
+        asked.row.may_be_allowed_for_session().then(|| chat.texts.format("term.approval.session", &[("tool", &tool)]));
+    for hint in by_pattern.into_iter().chain(for_session).filter(|_| chat.accepts_letter_answer()) {
+        rows.extend(wrap_block(&hint, QUIET_STYLE, "  ", "    ", max_width));
     }
     rows
 }

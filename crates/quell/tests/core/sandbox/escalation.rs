@@ -115,10 +115,15 @@ async fn what_is_remembered_for_the_tool_never_covers_an_escalation() {
     let row = test.api().wait_approval().await;
     assert_eq!(row["runId"], outside);
     assert!(!test.outside.exists());
-    test.answer(&row, &session).await;
+    // Outside of the sandbox there is no rule for a session.
+    let path = format!("/api/approvals/{}", row["id"].as_str().unwrap());
+    let refused = test.approver.post(&path, &session).await;
+    assert_problem(&refused, 400, "invalid_request");
+    let exactly = json!({"decision": "allow", "scope": "pattern", "pattern": test.write_command()});
+    test.answer(&row, &exactly).await;
     test.wait_told(&outside).await;
     assert!(test.outside.exists());
-    // Now it is remembered for calls outside, in this session only.
+    // Now it is remembered for this command outside.
     std::fs::remove_file(&test.outside).unwrap();
     let (_, view) = test.wait_told(&test.start_escalated("s", &test.write_command()).await).await;
     assert_eq!(process_row(&view)["sandbox"]["mode"], "off");
@@ -252,11 +257,7 @@ async fn a_stop_withdraws_a_request_to_leave_the_sandbox() {
     assert_eq!(receipt["receipt"]["leftovers"], json!([]), "{receipt:#}");
     test.assert_nothing_waits().await;
     let path = format!("/api/approvals/{}", row["id"].as_str().unwrap());
-    assert_problem(
-        &test.approver.post(&path, &json!({"decision": "allow", "scope": "session"})).await,
-        409,
-        "conflict",
-    );
+    assert_problem(&test.approver.post(&path, &json!({"decision": "allow"})).await, 409, "conflict");
     assert_eq!(test.approver.get("/api/approval-rules").await.expect_status(200)["items"], json!([]));
     assert!(!test.outside.exists());
 }

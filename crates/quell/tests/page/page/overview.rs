@@ -146,7 +146,10 @@ async fn calls_are_answered_by_key_and_what_is_remembered_is_revoked() {
     let run = fixture.http.send_message("asker", "please").await;
     fixture.go_to("#/approvals").await;
     fixture.wait_for("document.title.startsWith('(1) ')").await;
-    answer_by_key(&fixture, "s").await;
+    fixture.wait_visible("#approvals [data-approval]:not(.click-guard)").await;
+    fixture.click("#approvals .approval-remember summary").await;
+    assert_eq!(fixture.text("#approvals .allow-session").await, "Allow every shell call of this session");
+    fixture.click_until_hidden("#approvals .allow-session", "#approvals [data-approval]").await;
     assert_eq!(fixture.http.wait_ended(&run).await["output"], "Allowed.");
     fixture.wait_for("!document.title.startsWith('(')").await;
     fixture.wait_text("#approval-rules [data-rule]", "in the session asker").await;
@@ -170,6 +173,36 @@ async fn calls_are_answered_by_key_and_what_is_remembered_is_revoked() {
     assert_eq!(fixture.http.wait_ended(&reasoned).await["output"], "I see.");
     let told = fixture.model.recorded_requests().pop().unwrap().body["messages"].to_string();
     assert!(told.contains("not on Friday"), "{told}");
+    fixture.assert_no_page_errors(&[]).await;
+}
+
+/// Regression: the letters of a reason answered the call; "should" allowed every call of the session.
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_that_are_typed_elsewhere_answer_no_call() {
+    let asks = PageConfig::main("approvals = { shell = \"ask\" }");
+    let Some(fixture) = PageFixture::start_signed_in_with(&asks).await else { return };
+    fixture.model.script(shell_call("echo hi")).script(ScriptedResponse::text("I see."));
+    let run = fixture.http.send_message("asker", "please").await;
+    fixture.go_to("#/approvals").await;
+    fixture.wait_visible("#approvals [data-approval]:not(.click-guard)").await;
+    for place in [".approval-remember summary", ".approval-call", ".quiet-link"] {
+        let place = format!("#approvals {place}");
+        fixture.run_script(&format!("document.querySelector('{place}').focus()"), &[]).await;
+        fixture.type_text("ysn").await;
+    }
+    // Typed at once, without a second click.
+    fixture.click("#approvals .approval-remember:last-of-type summary").await;
+    fixture.wait_for("document.activeElement.matches('.approval-remember:last-of-type input')").await;
+    fixture.type_text("should yes not").await;
+    assert_eq!(fixture.eval("document.activeElement.value").await, "should yes not");
+    let waiting = fixture.http.get("/api/approvals").await.expect_status(200);
+    assert_eq!(waiting["items"].as_array().unwrap().len(), 1, "{waiting:#}");
+    fixture.click_until_hidden("#approvals .approval-remember:last-of-type .deny", "#approvals [data-approval]").await;
+    fixture.http.wait_ended(&run).await;
+    let told = fixture.model.recorded_requests().pop().unwrap().body["messages"].to_string();
+    assert!(told.contains("should yes not"), "{told}");
+    let rules = fixture.http.get("/api/approval-rules").await.expect_status(200);
+    assert_eq!(rules["items"], json!([]));
     fixture.assert_no_page_errors(&[]).await;
 }
 
@@ -205,7 +238,7 @@ async fn a_hidden_page_notifies_of_a_waiting_call_until_it_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_asks_to_leave_the_sandbox_is_marked_and_remembered_for_a_session() {
+async fn a_call_that_asks_to_leave_the_sandbox_is_marked_and_remembered_by_its_command() {
     let Some(fixture) = PageFixture::start_signed_in().await else { return };
     let call = |command: &str| {
         let arguments = json!({"command": command, "escalate": "it needs \u{202e} the disk"});
@@ -222,9 +255,10 @@ async fn a_call_that_asks_to_leave_the_sandbox_is_marked_and_remembered_for_a_se
     assert!(!shown.contains('\u{202e}'), "invisible characters are written as escapes: {shown}");
     fixture.click("#approvals .approval-remember summary").await;
     assert_eq!(fixture.eval("document.querySelector('.approval-remember input').value").await, "echo outside");
-    fixture.click_until_hidden("#approvals .allow-session", "#approvals [data-approval]").await;
+    assert_eq!(fixture.eval("document.querySelector('.allow-session')").await, json!(null));
+    fixture.click_until_hidden("#approvals .allow-pattern", "#approvals [data-approval]").await;
     assert_eq!(fixture.http.wait_ended(&run).await["output"], "Thank you.");
-    fixture.model.script(call("echo again")).script(ScriptedResponse::text("Not asked."));
+    fixture.model.script(call("echo outside")).script(ScriptedResponse::text("Not asked."));
     let remembered = fixture.http.send_message("leaver", "again").await;
     assert_eq!(fixture.http.wait_ended(&remembered).await["output"], "Not asked.");
     fixture.assert_no_page_errors(&[]).await;
