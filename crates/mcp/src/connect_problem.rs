@@ -33,7 +33,7 @@ impl From<String> for ConnectProblem {
 }
 
 impl ConnectProblem {
-    fn new(why: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(super) fn new(why: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { description: why.into(), remedy: Some(remedy.into()) }
     }
 

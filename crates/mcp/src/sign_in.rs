@@ -4,11 +4,12 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use rmcp::transport::auth::{AuthError, AuthorizationRequest, AuthorizationSession};
+use rmcp::transport::auth::{AuthError, AuthorizationMetadata, AuthorizationRequest, AuthorizationSession};
 use secrecy::ExposeSecret;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
+use url::{Host, Url};
 
 use super::config::{McpConfig, ServerLocation};
 use super::connect_problem::ConnectProblem;
@@ -49,6 +50,7 @@ pub async fn start_sign_in(data_dir: &Path, name: &str, config: &McpConfig) -> R
     let mut manager = source.new_manager().await.map_err(failed)?;
     // waits: for the metadata of the authorization server, which the library bounds.
     let resolution = manager.resolve_metadata().await.map_err(failed)?;
+    check_metadata(&resolution.metadata).map_err(describe)?;
     manager.set_metadata(resolution.metadata);
     let port = config.oauth_redirect_port.unwrap_or(0);
     let no_port = |error: io::Error| match port {
@@ -70,6 +72,34 @@ pub async fn start_sign_in(data_dir: &Path, name: &str, config: &McpConfig) -> R
     // waits: for the registration, which the library bounds.
     let session = AuthorizationSession::new(manager, request).await.map_err(|(_, error)| failed(error))?;
     Ok(McpSignIn { session, listener, file })
+}
+
+/// Refuses what the library accepts of a foreign server: an address that a person must not open, and a server that does
+/// not say that it supports PKCE (MCP specification 2025-11-25, authorization: such a server must be refused).
+fn check_metadata(metadata: &AuthorizationMetadata) -> Result<(), ConnectProblem> {
+    let methods = metadata.code_challenge_methods_supported.iter().flatten();
+    if !methods.into_iter().any(|method| method == "S256") {
+        return Err(ConnectProblem::from_auth_error(&AuthError::PkceUnsupported));
+    }
+    if !may_be_opened(&metadata.authorization_endpoint) {
+        return Err(ConnectProblem::new(
+            "its authorization server names an address for the sign-in that is not https",
+            "check `url`: a browser would open something else than a page of that server",
+        ));
+    }
+    Ok(())
+}
+
+/// True for a page by https, or by http on this machine.
+fn may_be_opened(address: &str) -> bool {
+    let Ok(url) = Url::parse(address) else { return false };
+    let is_loopback = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    url.scheme() == "https" || (url.scheme() == "http" && is_loopback)
 }
 
 /// Deletes the tokens of the server `name`, after a refresh that is at work. Returns whether there were any.
@@ -188,4 +218,46 @@ async fn respond(connection: &mut TcpStream, status: &str, text: &str) {
     let _ = connection.write_all(response.as_bytes()).await;
     // waits: as above, for a person's command.
     let _ = connection.shutdown().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(endpoint: &str, methods: Option<&[&str]>) -> AuthorizationMetadata {
+        serde_json::from_value(serde_json::json!({
+            "authorization_endpoint": endpoint, "token_endpoint": "https://a.example/token",
+            "code_challenge_methods_supported": methods,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_pages_by_https_or_on_this_machine_are_opened() {
+        let is_accepted = |endpoint: &str| check_metadata(&metadata(endpoint, Some(&["plain", "S256"]))).is_ok();
+        for good in ["https://a.example/authorize", "http://127.0.0.1:8080/a", "http://[::1]/a", "http://localhost/a"] {
+            assert!(is_accepted(good), "{good}");
+        }
+        for bad in [
+            "javascript:alert(1)",
+            "JavaScript:alert(1)",
+            "file:///etc/passwd",
+            "data:text/html,x",
+            "http://a.example/authorize",
+            "http://localhost.a.example/",
+            "vscode://x",
+            "//a.example",
+            "",
+        ] {
+            assert!(!is_accepted(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_say_that_it_supports_pkce_is_refused() {
+        for methods in [None, Some(&[][..]), Some(&["plain"][..])] {
+            let problem = check_metadata(&metadata("https://a.example", methods)).unwrap_err();
+            assert!(problem.description.contains("PKCE"), "{}", problem.description);
+        }
+    }
 }
