@@ -11,13 +11,13 @@ use rustix::thread::{
 };
 
 /// What root keeps in the mode `off`: enough to install packages and to change owners. None of them reaches devices,
-/// raw memory, mounts, kernel modules, or files by handle, by which root could open what is protected. It is the usual
-/// set of containers without `MKNOD`.
+/// raw memory, mounts, kernel modules, or files by handle, by which root could open what is protected; none reads the
+/// traffic of others, where tokens and keys pass (`NET_RAW` would, on the loopback interface). It is the usual set of
+/// containers without `MKNOD` and `NET_RAW`.
 const KEPT_WHEN_OFF: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FSETID)
     .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETUID)
