@@ -326,13 +326,15 @@ impl CommandRun<'_> {
     }
 
     fn caller(self) -> Caller {
-        let sender = &self.queued.message.sender;
-        channel_caller(
-            &self.queued.message.channel,
-            sender,
-            self.queued.extra.channel.access_level(sender).unwrap_or(AccessLevel::Read),
-        )
+        caller_of_message(self.queued)
     }
+}
+
+/// The sender of a command, as a caller of the engine.
+pub(super) fn caller_of_message(queued: &InboxMessage<ChatOrigin>) -> Caller {
+    let sender = &queued.message.sender;
+    let level = queued.extra.channel.access_level(sender).unwrap_or(AccessLevel::Read);
+    channel_caller(&queued.message.channel, sender, level)
 }
 
 /// Sends the result of a command to its chat.

@@ -9,7 +9,7 @@ use quell_protocol::api::AccessLevel;
 use quell_protocol::display_text::one_line;
 use quell_protocol::mcp::{McpContentCommand, McpList, McpListKind, McpListedItem};
 
-use super::commands::send_outcome;
+use super::commands::{caller_of_message, send_outcome};
 use super::{Channels, ChatOrigin, command_texts, texts};
 
 /// The most lines of a list in a chat.
@@ -37,7 +37,7 @@ pub(super) async fn list_text(
         McpListKind::Resources => command_texts::NO_RESOURCES,
     };
     let agent = agent_of(channels, queued).await;
-    match channels.engine().list_mcp(agent.as_ref(), kind).await {
+    match channels.engine().list_mcp(&caller_of_message(queued), agent.as_ref(), kind).await {
         Ok(list) if list == McpList::default() => none.text(language).to_owned(),
         Ok(list) => list_lines(&list, language).join("\n"),
         Err(error) => failure_text(&error, language),
@@ -84,7 +84,8 @@ async fn message_text(
     }
     let McpContentCommand { server, request, text } = command;
     let agent = agent_of(channels, queued).await;
-    let content = channels.engine().read_mcp(agent.as_ref(), &server, request).await;
+    let caller = caller_of_message(queued);
+    let content = channels.engine().read_mcp(&caller, agent.as_ref(), &server, request).await;
     let content = content.map_err(|error| failure_text(&error, language))?;
     let parts = [content, text];
     let parts: Vec<&str> = parts.iter().map(|part| part.trim()).filter(|part| !part.is_empty()).collect();

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use quell_kernel::api_key::KeyRefusal;
 use quell_kernel::registry::{StopRequester, StopScope};
 use quell_mcp::{McpBrowseAnswer, McpBrowseError, McpBrowseRequest, McpClient};
 use quell_process::CommandNetwork;
@@ -12,7 +13,7 @@ use quell_protocol::mcp::{McpContentRequest, McpList, McpListKind, McpUnavailabl
 use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey};
 use sha2::{Digest, Sha256};
 
-use super::Engine;
+use super::{Caller, Engine};
 
 /// Why a person does not get a list or a content of an MCP server.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +23,8 @@ pub enum McpRequestError {
     #[error("new runs are on hold, and no server is started for a person; lift the hold first: `quell hold off`")]
     Held,
     #[error(transparent)]
+    Forbidden(#[from] KeyRefusal),
+    #[error(transparent)]
     Server(#[from] McpBrowseError),
 }
 
@@ -30,6 +33,7 @@ impl McpRequestError {
         match self {
             Self::UnknownAgent(_) => ErrorCode::AgentNotFound,
             Self::Held => ErrorCode::Held,
+            Self::Forbidden(_) => ErrorCode::Forbidden,
             Self::Server(McpBrowseError::UnknownServer { .. }) => ErrorCode::NotFound,
             Self::Server(McpBrowseError::Refused { .. }) => ErrorCode::InvalidRequest,
             Self::Server(McpBrowseError::Unavailable { .. } | McpBrowseError::Stopped) => ErrorCode::McpUnavailable,
@@ -45,8 +49,13 @@ impl Engine {
     ///
     /// # Cancel safety
     /// Safe: servers whose answers are not waited for are ended.
-    pub async fn list_mcp(&self, agent: Option<&AgentId>, kind: McpListKind) -> Result<McpList, McpRequestError> {
-        let client = self.mcp_client_of_people(agent)?;
+    pub async fn list_mcp(
+        &self,
+        caller: &Caller,
+        agent: Option<&AgentId>,
+        kind: McpListKind,
+    ) -> Result<McpList, McpRequestError> {
+        let client = self.mcp_client_of_people(caller, agent)?;
         // Watched before the check for a hold, so that a stop with a hold is seen in one of them.
         let stops = self.inner().services.mcp.watch_browse_stops();
         if self.is_held() {
@@ -68,11 +77,12 @@ impl Engine {
     /// Safe: a server whose answer is not waited for is ended.
     pub async fn read_mcp(
         &self,
+        caller: &Caller,
         agent: Option<&AgentId>,
         server: &str,
         request: McpContentRequest,
     ) -> Result<String, McpRequestError> {
-        let client = self.mcp_client_of_people(agent)?;
+        let client = self.mcp_client_of_people(caller, agent)?;
         // Watched before the check for a hold, so that a stop with a hold is seen in one of them.
         let stops = self.inner().services.mcp.watch_browse_stops();
         if self.is_held() && client.server_names().any(|known| known == server) {
@@ -91,9 +101,11 @@ impl Engine {
         }
     }
 
-    fn mcp_client_of_people(&self, agent: Option<&AgentId>) -> Result<McpClient, McpRequestError> {
+    fn mcp_client_of_people(&self, caller: &Caller, agent: Option<&AgentId>) -> Result<McpClient, McpRequestError> {
         let services = &self.inner().services;
         let id = agent.cloned().unwrap_or_else(|| services.agents.default_agent());
+        // A server works with the rights of the agent that it is asked for.
+        caller.key.check_agent(&id)?;
         let agent = services.agents.get(&id).ok_or_else(|| McpRequestError::UnknownAgent(id.clone()))?;
         let unavailable = |problem: String| McpBrowseError::Unavailable { server: id.to_string(), problem };
         let key = |text: String| SessionKey::parse(text).map_err(|bad| unavailable(bad.to_string()));

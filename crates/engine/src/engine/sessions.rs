@@ -212,6 +212,10 @@ impl Engine {
         cancel: &CancellationToken,
     ) -> Result<OpenSessionOutcome, Interrupted<OpenSessionError>> {
         let inner = self.inner();
+        if let Some(agent) = &request.agent {
+            let allowed = caller.key.check_agent(agent);
+            allowed.map_err(|refusal| Interrupted::Failed(OpenSessionError::Forbidden(refusal.to_string())))?;
+        }
         let claim = self.claim_for_setup(caller, key).map_err(Interrupted::Failed)?;
         let request = &tokio::select! {
             biased;

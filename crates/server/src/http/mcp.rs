@@ -34,7 +34,7 @@ pub(super) async fn list_resources(call: ApiCall, QueryParams(query): QueryParam
 async fn list(call: &ApiCall, query: &McpListQuery, kind: McpListKind) -> ApiResult<McpList> {
     call.count_request()?;
     call.require_write()?;
-    Ok(Json(call.engine().list_mcp(query.agent.as_ref(), kind).await?))
+    Ok(Json(call.engine().list_mcp(&call.caller, query.agent.as_ref(), kind).await?))
 }
 
 pub(super) async fn prompt(
@@ -63,5 +63,5 @@ async fn read(
 ) -> ApiResult<McpContent> {
     call.count_request()?;
     call.require_write()?;
-    Ok(Json(McpContent { text: call.engine().read_mcp(agent, server, request).await? }))
+    Ok(Json(McpContent { text: call.engine().read_mcp(&call.caller, agent, server, request).await? }))
 }
