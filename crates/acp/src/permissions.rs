@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quell_client::{ClientError, DaemonClient};
-use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision, Escalation};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision, Escalation, may_be_allowed_for_session};
 use quell_protocol::event::EventKind;
 use quell_protocol::question::ServerQuestion;
 use quell_protocol::{AgentId, CallId, RunId};
@@ -149,21 +149,20 @@ impl PermissionCall {
     fn choices(&self) -> Vec<PermissionChoice> {
         let accept = |name| PermissionChoice { id: ALLOW_ONCE, name, kind: ChoiceKind::AllowOnce };
         let mut choices = match &self.question {
-            None if self.escalation.is_some() || self.quorum > 1 => vec![accept("Allow")],
-            None => vec![
-                accept("Allow"),
-                PermissionChoice {
-                    id: ALLOW_SESSION,
-                    name: "Allow every call of this tool in this session",
-                    kind: ChoiceKind::AllowAlways,
-                },
-            ],
+            None => vec![accept("Allow")],
             // The editor cannot fill in fields.
             Some(question) if question.fields.iter().any(|field| field.required && field.default.is_none()) => {
                 Vec::new()
             }
             Some(_) => vec![accept("Accept")],
         };
+        if may_be_allowed_for_session(self.escalation.as_ref(), self.question.as_deref(), self.quorum) {
+            choices.push(PermissionChoice {
+                id: ALLOW_SESSION,
+                name: "Allow every call of this tool in this session",
+                kind: ChoiceKind::AllowAlways,
+            });
+        }
         choices.push(PermissionChoice { id: REJECT, name: "Reject", kind: ChoiceKind::RejectOnce });
         choices
     }
@@ -197,18 +196,36 @@ mod tests {
         assert_eq!(read_outcome(&PermissionOutcome::Cancelled), None);
     }
 
+    /// The request for a call that `extra` continues.
+    fn requested(extra: &Value) -> PermissionRequest {
+        let mut event = json!({
+            "type": "approval.requested", "id": "a1", "callId": "c1", "tool": "shell",
+            "arguments": {"command": "rm -r x"}, "expiresAt": "2026-01-01T00:00:00Z",
+        });
+        event.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let event: EventKind = serde_json::from_value(event).unwrap();
+        let asked = PermissionQuestion::from_event(Path::new("/w"), &RunId::parse("r1").unwrap(), &event).unwrap();
+        asked.call.permission_request(&asked.workdir)
+    }
+
+    fn choices(request: &PermissionRequest) -> Vec<ChoiceKind> {
+        request.choices.iter().map(|choice| choice.kind).collect()
+    }
+
     #[test]
     fn a_question_says_what_would_run() {
-        let event: EventKind = serde_json::from_value(json!({
-            "type": "approval.requested", "id": "a1", "callId": "c1", "tool": "shell",
-            "arguments": {"command": "rm -r x"}, "expiresAt": "2026-01-01T00:00:00Z", "quorum": 2,
-        }))
-        .unwrap();
-        let asked = PermissionQuestion::from_event(Path::new("/w"), &RunId::parse("r1").unwrap(), &event).unwrap();
-        let request = asked.call.permission_request(&asked.workdir);
-        assert_eq!(request.call.title, "`rm -r x`");
-        assert!(request.note.unwrap().contains("2 people"));
-        let kinds: Vec<_> = request.choices.iter().map(|choice| choice.kind).collect();
-        assert_eq!(kinds, [ChoiceKind::AllowOnce, ChoiceKind::AllowAlways, ChoiceKind::RejectOnce]);
+        let request = requested(&json!({}));
+        assert_eq!((request.call.title.as_str(), &request.note), ("`rm -r x`", &None));
+        assert_eq!(choices(&request), [ChoiceKind::AllowOnce, ChoiceKind::AllowAlways, ChoiceKind::RejectOnce]);
+    }
+
+    #[test]
+    fn what_needs_several_people_or_leaves_the_sandbox_is_allowed_once() {
+        let once = [ChoiceKind::AllowOnce, ChoiceKind::RejectOnce];
+        let several = requested(&json!({"quorum": 2}));
+        assert!(several.note.as_ref().unwrap().contains("2 people"));
+        assert_eq!(choices(&several), once);
+        let outside = json!({"reason": "r", "mode": "workspace", "rule": "w", "opens": "everything"});
+        assert_eq!(choices(&requested(&json!({"escalation": outside}))), once);
     }
 }

@@ -126,12 +126,22 @@ impl ApprovalRow {
         self.arguments.get(subject_field(&self.tool)?)?.as_str()
     }
 
-    /// True if an answer may allow all calls of the tool in the session. Outside of the sandbox it would allow what nobody
-    /// has read; a question has no later call; what needs several people is allowed for one call.
+    /// See [`may_be_allowed_for_session`].
     #[must_use]
     pub fn may_be_allowed_for_session(&self) -> bool {
-        self.escalation.is_none() && self.question.is_none() && self.quorum <= 1
+        may_be_allowed_for_session(self.escalation.as_ref(), self.question.as_deref(), self.quorum)
     }
+}
+
+/// True if an answer may allow all calls of the tool in the session. Outside of the sandbox it would allow what nobody has
+/// read; a question has no later call; what needs several people is allowed for one call.
+#[must_use]
+pub fn may_be_allowed_for_session(
+    escalation: Option<&Escalation>,
+    question: Option<&ServerQuestion>,
+    quorum: u32,
+) -> bool {
+    escalation.is_none() && question.is_none() && quorum <= 1
 }
 
 /// The argument that a pattern matches: the command of a shell, or the path of a file tool.

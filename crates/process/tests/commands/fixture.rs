@@ -1,6 +1,6 @@
 //! Fixture for commands: a scope, a run id, and checks of /proc.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -146,7 +146,7 @@ impl CommandFixture {
     pub(crate) fn assert_gone(&self) {
         assert_eq!(processes_with_run_id(&self.run_id), Vec::<String>::new(), "processes of the run are alive");
         assert_eq!(self.scope.ledger().open_count(), 0, "the ledger still holds something");
-        assert_eq!(zombies(), BTreeSet::new(), "zombies");
+        assert_eq!(zombies(), HashSet::new(), "zombies");
     }
 }
 
@@ -218,14 +218,20 @@ pub(crate) fn processes_with_run_id(run_id: &str) -> Vec<String> {
     found
 }
 
-/// Children of this process that are not reaped.
-fn zombies() -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for task in fs::read_dir("/proc/self/task").unwrap().flatten() {
+pub(crate) fn child_pids(parent: Pid) -> HashSet<Pid> {
+    let mut found = HashSet::new();
+    for task in fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten() {
         let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        found.extend(children.split_whitespace().filter(|pid| stat_field(pid, 0) == "Z").map(str::to_owned));
+        found.extend(children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)));
     }
     found
+}
+
+/// Children of this process that are not reaped.
+fn zombies() -> HashSet<Pid> {
+    let mut children = child_pids(rustix::process::getpid());
+    children.retain(|pid| stat_field(pid, 0) == "Z");
+    children
 }
 
 /// Returns a field of `/proc/PID/stat` after the name: 0 is the state, 1 the parent. Empty when the process is gone.

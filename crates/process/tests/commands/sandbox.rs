@@ -197,7 +197,11 @@ async fn system_calls_that_leave_the_sandbox_are_refused(
     let end = fixture.run(fixture.sandbox(mode), &format!("cd; touch ~/file; $PROBE {call}")).await.unwrap();
     let text = end.output.text();
     assert_eq!(end.code, Some(1), "{text}");
-    assert!(["not permitted", "denied", "Read-only"].iter().any(|word| text.contains(word)), "{text}");
+    // An ordinary user's namespace has one user, so the kernel calls every other one an invalid argument.
+    assert!(
+        ["not permitted", "denied", "Read-only", "Invalid argument"].iter().any(|word| text.contains(word)),
+        "{text}"
+    );
 }
 
 #[rstest]
@@ -361,7 +365,10 @@ async fn the_facts_are_those_of_proc(#[case] mode: SandboxMode, #[case] isolate:
     assert_eq!(field("Seccomp:") == "2", has(SandboxLayer::SystemCalls), "{text}");
     assert_eq!(field("NoNewPrivs:") == "1", mode != SandboxMode::Off || isolate == Isolate::None, "{text}");
     if mode != SandboxMode::Off {
-        assert_eq!((field("CapEff:"), field("CapBnd:")), ("0".repeat(16), "0".repeat(16)), "{text}");
+        let none = "0".repeat(16);
+        assert_eq!(field("CapEff:"), none, "{text}");
+        // Without a namespace an ordinary user may not give up what it could gain; `no_new_privs` keeps it from that.
+        assert_eq!(field("CapBnd:") == none, is_root() || isolate == Isolate::Pid, "{text}");
     }
     for (namespace, layer) in [("mnt", SandboxLayer::Mounts), ("pid", SandboxLayer::Processes)] {
         let own = fs::read_link(format!("/proc/self/ns/{namespace}")).unwrap();

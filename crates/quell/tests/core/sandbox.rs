@@ -79,9 +79,10 @@ impl SandboxDaemon {
         let quell = home.copy_executable(quell_exe());
         let started = if kernel.has_landlock() { quell.clone() } else { without_landlock(home.root_dir(), &quell) };
         let started = with_inheritance(home.root_dir(), &started);
+        let becomes_ordinary = user == SandboxUser::Ordinary && rustix::process::geteuid().is_root();
         let home = match user {
             SandboxUser::Root | SandboxUser::RootWithAgentUser if lacks_root() => return None,
-            SandboxUser::Ordinary if rustix::process::geteuid().is_root() => {
+            SandboxUser::Ordinary if becomes_ordinary => {
                 give_to_user(home.root_dir(), ORDINARY_USER);
                 home.owned_by_user(ORDINARY_USER)
             }
@@ -90,7 +91,7 @@ impl SandboxDaemon {
         let daemon = home.start(&started).await;
         let other = daemon.home().work_dir().join("other/file");
         std::fs::write(&other, "private").unwrap();
-        if user == SandboxUser::Ordinary {
+        if becomes_ordinary {
             give_to_user(&other, ORDINARY_USER);
         }
         Some(Self { model, daemon, quell, _process_lock: process_lock })

@@ -1,8 +1,6 @@
 //! What tests look for in runs: failures, ends of calls, and the request after a stop; a stop at a point; and engines
 //! on the data of others.
 
-use std::path::Path;
-
 use quell_engine::EngineConfig;
 use quell_engine::agent::AgentConfig;
 use quell_kernel::StopLevel;
@@ -14,7 +12,8 @@ use quell_testkit::history_check::corpus::ModelDialect;
 use serde_json::Value;
 
 use super::{
-    NoticeRecorder, ProcessLock, TestDir, TestEngine, alice, messages_as_text, parse_agent_id, run_stop_scope, stop_ask,
+    NoticeRecorder, ProcessLock, TestDataDir, TestDir, TestEngine, alice, messages_as_text, parse_agent_id,
+    run_stop_scope, stop_ask,
 };
 
 impl TestEngine {
@@ -25,8 +24,8 @@ impl TestEngine {
     }
 
     /// Starts beside other tests in this directory, which is kept and may hold the data of an earlier engine.
-    pub async fn start_on(dir: &Path, change: impl FnOnce(&mut EngineConfig)) -> Self {
-        Self::start_in(TestDir::Borrowed(dir.to_owned()), ProcessLock::shared().await, change).await
+    pub async fn start_on(dir: &TestDataDir, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        Self::start_in(TestDir::Borrowed(dir.path().to_owned()), ProcessLock::shared().await, change).await
     }
 
     /// Stops a run gently, as Alice, when it passes this point for the `nth` time from now, counted from 1.

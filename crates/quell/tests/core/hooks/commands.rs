@@ -35,7 +35,7 @@ async fn a_command_gets_the_event_on_its_input_and_in_its_environment_and_runs_i
 #[case::else_what_it_complains_of("echo 'no disk' >&2; exit 7", "no disk")]
 #[case::else_its_exit_code("exit 3", "it ended with exit code 3")]
 #[case::else_its_signal("kill -9 $$", "it was ended by signal 9")]
-#[case::no_such_program("exec quell-no-such-program 2>/dev/null", "it ended with exit code 127")]
+#[case::no_such_program("exec /quell-no-such-program 2>/dev/null", "it ended with exit code 127")]
 #[case::its_time("sleep 600", "it took longer than 100 ms and was ended")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_does_not_end_well_refuses_the_session_with_its_reason(

@@ -157,9 +157,7 @@ async fn neither_a_stop_nor_a_shutdown_waits_for_a_receiver_that_hangs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_daemon_tells_of_the_ends_that_nobody_has_heard_of() {
-    let dir = tempfile::tempdir().unwrap();
-    let data_dir = dir.path().join("house");
-    std::fs::create_dir(&data_dir).unwrap();
+    let data_dir = TestDataDir::new();
     let [away, dead] = [HookReceiver::start().await, HookReceiver::start().await];
     away.queue_replies(vec![HookReceiverReply::Status(503, ""); 3]);
     dead.queue_replies(vec![HookReceiverReply::Status(503, ""); 3]);
@@ -174,7 +172,7 @@ async fn the_next_daemon_tells_of_the_ends_that_nobody_has_heard_of() {
     dead.wait_received(1).await;
     test.close().await;
     // The state that a daemon leaves when it dies during the run.
-    OtherProgram::connect(&data_dir).undo_end(&lost);
+    OtherProgram::connect(data_dir.path()).undo_end(&lost);
     let (before_ended, before_lost) = (away.wait_received(1).await.len(), dead.wait_received(1).await.len());
     let test = TestEngine::start_on(&data_dir, configure).await;
     assert_eq!(away.wait_received(1).await.len(), before_ended, "nothing is sent before clients are served");

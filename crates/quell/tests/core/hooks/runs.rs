@@ -50,8 +50,7 @@ async fn a_run_tells_whose_session_it_works_in_also_when_its_daemon_dies() {
         config.hooks.on_run_end = append_stdin_command(&file).as_str().into();
     };
     let session = json!({"userId": "ann", "chatId": "7", "provider": "scripted"});
-    let data_dir = dir.path().join("house");
-    std::fs::create_dir(&data_dir).unwrap();
+    let data_dir = TestDataDir::new();
     let test = TestEngine::start_on(&data_dir, with_hooks).await;
     test.answer_by_marker();
     let (key, _) = test.engine.open_session(&alice(), session_request("ann", "7")).await.unwrap();
@@ -63,7 +62,7 @@ async fn a_run_tells_whose_session_it_works_in_also_when_its_daemon_dies() {
     assert_eq!(wait_bodies(&file, 6).await.len(), 6);
     test.close().await;
     // The state that a daemon leaves when it dies during the run.
-    OtherProgram::connect(&data_dir).undo_end(&view.run_id);
+    OtherProgram::connect(data_dir.path()).undo_end(&view.run_id);
     let test = TestEngine::start_on(&data_dir, with_hooks).await;
     let last = wait_bodies(&file, 7).await.remove(6);
     assert_fields(&last, &json!({"event": "on_run_end", "run": {"runId": view.run_id}, "session": session}));

@@ -108,7 +108,7 @@ fn send_terminate_events(test: &TestEngine, names: &[&str]) {
 }
 
 async fn start_with_terminate_hook(dir: &TestDataDir, url: &str) -> TestEngine {
-    TestEngine::start_on(dir.path(), |config| {
+    TestEngine::start_on(dir, |config| {
         set_secret(&mut config.hooks);
         config.hooks.on_terminate = url.into();
         config.hooks.on_shutdown = url.into();

@@ -17,7 +17,7 @@ fn days_from_now(days: i32) -> Timestamp {
 }
 
 /// Starts an engine with this retention in this data directory.
-async fn start_engine(data_dir: &Path, retention: Retention) -> TestEngine {
+async fn start_engine(data_dir: &TestDataDir, retention: Retention) -> TestEngine {
     let change = |config: &mut EngineConfig| config.retention = retention;
     let test = TestEngine::start_on(data_dir, change).await;
     test.answer_by_marker();
@@ -25,7 +25,7 @@ async fn start_engine(data_dir: &Path, retention: Retention) -> TestEngine {
 }
 
 /// Starts with sessions `a` to `c`, used in this order, none of them in memory.
-async fn start_with_three_sessions(data_dir: &Path, retention: Retention) -> TestEngine {
+async fn start_with_three_sessions(data_dir: &TestDataDir, retention: Retention) -> TestEngine {
     let first = start_engine(data_dir, Retention::default()).await;
     for session in ["a", "b", "c"] {
         first.run_message(session, "hello").await;
@@ -44,17 +44,17 @@ async fn session_exists(test: &TestEngine, session: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_is_kept_unless_somebody_says_otherwise() {
-    let data_dir = tempfile::tempdir().unwrap();
-    let test = start_with_three_sessions(data_dir.path(), Retention::default()).await;
+    let data_dir = TestDataDir::new();
+    let test = start_with_three_sessions(&data_dir, Retention::default()).await;
     assert!(retire_sessions(&test, days_from_now(100_000)).await.is_empty());
     test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unused_sessions_are_deleted_whole_and_audited() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = TestDataDir::new();
     let retention = Retention { max_age_days: Some(30), ..Retention::default() };
-    let test = start_with_three_sessions(data_dir.path(), retention).await;
+    let test = start_with_three_sessions(&data_dir, retention).await;
     let run = test.engine.list_runs(all_runs()).await.unwrap().items.pop().unwrap().run_id;
     assert!(retire_sessions(&test, days_from_now(29)).await.is_empty());
     // In memory since this message, and so in use.
@@ -78,7 +78,7 @@ async fn unused_sessions_are_deleted_whole_and_audited() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_was_asked_for_and_not_written_to_was_used() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = TestDataDir::new();
     let retention = Retention { max_age_days: Some(30), ..Retention::default() };
     let time: &'static SkippedTime = Box::leak(Box::default());
     let change = |config: &mut EngineConfig| {
@@ -86,7 +86,7 @@ async fn a_session_that_was_asked_for_and_not_written_to_was_used() {
         config.retention = retention.clone();
         config.sessions.idle_s = 30 * 24 * 3600;
     };
-    let first = TestEngine::start_on(data_dir.path(), change).await;
+    let first = TestEngine::start_on(&data_dir, change).await;
     for user in ["ann", "bob"] {
         first.engine.open_session(&root(), session_request(user, "c")).await.unwrap();
     }
@@ -96,7 +96,7 @@ async fn a_session_that_was_asked_for_and_not_written_to_was_used() {
     let key = parse_session_key("ann:c:scripted");
     let used = first.engine.find_session(&key).await.unwrap().unwrap().last_used_at;
     first.close().await;
-    let test = start_engine(data_dir.path(), retention).await;
+    let test = start_engine(&data_dir, retention).await;
     assert_eq!(test.engine.find_session(&key).await.unwrap().unwrap().last_used_at, used);
     assert_eq!(retire_sessions(&test, days_from_now(40)).await, ["bob:c:scripted"]);
     test.close().await;
@@ -108,9 +108,9 @@ fn all_runs() -> quell_store::RunListFilter {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_oldest_beyond_the_number_go_and_never_one_that_is_in_use() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = TestDataDir::new();
     let retention = Retention { max_sessions: Some(2), ..Retention::default() };
-    let test = start_with_three_sessions(data_dir.path(), retention).await;
+    let test = start_with_three_sessions(&data_dir, retention).await;
     // The oldest has an active run, so the next one is deleted.
     test.script_marker("work", [ScriptedResponse::silent_mid_stream("begun")]);
     let run = test.send(submission("a", "marker:work")).await;
@@ -123,13 +123,13 @@ async fn the_oldest_beyond_the_number_go_and_never_one_that_is_in_use() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_with_a_background_process_stays() {
-    let data_dir = tempfile::tempdir().unwrap();
+    let data_dir = TestDataDir::new();
     let retention = Retention { max_age_days: Some(1), ..Retention::default() };
     let change = |config: &mut EngineConfig| {
         config.retention = retention;
         config.sessions.idle_s = 0;
     };
-    let test = TestEngine::start_on(data_dir.path(), change).await;
+    let test = TestEngine::start_on(&data_dir, change).await;
     test.answer_by_marker();
     let call = json!({"command": "sleep 1000", "background": true});
     test.script_marker("serve", [ScriptedResponse::tool_call("c1", "shell", &call)]);
@@ -143,15 +143,15 @@ async fn a_session_with_a_background_process_stays() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_oldest_go_until_the_database_is_small_enough() {
-    let data_dir = tempfile::tempdir().unwrap();
-    let first = start_engine(data_dir.path(), Retention::default()).await;
+    let data_dir = TestDataDir::new();
+    let first = start_engine(&data_dir, Retention::default()).await;
     let long = "word ".repeat(200_000);
     for session in ["a", "b", "c", "d"] {
         first.run_message(session, &long).await;
     }
     first.close().await;
     // Each stores its message twice, in the turn and in the run: about 2 MiB.
-    let test = start_engine(data_dir.path(), Retention { max_mib: Some(5), ..Retention::default() }).await;
+    let test = start_engine(&data_dir, Retention { max_mib: Some(5), ..Retention::default() }).await;
     let gone = retire_sessions(&test, days_from_now(0)).await;
     assert_eq!(gone, ["a", "b"], "retention must delete no more than needed");
     assert!(retire_sessions(&test, days_from_now(0)).await.is_empty());
@@ -166,8 +166,8 @@ async fn the_oldest_go_until_the_database_is_small_enough() {
 #[case::too_old(Retention { max_age_days: Some(30), ..Retention::default() })]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stored_conversations_go_before_any_session(#[case] retention: Retention) {
-    let data_dir = tempfile::tempdir().unwrap();
-    let test = start_with_three_sessions(data_dir.path(), retention).await;
+    let data_dir = TestDataDir::new();
+    let test = start_with_three_sessions(&data_dir, retention).await;
     let responses = test.engine.responses();
     let conversation = quell_store::StoredConversation {
         id: "c".to_owned(),

@@ -11,8 +11,8 @@ use super::*;
 const TOOL_TEXT: &str = "look\n[an image, image/png, ";
 
 /// Starts an engine in this data directory, whose agents share one workdir and use the server `test`.
-async fn start_engine(dir: &Path) -> TestEngine {
-    let (marker, log) = (ProcessMarker::new(), dir.join("log"));
+async fn start_engine(dir: &TestDataDir) -> TestEngine {
+    let (marker, log) = (ProcessMarker::new(), dir.path().join("log"));
     TestEngine::start_on(dir, |config| {
         config.mcp.insert("test".to_owned(), test_server_config(&marker, &log));
         add_seeing_agents(config);
@@ -50,7 +50,7 @@ fn assert_begins_with(later: &[Value], earlier: &[Value]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_picture_of_a_tool_reaches_models_that_see_in_both_dialects() {
     let dir = TestDataDir::new();
-    let test = start_engine(dir.path()).await;
+    let test = start_engine(&dir).await;
     let view = request_picture(&test, OPENAI_AGENT).await;
     assert_eq!(view.output.as_deref(), Some("A dot."), "{view:#?}");
     let is_picture_task = |row: &Resource| row.kind == ResourceKind::Task && row.label == "pictures of a result (1)";
@@ -82,7 +82,7 @@ async fn a_picture_of_a_tool_reaches_models_that_see_in_both_dialects() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_that_reads_text_is_told_that_there_is_a_picture() {
     let dir = TestDataDir::new();
-    let test = start_engine(dir.path()).await;
+    let test = start_engine(&dir).await;
     request_picture(&test, TEXT_ONLY_AGENT).await;
     let seen = messages_as_text(&test.last_messages());
     assert!(seen.contains("(a picture, which this model cannot see)") && !seen.contains("base64"), "{seen}");
@@ -95,12 +95,12 @@ async fn a_model_that_reads_text_is_told_that_there_is_a_picture() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_picture_of_a_tool_is_the_same_after_a_restart_and_goes_with_its_session() {
     let dir = TestDataDir::new();
-    let first = start_engine(dir.path()).await;
+    let first = start_engine(&dir).await;
     request_picture(&first, ANTHROPIC_AGENT).await;
     let before = first.last_messages();
     first.close().await;
 
-    let second = start_engine(dir.path()).await;
+    let second = start_engine(&dir).await;
     run_message(&second, ANTHROPIC_AGENT, "and now?").await;
     assert_begins_with(&second.last_messages(), &before);
     let files = kept_pictures(&second);
@@ -118,7 +118,7 @@ async fn a_picture_of_a_tool_is_the_same_after_a_restart_and_goes_with_its_sessi
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_while_a_picture_is_kept_leaves_the_result() {
     let dir = TestDataDir::new();
-    let test = start_engine(dir.path()).await;
+    let test = start_engine(&dir).await;
     let run = parse_run_id("stopped");
     test.stop_at(Point::KeepPictures, 1, &run);
     test.model.script(ScriptedResponse::tool_call("c1", "test__picture", &json!({"text": "a dot"})));
