@@ -12,6 +12,8 @@ mod weight;
 
 use std::env;
 use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -32,10 +34,10 @@ usage: cargo xtask COMMAND
                           nodes with other clocks and networks (Debian packages, as root; no daemon is started);
                           Synapse for Matrix, schemathesis for the HTTP API, the clients of APIs (from PyPI and npm).
                           What is downloaded stays in ~/.cache/quell-dev for the next clone
-  test --full-rest        only what --full has beyond the first tier
   test --timing           the tests that measure a time, one after the other; prints figures and gates nothing
+  test --ordinary-user    for root: what the first tier has for processes and sandboxes, as the user nobody
   tidy                    the house rules alone (part of test)
-  ci [STEP...]            fmt, clippy, docs, deny, weight, test, test-rest, soak, or only the named ones
+  ci [STEP...]            fmt, clippy, docs, deny, weight, test, test-as-user, soak, or only the named ones
   structure [--names]     sizes, names of types, circles between files, dependencies of the crates
   weight check            compare sizes that are equal on every machine with the budgets in weight.toml
   weight [--quick]        measure the cold build, the binary, starts and memory of this tree and of the commit before,
@@ -94,8 +96,8 @@ const CI_STEPS: &[(&str, CiStep)] = &[
     ("docs", docs),
     ("deny", deny),
     ("weight", weight_check),
-    ("test", first_tier),
-    ("test-rest", rest_of_tests),
+    ("test", all_tests),
+    ("test-as-user", tests_as_ordinary_user),
     ("soak", short_soak),
 ];
 
@@ -114,13 +116,8 @@ fn check_format() -> anyhow::Result<()> {
 const LINTS: [&str; 2] = ["-D", "warnings"];
 
 fn clippy() -> anyhow::Result<()> {
-    // `--all-targets` leaves out the tests whose manifest says `test = false`.
-    let more_tests = test::full_binary_args();
-    for targets in [vec!["--workspace".to_owned(), "--all-targets".to_owned()], more_tests] {
-        let mut command = command("cargo", ["clippy", "--locked"]);
-        run_checked(command.args(targets).arg("--").args(LINTS))?;
-    }
-    Ok(())
+    let mut command = command("cargo", ["clippy", "--locked", "--workspace", "--all-targets"]);
+    run_checked(command.args(test::full_binary_args()).arg("--").args(LINTS))
 }
 
 /// Documents with the compiler of the step `clippy`, so that both share what they check.
@@ -144,14 +141,18 @@ fn weight_check() -> anyhow::Result<()> {
     weight::run(workspace_root(), &["check".to_owned()])
 }
 
-/// Prepared for the full tier, so that no test of the first one is skipped because a tool is missing.
-fn first_tier() -> anyhow::Result<()> {
-    test::prepare()?;
-    test::run(&[])
+fn all_tests() -> anyhow::Result<()> {
+    test::run(&["--full".to_owned()])
 }
 
-fn rest_of_tests() -> anyhow::Result<()> {
-    test::run(&["--full-rest".to_owned()])
+/// Root sees another product than most people: other rights, other sandboxes, other ways to end a process.
+fn tests_as_ordinary_user() -> anyhow::Result<()> {
+    if fs::metadata("/proc/self").context("there is no /proc")?.uid() == 0 {
+        test::run(&["--ordinary-user".to_owned()])
+    } else {
+        eprintln!("all tests ran as an ordinary user");
+        Ok(())
+    }
 }
 
 fn tidy() -> anyhow::Result<()> {

@@ -1,10 +1,11 @@
 //! `cargo xtask test`: the tiers of the tests, and which packages and targets a filter needs.
 //!
 //! What a test needs decides its tier: `#[ignore = "full: ..."]` keeps a test out of the first one, and the test
-//! binaries in [`FULL_BINARIES`] have `test = false` in their manifest. Tests in a module `timing` measure a duration;
+//! binaries in [`selection::full_binary_args`] have `test = false` in their manifest. Tests in a module `timing` measure a duration;
 //! they run in a tier of their own.
 
 mod junit;
+mod ordinary_user;
 mod selection;
 
 use std::fs;
@@ -20,9 +21,8 @@ use crate::cache::cache_dir;
 use crate::cargo_tools::NEXTEST;
 use crate::{command, packages, run_checked, workspace_root};
 use selection::TestSelection;
+pub(crate) use selection::full_binary_args;
 
-/// Test binaries of the package `quell` that only the full tier builds.
-const FULL_BINARIES: [&str; 3] = ["clients", "cluster", "page"];
 /// Tests in a module of this name assert nothing about the product but how long something takes.
 const TIMING: &str = "timing::";
 type NextestArgs = &'static [&'static str];
@@ -31,6 +31,8 @@ const RUN_IGNORED: NextestArgs = &["--run-ignored", "all"];
 /// One test at a time, and what they print is shown.
 const TIMING_ARGS: NextestArgs =
     &["--no-capture", "--ignore-default-filter", "-E", "test(/(^|::)timing::/)", "--run-ignored", "all"];
+/// These start processes, own files and build sandboxes; what else there is does not ask who runs it.
+const ORDINARY_USER_ARGS: NextestArgs = &["-E", "package(quell-process) | binary(core) | binary(stop)"];
 const SEED_VARIABLE: &str = "QUELL_TEST_SEED";
 const SLOWEST_TESTS: usize = 20;
 
@@ -40,9 +42,9 @@ enum TestTier {
     First,
     /// Everything but `timing`; installs what is missing.
     Full,
-    /// What [`TestTier::Full`] has beyond [`TestTier::First`].
-    FullRest,
     Timing,
+    /// What the first tier has for processes and sandboxes, as another user than root.
+    OrdinaryUser,
 }
 
 impl TestTier {
@@ -50,24 +52,10 @@ impl TestTier {
         match self {
             Self::First => "first",
             Self::Full => "full",
-            Self::FullRest => "full-rest",
             Self::Timing => "timing",
+            Self::OrdinaryUser => "ordinary-user",
         }
     }
-}
-
-/// Cargo's arguments for the test binaries that only the full tier builds.
-pub(crate) fn full_binary_args() -> Vec<String> {
-    TestSelection::only(&FULL_BINARIES).cargo_args()
-}
-
-/// Installs what the full tier needs, and nextest.
-///
-/// # Errors
-/// Something is missing and cannot be installed.
-pub(crate) fn prepare() -> anyhow::Result<()> {
-    packages::prepare(&[])?;
-    NEXTEST.find_or_build().map(drop)
 }
 
 /// Runs the tier that the options name, with the remaining arguments as filters.
@@ -80,12 +68,12 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
     let tier = match options.iter().map(|option| option.as_str()).collect::<Vec<_>>()[..] {
         [] => TestTier::First,
         ["--full"] => TestTier::Full,
-        ["--full-rest"] => TestTier::FullRest,
         ["--timing"] => TestTier::Timing,
-        _ => bail!("the options of test are --full, --full-rest and --timing, one at a time; got {options:?}"),
+        ["--ordinary-user"] => TestTier::OrdinaryUser,
+        _ => bail!("the options of test are --full, --timing and --ordinary-user, one at a time; got {options:?}"),
     };
     let begun = Instant::now();
-    let skipped = workspace_root().join("target/skipped-tests.txt");
+    let skipped = skipped_tests_file(tier);
     // There is none before the first run.
     let _ = fs::remove_file(&skipped);
     let result = run_tier(tier, &filters);
@@ -97,18 +85,27 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
 }
 
 fn run_tier(tier: TestTier, filters: &[String]) -> anyhow::Result<()> {
-    let mut run = TestRun { nextest: NEXTEST.find(), times: Vec::new() };
-    if tier != TestTier::First {
+    let mut run = TestRun { tier, nextest: NEXTEST.find(), times: Vec::new() };
+    if matches!(tier, TestTier::Full | TestTier::Timing) {
         packages::prepare(filters)?;
+    }
+    if tier != TestTier::First {
         run.nextest = Some(NEXTEST.find_or_build()?);
     }
-    let result = if filters.is_empty() { run.run_all(tier) } else { run.run_filters(tier, filters) };
+    let result = if filters.is_empty() { run.run_all() } else { run.run_filters(filters) };
     junit::print_slowest(run.times, SLOWEST_TESTS);
     result
 }
 
+/// Tests write there why they were skipped.
+fn skipped_tests_file(tier: TestTier) -> PathBuf {
+    let folder = if tier == TestTier::OrdinaryUser { ordinary_user::home() } else { workspace_root().join("target") };
+    folder.join("skipped-tests.txt")
+}
+
 /// The runs of a tier. A run that fails does not keep the next from running.
 struct TestRun {
+    tier: TestTier,
     /// Without it, plain `cargo test` runs the tests.
     nextest: Option<PathBuf>,
     /// The name and seconds of each test that nextest has run.
@@ -116,25 +113,23 @@ struct TestRun {
 }
 
 impl TestRun {
-    fn run_all(&mut self, tier: TestTier) -> anyhow::Result<()> {
-        let (workspace_args, full_args): (_, Option<NextestArgs>) = match tier {
-            TestTier::First => (&[][..], None),
-            TestTier::FullRest => (&["--run-ignored", "only"][..], Some(RUN_IGNORED)),
-            TestTier::Full => (RUN_IGNORED, Some(RUN_IGNORED)),
-            TestTier::Timing => (TIMING_ARGS, Some(TIMING_ARGS)),
+    fn run_all(&mut self) -> anyhow::Result<()> {
+        let (selection, args) = match self.tier {
+            TestTier::First => (TestSelection::FirstTier, &[][..]),
+            TestTier::Full => (TestSelection::Everything, RUN_IGNORED),
+            TestTier::Timing => (TestSelection::Everything, TIMING_ARGS),
+            TestTier::OrdinaryUser => (TestSelection::FirstTier, ORDINARY_USER_ARGS),
         };
-        let workspace = self.run(&TestSelection::All, workspace_args, None, "workspace");
-        let full_binaries =
-            full_args.map(|args| self.run(&TestSelection::only(&FULL_BINARIES), args, None, "full-binaries"));
-        let doc_tests = matches!(tier, TestTier::First | TestTier::Full).then(doc_tests);
-        workspace.and(full_binaries.unwrap_or(Ok(()))).and(doc_tests.unwrap_or(Ok(())))
+        let tests = self.run(&selection, args, None, self.tier.name());
+        let doc_tests = matches!(self.tier, TestTier::First | TestTier::Full).then(doc_tests);
+        tests.and(doc_tests.unwrap_or(Ok(())))
     }
 
     /// Each filter selects its targets for itself.
-    fn run_filters(&mut self, tier: TestTier, filters: &[String]) -> anyhow::Result<()> {
-        let args = match tier {
-            TestTier::First => &[],
-            TestTier::Full | TestTier::FullRest => RUN_IGNORED,
+    fn run_filters(&mut self, filters: &[String]) -> anyhow::Result<()> {
+        let args = match self.tier {
+            TestTier::First | TestTier::OrdinaryUser => &[][..],
+            TestTier::Full => RUN_IGNORED,
             TestTier::Timing => TIMING_ARGS,
         };
         let results =
@@ -153,6 +148,9 @@ impl TestRun {
         let mut command = match &self.nextest {
             Some(program) => {
                 let mut command = command(program, ["nextest", "run"]);
+                if self.tier == TestTier::OrdinaryUser {
+                    ordinary_user::run_tests_as_user(&mut command)?;
+                }
                 // The process between nextest and a test is for Ctrl-Z, and takes a fifth of the time of a short test.
                 command.env("NEXTEST_DOUBLE_SPAWN", "0");
                 // Most tests wait for processes, sockets and timers more than they compute.
@@ -172,6 +170,7 @@ impl TestRun {
             command.args(["--skip", TIMING]);
         }
         junit::forget_last_run();
+        command.env("QUELL_SKIPPED_TESTS", skipped_tests_file(self.tier));
         let result = run_with_variables(&mut command);
         self.times.extend(junit::take_last_run(name)?);
         result
@@ -186,7 +185,6 @@ fn doc_tests() -> anyhow::Result<()> {
 /// at random, also by proptest and shuttle.
 fn run_with_variables(command: &mut Command) -> anyhow::Result<()> {
     command.env("QUELL_DEV_CACHE", cache_dir());
-    command.env("QUELL_SKIPPED_TESTS", workspace_root().join("target/skipped-tests.txt"));
     let seed = std::env::var_os(SEED_VARIABLE).unwrap_or_else(|| fresh_seed().to_string().into());
     let shown = seed.display();
     eprintln!("seed {shown}; {SEED_VARIABLE}={shown} repeats what is drawn at random");

@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 
 use crate::{structure, workspace_root};
 
+/// Test binaries of the package `quell` that only the full tier builds.
+const FULL_BINARIES: [&str; 3] = ["clients", "cluster", "page"];
+
 /// Test targets, as arguments of cargo.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TestSelection {
     /// Every target with `test = true`.
-    All,
-    /// These test binaries of the package `quell`.
-    Binaries(Vec<String>),
+    FirstTier,
+    /// Also those that only the full tier builds.
+    Everything,
     Targets(BTreeSet<TestTarget>),
 }
 
@@ -30,11 +33,12 @@ enum TestTargetKind {
     Test(String),
 }
 
-impl TestSelection {
-    pub(super) fn only(binaries: &[&str]) -> Self {
-        Self::Binaries(binaries.iter().map(|name| (*name).to_owned()).collect())
-    }
+/// Cargo's arguments for the test binaries that only the full tier builds; without them `--tests` leaves them out.
+pub(crate) fn full_binary_args() -> Vec<String> {
+    FULL_BINARIES.iter().map(|name| format!("--test={name}")).collect()
+}
 
+impl TestSelection {
     /// The targets with a test whose path contains the filter; everything if it is found nowhere.
     pub(super) fn for_filter(filter: &str) -> anyhow::Result<Self> {
         let root = workspace_root();
@@ -49,16 +53,13 @@ impl TestSelection {
         for (package, folder) in packages.iter().filter(|(package, folder)| is_candidate(package, folder)) {
             find_targets(package, folder, filter, &mut found)?;
         }
-        Ok(if found.is_empty() { Self::All } else { Self::Targets(found) })
+        Ok(if found.is_empty() { Self::FirstTier } else { Self::Targets(found) })
     }
 
     pub(super) fn cargo_args(&self) -> Vec<String> {
         match self {
-            Self::All => ["--workspace", "--tests"].map(str::to_owned).into(),
-            Self::Binaries(names) => {
-                let names = names.iter().map(|name| format!("--test={name}"));
-                ["--package=quell".to_owned()].into_iter().chain(names).collect()
-            }
+            Self::FirstTier => ["--workspace", "--tests"].map(str::to_owned).into(),
+            Self::Everything => [Self::FirstTier.cargo_args(), full_binary_args()].concat(),
             Self::Targets(targets) => {
                 let packages = targets.iter().map(|target| format!("--package={}", target.package));
                 let kinds = targets.iter().map(|target| match &target.kind {
