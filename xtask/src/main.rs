@@ -150,7 +150,7 @@ fn tests_as_ordinary_user() -> anyhow::Result<()> {
     if fs::metadata("/proc/self").context("there is no /proc")?.uid() == 0 {
         test::run(&["--ordinary-user".to_owned()])
     } else {
-        eprintln!("all tests ran as an ordinary user");
+        eprintln!("this user is an ordinary one, and so were the tests of the step before");
         Ok(())
     }
 }
@@ -176,9 +176,9 @@ fn soak(args: &[String]) -> anyhow::Result<()> {
 /// Runs and stops at random on the binary that the tests have built, or on the shipped build with `--dist`.
 fn random_runs(args: &[String]) -> anyhow::Result<()> {
     let (dist, args): (Vec<&String>, Vec<&String>) = args.iter().partition(|arg| *arg == "--dist");
-    let profile = if dist.is_empty() { "dev" } else { "dist" };
-    let bench = ["bench", "--package", "quell", "--bench", "soak", "--locked", "--profile", profile, "--"];
-    let mut command = command("cargo", bench);
+    // With the features of the whole workspace, so that it is the build of the tests.
+    let (packages, profile) = if dist.is_empty() { ("--workspace", "dev") } else { ("--package=quell", "dist") };
+    let mut command = command("cargo", ["bench", packages, "--bench=soak", "--locked", "--profile", profile, "--"]);
     command.args(args);
     run_checked(&mut command)
 }

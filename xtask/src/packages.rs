@@ -171,6 +171,27 @@ const GROUPS: &[PackageGroup] = &[
         ],
         python_tool: None,
     },
+    PackageGroup {
+        test_subject: "clients in Node",
+        name_filters: &[
+            "clients",
+            "page",
+            "browser",
+            "acp",
+            "mcp",
+            "a2a",
+            "openai",
+            "anthropic",
+            "openclaw",
+            "gateway",
+        ],
+        skip_variable: Some("QUELL_SKIP_NODE"),
+        packages: &[
+            file_package("nodejs", PackageCheck::Program("node")),
+            file_package("npm", PackageCheck::Program("npm")),
+        ],
+        python_tool: None,
+    },
 ];
 
 /// The major version that the tests need at least.
@@ -378,6 +399,7 @@ mod tests {
     const POSTGRES: &PackageGroup = &GROUPS[9];
     const NATS: &PackageGroup = &GROUPS[10];
     const NODES: &PackageGroup = &GROUPS[11];
+    const NODE_CLIENTS: &PackageGroup = &GROUPS[12];
 
     fn package_state<'a>(group: &'static PackageGroup, names: &[&str], filters: &'a [String]) -> PackageState<'a> {
         let missing = group.packages.iter().filter(|package| names.contains(&package.name)).collect();
@@ -434,6 +456,8 @@ mod tests {
             (NATS, "nats-server", "nats::tests", Install(vec!["nats-server"])),
             (NODES, "iproute2", "store", Nothing),
             (NODES, "iproute2", "cluster::cut_off", Install(vec!["iproute2"])),
+            (NODE_CLIENTS, "npm", "acp", Install(vec!["npm"])),
+            (NODE_CLIENTS, "npm", "cluster", Nothing),
         ] {
             let filters = [filter.to_owned()];
             let skipped = if plan == Nothing { Nothing } else { SkipTests };

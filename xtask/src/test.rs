@@ -15,7 +15,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use crate::cache::cache_dir;
 use crate::cargo_tools::NEXTEST;
@@ -31,7 +31,7 @@ const RUN_IGNORED: NextestArgs = &["--run-ignored", "all"];
 /// One test at a time, and what they print is shown.
 const TIMING_ARGS: NextestArgs =
     &["--no-capture", "--ignore-default-filter", "-E", "test(/(^|::)timing::/)", "--run-ignored", "all"];
-/// These start processes, own files and build sandboxes; what else there is does not ask who runs it.
+/// Most of what depends on the user: processes, sandboxes, and daemons with their files.
 const ORDINARY_USER_ARGS: NextestArgs = &["-E", "package(quell-process) | binary(core) | binary(stop)"];
 const SEED_VARIABLE: &str = "QUELL_TEST_SEED";
 const SLOWEST_TESTS: usize = 20;
@@ -132,8 +132,11 @@ impl TestRun {
             TestTier::Full => RUN_IGNORED,
             TestTier::Timing => TIMING_ARGS,
         };
-        let results =
-            filters.iter().map(|filter| self.run(&TestSelection::for_filter(filter)?, args, Some(filter), "filter"));
+        let is_full = matches!(self.tier, TestTier::Full | TestTier::Timing);
+        let results = filters.iter().map(|filter| {
+            let name = format!("filter-{}", filter.replace("::", "-"));
+            self.run(&TestSelection::for_filter(filter, is_full)?, args, Some(filter), &name)
+        });
         results.collect::<Vec<_>>().into_iter().collect()
     }
 
@@ -155,11 +158,10 @@ impl TestRun {
                 command.env("NEXTEST_DOUBLE_SPAWN", "0");
                 // Most tests wait for processes, sockets and timers more than they compute.
                 let cores = thread::available_parallelism().map_or(1, NonZero::get);
-                if nextest_args != TIMING_ARGS {
+                if self.tier != TestTier::Timing {
                     command.arg(format!("--test-threads={}", 2 * cores));
                 }
-                // A filter may select no test of one of several binaries.
-                command.args(nextest_args).args(["--no-tests", if filter.is_none() { "fail" } else { "warn" }]);
+                command.args(nextest_args).args(["--no-tests", "fail"]);
                 command
             }
             None => command("cargo", ["test", "--no-fail-fast"]),
@@ -185,11 +187,16 @@ fn doc_tests() -> anyhow::Result<()> {
 /// at random, also by proptest and shuttle.
 fn run_with_variables(command: &mut Command) -> anyhow::Result<()> {
     command.env("QUELL_DEV_CACHE", cache_dir());
-    let seed = std::env::var_os(SEED_VARIABLE).unwrap_or_else(|| fresh_seed().to_string().into());
-    let shown = seed.display();
-    eprintln!("seed {shown}; {SEED_VARIABLE}={shown} repeats what is drawn at random");
+    let seed = match std::env::var_os(SEED_VARIABLE) {
+        Some(given) => {
+            let number = given.to_str().and_then(|given| given.parse::<u64>().ok());
+            number.with_context(|| format!("{SEED_VARIABLE} is {}, which is no number", given.display()))?
+        }
+        None => fresh_seed(),
+    };
+    eprintln!("seed {seed}; {SEED_VARIABLE}={seed} repeats what is drawn at random");
     for variable in [SEED_VARIABLE, "PROPTEST_RNG_SEED", "SHUTTLE_RANDOM_SEED"] {
-        command.env(variable, &seed);
+        command.env(variable, seed.to_string());
     }
     run_checked(command)
 }

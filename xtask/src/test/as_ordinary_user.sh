@@ -1,28 +1,17 @@
 #!/bin/sh
-# Runs a command as the user "nobody" (the home directory is $1, the workspace $2), for `cargo xtask test --ordinary-user`.
+# Runs a command as the user "nobody", for `cargo xtask test --ordinary-user`: as_ordinary_user.sh HOME WORKSPACE CLOSED
+# COMMAND...
 #
-# A clone may stand below a directory that only root may pass (/root, the folders of `mktemp -d`). The command then sees
-# an empty directory in its place, which has nothing but the workspace.
+# CLOSED is the outermost directory above the workspace that only root may pass, such as /root or a folder of
+# `mktemp -d`; "-" if there is none. The command sees an empty directory in its place, with nothing but the workspace.
 set -e
-HOME=$1 workspace=$2
-shift 2
+HOME=$1 workspace=$2 closed=$3
 export HOME
-if [ "$1" != --in-namespace ]; then
-    closed=
-    at=$(dirname "$workspace")
-    while [ "$at" != / ]; do
-        case $(stat -c %A "$at") in
-        *[xt]) ;;
-        *) closed=$at ;;
-        esac
-        at=$(dirname "$at")
-    done
-    if [ -n "$closed" ]; then
-        exec unshare --mount "$0" "$HOME" "$workspace" --in-namespace "$closed" "$@"
+if [ "$closed" != - ]; then
+    if [ -z "$QUELL_IN_NAMESPACE" ]; then
+        QUELL_IN_NAMESPACE=1 exec unshare --mount "$0" "$@"
     fi
-else
-    closed=$2
-    shift 2
+    unset QUELL_IN_NAMESPACE
     here=$PWD
     exec 3<"$workspace"
     mount -t tmpfs -o mode=755 tmpfs "$closed"
@@ -31,4 +20,5 @@ else
     exec 3<&-
     cd "$here"
 fi
+shift 3
 exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all "$@"

@@ -1,8 +1,8 @@
 //! Runs the tests as a user without rights, while root runs xtask: as people do who type `cargo xtask test`.
 
 use std::fs;
-use std::os::unix::fs::chown;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -32,9 +32,16 @@ pub(super) fn run_tests_as_user(nextest: &mut Command) -> anyhow::Result<()> {
     if chown(&home, Some(USER), Some(USER)).is_err() {
         bail!("--ordinary-user is for root; you are an ordinary user already: leave the option out");
     }
-    let runner = format!("{root}/{SCRIPT} {} {root}", home.display());
+    let closed = closed_directory(workspace_root()).map_or("-".to_owned(), |closed| closed.display().to_string());
+    let runner = format!("{root}/{SCRIPT} {} {root} {closed}", home.display());
     nextest.env(format!("CARGO_TARGET_{}_RUNNER", host_target()?), runner);
     Ok(())
+}
+
+/// The outermost directory above this one that others may not pass.
+fn closed_directory(path: &Path) -> Option<&Path> {
+    let above = path.ancestors().skip(1);
+    above.filter(|above| fs::metadata(above).is_ok_and(|found| found.mode() & 0o001 == 0)).last()
 }
 
 /// The target of this machine, as the names of cargo's variables have it.

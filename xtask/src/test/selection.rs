@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
+
 use crate::{structure, workspace_root};
 
 /// Test binaries of the package `quell` that only the full tier builds.
@@ -38,9 +40,18 @@ pub(crate) fn full_binary_args() -> Vec<String> {
     FULL_BINARIES.iter().map(|name| format!("--test={name}")).collect()
 }
 
+impl TestTarget {
+    fn is_of_full_tier(&self) -> bool {
+        matches!(&self.kind, TestTargetKind::Test(name) if FULL_BINARIES.contains(&name.as_str()))
+    }
+}
+
 impl TestSelection {
-    /// The targets with a test whose path contains the filter; everything if it is found nowhere.
-    pub(super) fn for_filter(filter: &str) -> anyhow::Result<Self> {
+    /// The targets with a test whose path contains the filter; those of the full tier only if `is_full`.
+    ///
+    /// # Errors
+    /// No test of the tier has the filter in its path.
+    pub(super) fn for_filter(filter: &str, is_full: bool) -> anyhow::Result<Self> {
         let root = workspace_root();
         let packages: Vec<(String, PathBuf)> =
             structure::manifests(root)?.into_iter().map(|(package, folder)| (package, root.join(folder))).collect();
@@ -53,7 +64,15 @@ impl TestSelection {
         for (package, folder) in packages.iter().filter(|(package, folder)| is_candidate(package, folder)) {
             find_targets(package, folder, filter, &mut found)?;
         }
-        Ok(if found.is_empty() { Self::FirstTier } else { Self::Targets(found) })
+        let all = found.len();
+        found.retain(|target| is_full || !target.is_of_full_tier());
+        match (found.is_empty(), all) {
+            (false, _) => Ok(Self::Targets(found)),
+            (true, 0) => bail!("no test has {filter:?} in its path, and no package has that name"),
+            (true, _) => {
+                bail!("the tests with {filter:?} in their path need more than crates: use test --full {filter}")
+            }
+        }
     }
 
     pub(super) fn cargo_args(&self) -> Vec<String> {
@@ -145,7 +164,7 @@ mod tests {
     use super::*;
 
     fn args(filter: &str) -> (Vec<String>, Option<String>) {
-        let selection = TestSelection::for_filter(filter).unwrap();
+        let selection = TestSelection::for_filter(filter, false).unwrap();
         (selection.cargo_args(), selection.test_filter(filter))
     }
 
@@ -163,8 +182,17 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_filter_builds_everything() {
+    fn a_filter_that_selects_nothing_says_why() {
+        let problem = |filter: &str| TestSelection::for_filter(filter, false).unwrap_err().to_string();
         let unknown = ["no", "such", "test"].join("_");
-        assert_eq!(args(&unknown), (vec!["--workspace".to_owned(), "--tests".to_owned()], Some(unknown.clone())));
+        assert!(problem(&unknown).starts_with(&format!("no test has {unknown:?} in its path")));
+        assert!(problem("cluster::random_kills").ends_with("use test --full cluster::random_kills"));
+    }
+
+    #[test]
+    fn the_first_tier_leaves_out_the_binaries_of_the_full_one() {
+        assert!(!args("openapi").0.contains(&"--test=clients".to_owned()));
+        let full = TestSelection::for_filter("openapi", true).unwrap().cargo_args();
+        assert!(full.contains(&"--test=clients".to_owned()), "{full:?}");
     }
 }

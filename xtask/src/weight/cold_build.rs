@@ -121,8 +121,6 @@ impl BuildPlan {
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = command("cargo", arguments.iter().map(OsStr::new));
         command.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target);
-        // Those of xtask, which cargo has set for this process.
-        command.env_remove("CARGO_PKG_NAME").env_remove("CARGO_PKG_VERSION");
         command
     }
 }

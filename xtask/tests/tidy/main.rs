@@ -7,6 +7,7 @@
 #![expect(clippy::expect_used, reason = "a failing test panics")]
 
 mod awaits;
+mod build_profiles;
 mod code_paths;
 mod crate_dependencies;
 mod file_shape;
@@ -51,6 +52,7 @@ const RULES: &[TidyRule] = &[
 
 /// Rules of everything that is written by hand.
 const TEXT_RULES: &[TidyRule] = &[
+    ("build profiles", build_profiles::check_build_profiles),
     ("crate dependencies", crate_dependencies::check_crate_dependencies),
     ("conflict markers", file_shape::check_conflict_markers),
     ("races", race_table::check_race_table),

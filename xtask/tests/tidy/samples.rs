@@ -56,6 +56,20 @@ const SAMPLES: &[(&str, &str, RuleSamples)] = &[
     ("unsafe code", HOOKS, &[("#[expect(\n    unsafe_code,\n)]", &[2]), ("// unsafe_code", &[])]),
     ("unsafe code", "crates/process/src/signals.rs", &[("#[expect(unsafe_code)]", &[])]),
     (
+        "build profiles",
+        "Cargo.toml",
+        &[
+            (
+                "[profile.dev.package]\na.opt-level = 1\nb.opt-level = 1\n[profile.dist.package]\nb.opt-level = \"s\"",
+                &[2],
+            ),
+            (
+                "[profile.dev.package]\nproptest.opt-level = 1\nb.opt-level = 1\n[profile.dist.package]\nb.opt-level = 2",
+                &[],
+            ),
+        ],
+    ),
+    (
         "crate dependencies",
         "crates/kernel/Cargo.toml",
         &[

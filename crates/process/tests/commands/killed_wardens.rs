@@ -135,7 +135,9 @@ async fn a_killed_daemon_leaves_nothing(#[values("daemon", "isolating-daemon")] 
     let mut below: Vec<Pid> = processes_with_run_id(&fixture.run_id).iter().filter_map(|line| pid_of(line)).collect();
     assert!(below.len() >= 5, "{below:?}");
     // Only root reads the environment of a warden.
-    below.extend(child_pids(Pid::from_child(&daemon)));
+    let wardens = child_pids(Pid::from_child(&daemon));
+    assert!(!wardens.is_empty());
+    below.extend(wardens);
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     for pid in below {

@@ -168,7 +168,9 @@ async fn nothing_outlives_the_limit_of_a_stopped_daemon(
     let mut below: Vec<Pid> = all.iter().filter_map(|line| pid_of(line)).filter(|pid| *pid != daemon_pid).collect();
     assert!(below.len() >= 5, "{below:?}");
     // Only root reads the environment of a warden.
-    below.extend(child_pids(daemon_pid));
+    let wardens = child_pids(daemon_pid);
+    assert!(!wardens.is_empty());
+    below.extend(wardens);
     for pid in below {
         wait_for_death_under_stopped_daemon(pid, daemon_pid);
     }

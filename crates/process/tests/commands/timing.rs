@@ -4,12 +4,11 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use quell_process::{Isolate, OutputSink, ProcessEndMethod};
+use quell_process::{Isolate, OutputSink};
 use quell_protocol::ToolOutputStream;
 use quell_scope::StopLevel;
 use rstest::rstest;
 
-use crate::exits::LATE_LAST_PART;
 use crate::fixture::{CommandFixture, report_time};
 use crate::isolation::{NAMESPACE_STORM, isolating_fixture};
 use crate::killed_wardens::force_beside_a_stopped_warden;
@@ -48,16 +47,6 @@ async fn a_stubborn_command_stops(
 ) {
     let (_, took) = CommandFixture::new().await.run_and_stop(script, level).await;
     report_time(&format!("{level:?} stop of {script:?}"), took);
-}
-
-#[tokio::test]
-async fn the_last_part_of_a_pipeline_ends_by_itself() {
-    let fixture = CommandFixture::new().await;
-    let mut by_itself = 0;
-    for _ in 0..20 {
-        by_itself += u32::from(fixture.run_script(LATE_LAST_PART).await.how == ProcessEndMethod::Exited);
-    }
-    eprintln!("{by_itself} of 20 last parts of 10 ms ended by themselves within the 50 ms that are allowed");
 }
 
 /// The target is the hard limit of 5 s.

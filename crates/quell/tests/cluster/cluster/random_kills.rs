@@ -12,9 +12,8 @@ const KILLS: usize = 4;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_are_killed_at_random_moments_leave_nothing() {
     let Some(mut cluster) = TestCluster::start(3, Bus::Nats).await else { return };
-    let kills =
-        std::env::vars().find(|(name, _)| name == "QUELL_TEST_KILLS").and_then(|(_, number)| number.parse().ok());
-    let kills = kills.unwrap_or(KILLS);
+    let asked = std::env::vars().find(|(name, _)| name == "QUELL_TEST_KILLS");
+    let kills = asked.map_or(KILLS, |(name, number)| number.parse().unwrap_or_else(|_| panic!("{name} is {number:?}")));
     let (mut random, mut settled) = (fastrand::Rng::with_seed(test_seed()), Vec::new());
     for kill in 0..kills {
         let (victim, others) = (random.usize(..3), random.usize(1..3));
