@@ -1,10 +1,12 @@
 // The tree of agents in the rail: the status of each agent, and the button that stops its model call. Exports
-// mountAgentTree. The button is in the document if and only if the agent waits for the model (row B8).
+// mountAgentTree. The button is in the document if and only if the agent waits for the model (row B8), and only for a
+// token that may stop one of its runs.
 
 import { agentTreeRows, modelChain } from "./agent-tree.js";
 import * as api from "./api.js";
 import { h, icon, listen, reconcileChildren, setText } from "./dom.js";
 import { errorText } from "./error-texts.js";
+import { may, mayStop } from "./rights.js";
 import * as store from "./store.js";
 import { oneLine, t } from "./texts.js";
 import { throttleToFrame } from "./throttle.js";
@@ -31,6 +33,7 @@ export function mountAgentTree(root) {
   const cleanups = [
     store.subscribe("agents", frame.schedule),
     store.subscribe("agent", frame.schedule),
+    store.subscribe("runs", frame.schedule),
     listen(root, "click", (event) => onClick(event, { open, toggle })),
     listen(root, "keydown", (event) => onKeyDown(event, root, { open, toggle })),
     listen(root, "focusin", (event) => {
@@ -111,10 +114,11 @@ function updateRow(element, { agent, depth, position, siblingCount, childCount, 
 
 /** Row B8: nothing when idle, an hourglass with the button, a gear, or the word "Stopping". */
 function updateStatus(element, status, agent) {
-  if (status.dataset.status === agent.computeStatus) {
+  const shown = `${agent.computeStatus} ${mayStopCall(agent)}`;
+  if (status.dataset.shown === shown) {
     return;
   }
-  status.dataset.status = agent.computeStatus;
+  status.dataset.shown = shown;
   const hadFocus = status.contains(document.activeElement);
   status.replaceChildren(...statusElements(agent));
   if (hadFocus) {
@@ -125,7 +129,7 @@ function updateStatus(element, status, agent) {
 function statusElements(agent) {
   switch (agent.computeStatus) {
     case "waiting_llm":
-      return [statusMark("waiting", "hourglass"), abortButton(agent)];
+      return [statusMark("waiting", "hourglass"), ...(mayStopCall(agent) ? [abortButton(agent)] : [])];
     case "processing":
       return [statusMark("processing", "gear")];
     case "stopping":
@@ -133,6 +137,13 @@ function statusElements(agent) {
     default:
       return [];
   }
+}
+
+/** A run that is not in the list yet may be one's own. */
+function mayStopCall(agent) {
+  const runs = store.get("runs");
+  const mayStopRun = (id) => mayStop(runs.find((run) => run.runId === id) ?? store.get("me"));
+  return may("stop-all") || (may("stop") && agent.activeRuns.some(mayStopRun));
 }
 
 function statusMark(status, iconName, word) {

@@ -6,6 +6,7 @@ import * as api from "./api.js";
 import { h, icon, reconcileChildren, setText } from "./dom.js";
 import { stopErrorText } from "./error-texts.js";
 import { shortId } from "./ids.js";
+import { reasonAgainst, restrict } from "./rights.js";
 import { createPhaseMark, updatePhaseMark } from "./run-phase.js";
 import * as store from "./store.js";
 import { oneLine, t, tPlural } from "./texts.js";
@@ -139,7 +140,7 @@ function stopRunsButton(agent, scope) {
     icon("stop"),
     text,
   );
-  return button;
+  return restrict(button, reasonAgainst("stop"));
 }
 
 async function stopAgentRuns(id, scope) {

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { h, icon, reconcileChildren } from "./dom.js";
 import { errorText } from "./error-texts.js";
+import { reasonAgainst, restrict } from "./rights.js";
 import * as store from "./store.js";
 import { escapeInvisible, oneLine, t, timeElement } from "./texts.js";
 import * as toasts from "./toasts.js";
@@ -54,7 +55,7 @@ function createRow(rule, reload) {
       rule.escalated ? ` · ${t("approvals.outside")}` : "",
     ),
     " ",
-    button,
+    restrict(button, reasonAgainst("revoke")),
   );
 }
 

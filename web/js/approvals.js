@@ -4,6 +4,7 @@
 import * as api from "./api.js";
 import { h, icon, isComposing, reconcileChildren, setText } from "./dom.js";
 import { errorText } from "./error-texts.js";
+import { focusMessage, isField } from "./fields.js";
 import { shortId } from "./ids.js";
 import { questionForm } from "./question-form.js";
 import * as clock from "./server-clock.js";
@@ -37,7 +38,7 @@ export function mountApprovals(root, { filter = () => true, createEmpty = null }
 export function emptyApprovals() {
   return h(
     "div",
-    { class: "empty" },
+    { class: "empty", tabindex: "-1" },
     h("p", {}, t("approvals.none")),
     h("p", {}, t("approvals.next")),
     h("code", {}, '[agents.main.approvals]\nshell = "ask"'),
@@ -59,33 +60,46 @@ function render(root, approvals, createEmpty) {
   );
   [...root.children].filter((card, index) => card !== previous[index]).forEach(guardAgainstClick);
   updateCountdowns(root);
-  // Keep keyboard focus in the list when the focused card is gone.
+  // The next card, and not a button of it: a key that is pressed twice must not answer two calls.
   if (focused && !focused.isConnected) {
     const next = root.children[Math.min(focusedIndex, root.children.length - 1)];
-    (next?.querySelector(".deny") ?? next)?.focus();
+    if (next) {
+      next.focus();
+    } else {
+      focusMessage();
+    }
   }
 }
 
 const KEY_BUTTONS = { y: ".allow, .answer", n: ".deny, .decline" };
+/** What Enter in a field does: its part of the card has one of these. */
+const ENTER_BUTTONS = ".answer, .allow-pattern, details .deny";
 
 /**
  * Answers by a letter, y or n, while the card itself or one of its first buttons has the focus: what is typed anywhere
- * else is meant for that place. A letter never allows later calls. Enter in a field of a question sends the answer.
+ * else is meant for that place. A letter never allows later calls. Enter in a field sends the answer of that field.
  */
 function answerByKey(event) {
-  const card = event.currentTarget;
+  const { currentTarget: card, target } = event;
   const isPlain = !event.repeat && !event.ctrlKey && !event.altKey && !event.metaKey;
-  if (!isPlain || card.classList.contains("click-guard")) {
+  if (!isPlain) {
     return;
   }
-  if (event.target.closest("input, textarea, select")) {
-    if (event.key === "Enter" && !isComposing(event) && event.target.closest(".approval-fields")) {
-      event.preventDefault();
-      card.querySelector(".answer")?.click();
+  if (card.classList.contains("click-guard")) {
+    // The rest of a text that was begun elsewhere.
+    if (!isField(target)) {
+      guardAgainstClick(card);
     }
     return;
   }
-  if (event.target !== card && event.target.parentElement !== card.querySelector(".approval-answers")) {
+  if (isField(target)) {
+    if (event.key === "Enter" && !isComposing(event)) {
+      event.preventDefault();
+      (target.closest("details") ?? card).querySelector(ENTER_BUTTONS)?.click();
+    }
+    return;
+  }
+  if (target !== card && target.parentElement !== card.querySelector(".approval-answers")) {
     return;
   }
   const button = card.querySelector(KEY_BUTTONS[event.key.toLowerCase()] ?? "none");
@@ -280,12 +294,20 @@ function denialElement(row) {
   );
 }
 
-/** A part of a card that is closed at first. Its field gets the focus when it opens, for what is typed next. */
+/**
+ * A part of a card that is closed at first. Its field gets the focus when it opens, for what is typed next; a second
+ * Enter or click at once gives no answer.
+ */
 function openingElement(title, field, ...children) {
-  const focusField = ({ currentTarget }) => currentTarget.open && field?.focus();
+  const onToggle = ({ currentTarget }) => {
+    if (currentTarget.open) {
+      guardAgainstClick(currentTarget.closest("[data-approval]"));
+      field?.focus();
+    }
+  };
   return h(
     "details",
-    { class: "approval-remember", on: { toggle: focusField } },
+    { class: "approval-remember", on: { toggle: onToggle } },
     h("summary", {}, title),
     ...children,
   );

@@ -6,6 +6,7 @@ import { isAlive } from "./derived-state.js";
 import { h, icon, reconcileChildren, setText } from "./dom.js";
 import { errorText } from "./error-texts.js";
 import { shortId } from "./ids.js";
+import { reasonAgainstStop, restrict } from "./rights.js";
 import * as store from "./store.js";
 import { age, exactTime, oneLine, size, t } from "./texts.js";
 import { throttleToFrame } from "./throttle.js";
@@ -147,7 +148,6 @@ function endButton(process, kind) {
     {
       type: "button",
       class: `stop-button small ${kind}-process`,
-      title: name,
       "aria-label": name,
       on: { click: () => endProcess(process, kind, button) },
     },
@@ -155,7 +155,7 @@ function endButton(process, kind) {
     t(`processes.${kind}`),
   );
   button.hidden = kind === "force";
-  return button;
+  return restrict(button, reasonAgainstStop(process), name);
 }
 
 function processPath(process) {

@@ -1,16 +1,17 @@
 // The chat view: the open session, its head with agent and model, and the keys that work anywhere in the view.
 // Exports mountChat and newSessionKey. Turns are in conversation.js, the composer in composer.js.
 
-import { get, patch, Problem, sessionPath } from "./api.js";
+import { patch, sessionPath } from "./api.js";
 import { mountApprovals } from "./approvals.js";
 import { Composer } from "./composer.js";
 import { openConversation } from "./conversation.js";
 import { byId, h, isComposing, listen, setText } from "./dom.js";
 import { emptySession } from "./empty-session.js";
 import { errorText } from "./error-texts.js";
+import { focusMessage, leaveField } from "./fields.js";
 import { newId } from "./ids.js";
 import { readSetting, saveSetting } from "./local-storage.js";
-import { sessionExists } from "./session-history.js";
+import { reasonAgainstChange, restrict } from "./rights.js";
 import * as store from "./store.js";
 import { t } from "./texts.js";
 import * as toasts from "./toasts.js";
@@ -25,6 +26,7 @@ export function mountChat(root) {
     store.subscribe("route", (route) => route.view === "chat" && openSession(route.key)),
     store.subscribe("agents", () => updateSelects()),
     store.subscribe("models", () => updateSelects()),
+    store.subscribe("session", onSessionRead),
     listen(document, "keydown", onEscape),
     listen(root, "click", copyCode),
     listen(byId("session-agent"), "change", (event) => changeConfig({ agent: event.target.value })),
@@ -56,6 +58,7 @@ function openSession(wanted) {
     return;
   }
   closeSession();
+  store.openSession(key);
   saveSetting(LAST_SESSION, key);
   store.inspect(null);
   setText(byId("chat-title"), key);
@@ -78,14 +81,11 @@ function openSession(wanted) {
   const unmountApprovals = mountApprovals(byId("chat-approvals"), {
     filter: (row) => row.sessionKey === key,
   });
-  const composer = new Composer(key, conversation, inspectNewest);
+  const composer = new Composer(key, conversation, { onSent: inspectNewest, agent: openAgent });
   open = { key, conversation, composer, config: null, inspectedRunId: null, unmountApprovals };
   open.composer.update();
   updateSelects();
-  readConfig();
-  if (!window.matchMedia("(pointer: coarse)").matches) {
-    byId("message").focus();
-  }
+  focusMessage();
 }
 
 function closeSession() {
@@ -130,25 +130,28 @@ function showRun(runId) {
 
 /**
  * Esc stops the run, wherever the focus is. Before that it belongs to an open dialog or list, an input method,
- * a search that it clears, and a drawer above the chat.
+ * a search that it clears, a drawer above the chat, and a field that it leaves.
  */
 function onEscape(event) {
-  const ignored =
-    event.defaultPrevented || isComposing(event) || event.repeat || store.get("route").view !== "chat";
-  if (
-    event.key !== "Escape" ||
-    ignored ||
-    document.querySelector("dialog[open]") ||
-    isOpenSelect(event.target)
-  ) {
+  const ignored = event.defaultPrevented || isComposing(event) || event.repeat || isOpenSelect(event.target);
+  if (event.key !== "Escape" || ignored || document.querySelector("dialog[open]")) {
     return;
   }
+  const isChat = store.get("route").view === "chat";
   if (clearSearch(event.target)) {
     event.preventDefault();
-  } else if (hasOpenDrawer()) {
+  } else if (isChat && hasOpenDrawer()) {
     event.preventDefault();
     closeDrawers();
-  } else if (open && open.composer.mode() !== "send") {
+  } else if (leaveField(event.target)) {
+    event.preventDefault();
+  } else if (isChat) {
+    stopOrCloseDrawers(event);
+  }
+}
+
+function stopOrCloseDrawers(event) {
+  if (open && open.composer.mode() !== "send") {
     event.preventDefault();
     open.composer.stop();
   } else {
@@ -212,21 +215,18 @@ async function copyToClipboard(code) {
 
 // ---- agent and model ----
 
-async function readConfig() {
-  const current = open;
-  try {
-    current.config = (await sessionExists(current.key))
-      ? ((await get(sessionPath(current.key))).config ?? null)
-      : null;
-  } catch (problem) {
-    if (!(problem instanceof Problem)) {
-      throw problem;
-    }
-    // The head then shows the defaults.
-  }
-  if (open === current) {
+/** Until the session is read, the head shows the defaults. A choice that was made meanwhile stays. */
+function onSessionRead({ key, view }) {
+  if (open?.key === key) {
+    open.config ??= view?.config ?? null;
     updateSelects();
   }
+}
+
+/** The agent of the next run. */
+function openAgent() {
+  const agents = store.get("agents");
+  return open.config?.agent || agentOfKey(agents) || agents.find((one) => one.default)?.id || "";
 }
 
 function updateSelects() {
@@ -234,7 +234,7 @@ function updateSelects() {
     return;
   }
   const agents = store.get("agents");
-  const agent = open.config?.agent || agentOfKey(agents) || agents.find((one) => one.default)?.id || "";
+  const agent = openAgent();
   const model = open.config?.model?.value || agents.find((one) => one.id === agent)?.model || "";
   fillSelect(
     byId("session-agent"),
@@ -261,7 +261,8 @@ function fillSelect(select, values, chosen) {
     select.replaceChildren(...options.map((value) => h("option", { value }, value)));
   }
   select.value = chosen;
-  select.disabled = options.length < 2;
+  restrict(select, reasonAgainstChange(store.get("session").view?.owner));
+  select.disabled ||= options.length < 2;
 }
 
 async function changeConfig(change) {
@@ -273,7 +274,7 @@ async function changeConfig(change) {
   try {
     const view = await patch(sessionPath(current.key), change);
     current.config = view.config ?? current.config;
-    store.refresh("sessions");
+    store.refresh("sessions", "session");
   } catch (problem) {
     current.config = previous;
     toasts.error(t("chat.not-changed", { reason: errorText(problem) }), problem);

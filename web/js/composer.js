@@ -1,6 +1,7 @@
 // The composer: the text field, sending, and the one button that sends or stops.
 //
-//   new Composer(key, conversation, onSent)    `conversation` of conversation.js
+//   new Composer(key, conversation, {onSent(), agent()})    `conversation` of conversation.js, and the agent of the
+//     session's next run
 //     -> {update(), onStepStarted(runId), insertText(text), stop(), mode(), close()}
 //     update()       call it when runs began, changed or ended
 //     insertText()   puts text back into the field, or into the draft when another session is open
@@ -9,11 +10,12 @@
 
 import * as api from "./api.js";
 import { byId, h, icon, isComposing, isSecondClick, listen, setText } from "./dom.js";
-import { errorText } from "./error-texts.js";
 import { newId } from "./ids.js";
 import { readSetting, saveSetting } from "./local-storage.js";
 import { readDraft, writeDraft } from "./message-drafts.js";
 import { MessageQueue } from "./message-queue.js";
+import { RefusalLine, refusalText } from "./refusal-line.js";
+import { may, reasonAgainst, restrict } from "./rights.js";
 import { outcome } from "./run.js";
 import { StopControl } from "./stop-control.js";
 import * as store from "./store.js";
@@ -31,13 +33,12 @@ const BUTTON_MODES = {
     hint: "composer.hint.stopping",
   },
 };
-const EXPLAINED_CODES = new Set(["network", "held", "queue_full"]);
 /** Elements are shared; this composer owns them. */
 let openComposer = null;
 
 export class Composer {
-  constructor(key, conversation, onSent) {
-    Object.assign(this, { key, conversation, onSent });
+  constructor(key, conversation, host) {
+    Object.assign(this, { key, conversation, host });
     this.author = store.get("me")?.principal;
     this.message = byId("message");
     this.button = byId("send");
@@ -54,6 +55,7 @@ export class Composer {
       onWithdrawn: (messages) => this.restoreMessages(messages),
       onSteered: (runId, text) => conversation.showSteered(runId, text),
     });
+    this.refusalLine = new RefusalLine(byId("refusal"), key);
     this.control = new StopControl(key, byId("settling"), {
       runs: () => this.activeRuns(),
       sending: () => [...this.sends.keys()],
@@ -67,6 +69,7 @@ export class Composer {
     });
     this.message.value = readDraft(this.author, key);
     this.policy.value = readSetting(POLICY_KEY) || "queue";
+    this.restrictFields();
     this.cleanups = [
       listen(this.message, "input", () => this.onInput()),
       listen(this.message, "keydown", (event) => this.onKey(event)),
@@ -81,9 +84,18 @@ export class Composer {
     this.resize();
   }
 
+  restrictFields() {
+    const reason = reasonAgainst("write");
+    restrict(this.message, reason);
+    restrict(this.policy, reason);
+    restrict(byId("mcp-insert"), reason, t("composer.mcp"));
+    this.message.placeholder = t(reason === "" ? "composer.placeholder" : "composer.read-only");
+  }
+
   close() {
     openComposer = null;
     this.keepDraft();
+    this.refusalLine.clear();
     this.cleanups.forEach((cleanup) => cleanup());
     this.control.close();
     this.queue.close();
@@ -168,6 +180,7 @@ export class Composer {
         this.message.value = "";
         this.keepDraft();
         this.resize();
+        this.refusalLine.clear();
       }
     }
   }
@@ -182,8 +195,8 @@ export class Composer {
     this.button.classList.toggle("stop-button", mode !== "send");
     this.button.classList.toggle("primary", mode === "send");
     this.button.replaceChildren(icon(iconName), h("span", null, t(text)));
-    this.button.title = t(title);
-    setText(byId("composer-hint"), t(hint));
+    restrict(this.button, reasonAgainst(mode === "send" ? "write" : "stop"), t(title));
+    setText(byId("composer-hint"), may("write") ? t(hint) : "");
   }
 
   /** Puts the texts of withdrawn messages back into the field. */
@@ -220,9 +233,8 @@ export class Composer {
     if (!module || openComposer !== this || document.querySelector("dialog[open]")) {
       return;
     }
-    const session = store.get("sessions").items.find((row) => row.key === this.key);
     module.openMcpPicker({
-      agent: session?.agent,
+      agent: this.host.agent(),
       insert: (text) => this.insertText(text),
       onClosed: () => this.message.focus(),
     });
@@ -254,8 +266,9 @@ export class Composer {
     this.message.value = "";
     this.keepDraft();
     this.resize();
+    this.refusalLine.clear();
     this.control.onMessageSent();
-    this.onSent();
+    this.host.onSent();
     if (!whileBusy) {
       this.conversation.showSending(runId, text);
     }
@@ -291,7 +304,7 @@ export class Composer {
     if (composer) {
       // A message that was stopped while it was sent needs a new id: the stop is kept for the old one.
       composer.unanswered = problem.code === "network" && !message.stopped ? message : null;
-      composer.control.showProblem(refusalText(problem));
+      composer.refusalLine.show(problem);
     } else {
       toasts.error(`${oneLine(this.key, 40)}: ${refusalText(problem)}`);
     }
@@ -314,10 +327,12 @@ export class Composer {
     } else {
       this.conversation.showRun(answer.runId, text);
     }
-    store.refresh("runs", "sessions");
+    store.refresh("runs", "sessions", "session");
   }
 
   onInput() {
+    // It was about another text.
+    this.refusalLine.clear();
     this.keepDraft();
     this.resize();
     this.update();
@@ -352,10 +367,4 @@ function queuedRow(runId, key, text) {
     seq: 0,
     usage: { inputTokens: 0, outputTokens: 0, estimated: false },
   };
-}
-
-function refusalText(problem) {
-  return EXPLAINED_CODES.has(problem.code)
-    ? t(`refused.${problem.code}`)
-    : t("refused.other", { reason: errorText(problem) });
 }

@@ -454,7 +454,7 @@ class Conversation {
     entry.unfollow = null;
     this.lastEnded = entry.run;
     this.showSubRuns();
-    store.refresh("sessions");
+    store.refresh("sessions", "session");
     // The history says which partial output the model sees.
     if (entry.run.verdict?.kind !== "completed" || entry.run.incomplete || this.isLong()) {
       this.reloadNewest();

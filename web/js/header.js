@@ -6,6 +6,7 @@ import { aliveProcesses } from "./derived-state.js";
 import { byId, h, icon, listen, setText } from "./dom.js";
 import { errorText } from "./error-texts.js";
 import { savePageSecret } from "./page-secret.js";
+import { reasonAgainst, restrict } from "./rights.js";
 import { mountStopAll } from "./stop-all.js";
 import * as store from "./store.js";
 import { ago, exactTime, language, oneLine, setLanguage, t, tPlural } from "./texts.js";
@@ -53,6 +54,7 @@ function createElements(root) {
   byId("theme").replaceChildren(icon("theme"));
   byId("sign-out").replaceChildren(icon("sign-out"));
   setLabel(byId("stop-all"), t("stop-all.button"));
+  restrict(byId("stop-all"), reasonAgainst("stop-all"), t("stop-all.button"));
   setLabel(byId("theme"), t("shell.theme"));
   setLabel(byId("sign-out"), t("shell.sign-out"));
   byId("language").value = language();
@@ -98,7 +100,7 @@ function renderConnection(element, state, staleSlices) {
 function renderHold(button, hold) {
   button.setAttribute("aria-checked", String(hold.held));
   const text = hold.held ? holdText(hold) : t("hold.off");
-  button.title = text;
+  restrict(button, reasonAgainst("admin"), text);
   button.setAttribute("aria-label", `${t("hold.name")}: ${text}`);
   const banner = byId("hold-banner");
   banner.hidden = !hold.held;

@@ -10,6 +10,7 @@
 import * as api from "./api.js";
 import { h, icon, reconcileChildren, setText } from "./dom.js";
 import { stopErrorText } from "./error-texts.js";
+import { may } from "./rights.js";
 import * as store from "./store.js";
 import { oneLine, t } from "./texts.js";
 import * as toasts from "./toasts.js";
@@ -39,7 +40,7 @@ export class MessageQueue {
             ? "composer.steered"
             : "composer.queued";
         setText(element.querySelector(".queue-state"), t(textKey));
-        element.querySelector(".withdraw").disabled = Boolean(row.sending);
+        element.querySelector(".withdraw").disabled = Boolean(row.sending) || !may("stop");
       },
     );
   }

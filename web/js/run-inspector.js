@@ -136,9 +136,9 @@ function renderStopButton(slot, view) {
   slot.dataset.button = buttonKind;
   slot.replaceChildren(
     ...(buttonKind === "stop"
-      ? [stopButton(view.runId)]
+      ? [stopButton(view)]
       : buttonKind === "force"
-        ? [forceButton(view.runId)]
+        ? [forceButton(view)]
         : []),
   );
   if (hadFocus) {

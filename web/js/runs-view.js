@@ -215,8 +215,8 @@ function updateRunRow(row, { run, depth }) {
     stop.dataset.button = buttonKind;
     stop.replaceChildren(
       buttonKind === "force"
-        ? forceButton(run.runId, { small: true })
-        : stopButton(run.runId, { small: true }),
+        ? forceButton(run, { small: true })
+        : stopButton(run, { small: true }),
     );
     if (hadFocus) {
       stop.firstElementChild.focus();

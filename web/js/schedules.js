@@ -4,6 +4,7 @@
 import * as api from "./api.js";
 import { h, icon, reconcileChildren } from "./dom.js";
 import { errorText } from "./error-texts.js";
+import { reasonAgainstChange, restrict } from "./rights.js";
 import * as store from "./store.js";
 import { escapeInvisible, exactTime, oneLine, t } from "./texts.js";
 import * as toasts from "./toasts.js";
@@ -101,11 +102,14 @@ function changeButton(schedule, reload) {
   const isPaused = Boolean(schedule.paused);
   const label = isPaused ? t("schedules.resume") : t("schedules.pause");
   const change = () => api.patch(schedulePath(schedule), { paused: !isPaused });
-  return actionButton("pause-schedule", isPaused ? "clock" : "hold", label, change, reload);
+  const button = actionButton("pause-schedule", isPaused ? "clock" : "hold", label, change, reload);
+  return restrict(button, reasonAgainstChange(schedule.createdBy));
 }
 
 function removeButton(schedule, reload) {
-  return actionButton("remove-schedule", "close", t("schedules.remove"), () => api.del(schedulePath(schedule)), reload);
+  const remove = () => api.del(schedulePath(schedule));
+  const button = actionButton("remove-schedule", "close", t("schedules.remove"), remove, reload);
+  return restrict(button, reasonAgainstChange(schedule.createdBy));
 }
 
 function actionButton(name, iconName, label, act, reload) {

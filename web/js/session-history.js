@@ -2,7 +2,6 @@
 //
 //   historyPages(key)  {newest(), older(), newestAgain(), hasOlder()}: items, oldest first. `older` continues after
 //                      the last page; `newestAgain` reads the newest page and keeps that position
-//   await sessionExists(key)   false until the daemon has got the first message of a session
 //   mergeNewest(shown, page)   the items after the newest page was read again: {items, gap, older}, where the
 //                      first `older` items are older than that page. Pure
 //   historyItems(messages)     the items of the messages of a page. Pure
@@ -14,21 +13,13 @@ import * as store from "./store.js";
 
 const TURNS_PER_PAGE = 30;
 
-/** Searches the list of sessions: asking for an unknown session would log a 404 on the console each time. */
-export async function sessionExists(key) {
-  if (store.get("sessions").items.some((row) => row.key === key)) {
-    return true;
-  }
-  const { items, nextCursor } = await api.get(`/api/sessions?limit=100&search=${encodeURIComponent(key)}`);
-  return Boolean(nextCursor) || items.some((row) => row.key === key);
-}
-
 export function historyPages(key) {
   let cursor = null;
   let exists = false;
 
   async function fetchPage(query) {
-    exists ||= await sessionExists(key);
+    // The history of an unknown session is a 404, which browsers write on the console.
+    exists ||= (await store.readSession(key)) !== null;
     return exists
       ? api.get(`${api.sessionPath(key)}/history?turns=${TURNS_PER_PAGE}${query}`)
       : { items: [] };

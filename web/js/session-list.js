@@ -2,6 +2,7 @@
 
 import { newSessionKey } from "./chat.js";
 import { byId, h, icon, listen, reconcileChildren, setText } from "./dom.js";
+import { reasonAgainst, restrict } from "./rights.js";
 import * as store from "./store.js";
 import { ago, exactTime, t, tPlural } from "./texts.js";
 
@@ -38,8 +39,10 @@ export function mountSessionList() {
   };
 
   list.after(note, more);
+  restrict(byId("new-session"), reasonAgainst("write"), t("sessions.new"));
   const cleanups = [
     store.subscribe("sessions", render),
+    store.subscribe("session", render),
     store.subscribe("route", render),
     listen(search, "input", () => {
       clearTimeout(searchTimer);
@@ -57,13 +60,15 @@ export function mountSessionList() {
   };
 }
 
-/** Adds the open session, which the daemon does not list before its first message. */
+/** Adds the open session where the list lacks it: before its first message, or when it is older than what is listed. */
 function addOpenSession(items, openKey, search) {
   const known = items.some((row) => row.key === openKey);
   if (!openKey || known || search !== "") {
     return items;
   }
-  return [{ key: openKey, state: "new", lastUsedAt: "", activeRuns: [], turns: 0 }, ...items];
+  const { key, view } = store.get("session");
+  const unread = { key: openKey, state: view === null ? "new" : "unread", lastUsedAt: "", activeRuns: [], turns: 0 };
+  return [key === openKey && view ? view : unread, ...items];
 }
 
 function openNewSession() {
@@ -103,6 +108,9 @@ function updateItem(element, row, isOpen) {
 }
 
 function detailText(row, active) {
+  if (row.state === "unread") {
+    return "";
+  }
   if (row.state === "new") {
     return t("sessions.state.new");
   }

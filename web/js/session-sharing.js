@@ -1,21 +1,19 @@
-// The control that shares the open session with every token, or makes it private again. Exports mountSessionSharing.
+// The control that shares the open session with every token, after a question, or makes it private again. Exports
+// mountSessionSharing.
 
 import * as api from "./api.js";
 import { sharingState } from "./derived-state.js";
 import { byId, h, icon, listen, setText } from "./dom.js";
 import { errorText } from "./error-texts.js";
 import * as store from "./store.js";
-import { t } from "./texts.js";
+import { oneLine, t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
 export function mountSessionSharing() {
   const button = byId("session-sharing");
-  /** The row of the open session, or null while it is not known. */
-  let row = null;
-  let key = null;
 
   const render = () => {
-    const sharing = sharingState(row, store.get("me"));
+    const sharing = sharingState(store.get("session").view, store.get("me"));
     button.hidden = sharing === null;
     if (sharing === null) {
       return;
@@ -32,39 +30,16 @@ export function mountSessionSharing() {
     setText(button.lastElementChild, text);
   };
 
-  /** Searches the list of sessions: asking for an unknown session would log a 404 on the console. */
-  const readRow = async () => {
-    const wanted = key;
-    const listed = store.get("sessions").items.find((one) => one.key === wanted);
-    if (listed || !wanted) {
-      row = listed ?? null;
-      render();
-      return;
-    }
-    try {
-      const { items } = await api.get(`/api/sessions?limit=100&search=${encodeURIComponent(wanted)}`);
-      if (key === wanted) {
-        row = items.find((one) => one.key === wanted) ?? null;
-      }
-    } catch (problem) {
-      if (!(problem instanceof api.Problem)) {
-        throw problem;
-      }
-      // The control stays as it is until the list of sessions can be read.
-    }
-    render();
-  };
-
-  const toggle = async () => {
+  const change = async (key, shared) => {
     if (button.getAttribute("aria-busy") === "true") {
       return;
     }
-    const [changed, shared] = [key, !row.shared];
     button.setAttribute("aria-busy", "true");
     try {
-      const answer = await api.put(`${api.sessionPath(changed)}/sharing`, { shared });
-      if (key === changed) {
-        row = answer;
+      const row = await api.put(`${api.sessionPath(key)}/sharing`, { shared });
+      const open = store.get("session");
+      if (open.key === key) {
+        store.set("session", { key, view: { ...open.view, ...row } });
       }
       toasts.success(t(shared ? "sharing.now-shared" : "sharing.now-private"));
       store.refresh("sessions");
@@ -76,22 +51,49 @@ export function mountSessionSharing() {
     }
   };
 
+  const press = () => {
+    const { key, view } = store.get("session");
+    if (view.shared) {
+      change(key, false);
+    } else {
+      askToShare(key, () => change(key, true));
+    }
+  };
+
   const cleanups = [
-    store.subscribe("route", (route) => {
-      if (route.view === "chat" && route.key !== key) {
-        [key, row] = [route.key, null];
-        readRow();
-      }
-    }),
-    store.subscribe("sessions", ({ items }) => {
-      const listed = items.find((one) => one.key === key);
-      if (listed) {
-        row = listed;
-        render();
-      }
-    }),
+    store.subscribe("session", render),
     store.subscribe("me", render),
-    listen(button, "click", toggle),
+    listen(button, "click", press),
   ];
-  return () => cleanups.forEach((cleanup) => cleanup());
+  return () => {
+    document.querySelector("#share-dialog")?.close();
+    cleanups.forEach((cleanup) => cleanup());
+  };
+}
+
+/** To share gives others a lasting right, so one press does not do it: the focus is on the button that leaves it. */
+function askToShare(key, share) {
+  const choice = (text, props, value) =>
+    h("button", { type: "button", ...props, on: { click: () => dialog.close(value) } }, text);
+  const dialog = h(
+    "dialog",
+    { id: "share-dialog", "aria-labelledby": "share-title", "aria-describedby": "share-text" },
+    h("h2", { id: "share-title" }, t("sharing.ask")),
+    h("p", { dir: "auto" }, oneLine(key, 120)),
+    h("p", { id: "share-text" }, t("sharing.ask.who")),
+    h(
+      "div",
+      { class: "dialog-buttons" },
+      choice(t("sharing.ask.leave"), {}, ""),
+      choice(t("sharing.ask.share"), { class: "primary" }, "share"),
+    ),
+  );
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    if (dialog.returnValue === "share") {
+      share();
+    }
+  });
+  document.body.append(dialog);
+  dialog.showModal();
 }

@@ -13,6 +13,7 @@ import {
   summary,
   updateProcesses,
 } from "./stop-all-progress.js";
+import { reasonAgainst, restrict } from "./rights.js";
 import * as store from "./store.js";
 import { millis, oneLine, t, tPlural } from "./texts.js";
 import * as toasts from "./toasts.js";
@@ -73,6 +74,7 @@ export function mountStopAll(button, dialog) {
 
 function showQuestion(parts) {
   parts.hold.checked = false;
+  restrict(parts.hold, reasonAgainst("admin"));
   parts.hold.closest("label").hidden = false;
   parts.cancel.hidden = false;
   byId("stop-all-title").textContent = t("stop-all.title");

@@ -4,29 +4,32 @@ import { h, icon } from "./dom.js";
 import { stopErrorText } from "./error-texts.js";
 import { shortId } from "./ids.js";
 import { isWaitingForConnection, sendStop, UNKNOWN_RUN } from "./pending-stops.js";
+import { reasonAgainstStop, restrict } from "./rights.js";
 import * as store from "./store.js";
 import { t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
 /** A `small` button shows only its icon. */
-export function stopButton(runId, { small = false } = {}) {
-  const name = t("run.stop.of", { run: shortId(runId) });
-  return createButton("stop-run", "stop", {
+export function stopButton(run, { small = false } = {}) {
+  const name = t("run.stop.of", { run: shortId(run.runId) });
+  const button = createButton("stop-run", "stop", {
     name,
     text: t("run.stop"),
     small,
-    onPress: () => stopRun(runId, false),
+    onPress: () => stopRun(run.runId, false),
   });
+  return restrict(button, reasonAgainstStop(run), name);
 }
 
-export function forceButton(runId, { small = false } = {}) {
-  const name = t("run.force.of", { run: shortId(runId) });
-  return createButton("force-run", "force", {
+export function forceButton(run, { small = false } = {}) {
+  const name = t("run.force.of", { run: shortId(run.runId) });
+  const button = createButton("force-run", "force", {
     name,
     text: t("run.force"),
     small,
-    onPress: () => stopRun(runId, true),
+    onPress: () => stopRun(run.runId, true),
   });
+  return restrict(button, reasonAgainstStop(run), name);
 }
 
 function createButton(name, iconName, { name: label, text, small, onPress }) {
@@ -35,7 +38,6 @@ function createButton(name, iconName, { name: label, text, small, onPress }) {
     {
       type: "button",
       class: `stop-button ${name}${small ? " small" : ""}`,
-      title: label,
       "aria-label": label,
       on: {
         click: async ({ detail }) => {

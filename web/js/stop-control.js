@@ -1,7 +1,7 @@
 // The stop of the open session: the first press is gentle, the second forced. It shows its effect at once, before the
 // daemon answers. While the connection is lost, stops wait in pending-stops.js.
 //
-//   new StopControl(key, line, host) -> {press(), mode(), update(), onMessageSent(), showProblem(text), close()}
+//   new StopControl(key, line, host) -> {press(), mode(), update(), onMessageSent(), close()}
 //     line     the element of the status line
 //     host     {runs(): [{runId, state, stopping}] that have not ended, sending(): ids of messages without an answer,
 //              arrival(runId): a promise of whether such a message arrived, lastEndedRun(), principal(),
@@ -9,7 +9,6 @@
 //              a stop failed, onNotice(text): the result of a stop that the line has no place for}
 //     mode()   "send" | "stop" | "force"
 //     onMessageSent()     hides the last receipt
-//     showProblem(text)   until the next message or stop
 //     close()             a pending stop continues, and a failure is still reported
 
 import * as api from "./api.js";
@@ -31,7 +30,6 @@ export class StopControl {
     this.heldText = "";
     this.pollTimer = 0;
     this.dismissedRun = null;
-    this.problem = null;
     this.lateText = "";
     this.closed = false;
     this.unsubscribe = websocket.onState((state) => this.onConnectionChanged(state));
@@ -50,7 +48,6 @@ export class StopControl {
     }
     const late = this.host.sending();
     this.request = newStopRequest(mode === "force" ? "forced" : "gentle", this.host.runs(), late);
-    this.problem = null;
     this.lateText = "";
     this.host.onChange();
     if (websocket.state() === "lost") {
@@ -201,12 +198,11 @@ export class StopControl {
     // Not while another run is active: the receipt would seem to be that run's.
     const last = mode === "send" ? this.host.lastEndedRun() : null;
     const receipt = last?.verdict?.kind === "aborted" && last !== this.dismissedRun ? last.receipt : null;
-    const stopping = mode === "force" && this.problem === null;
+    const stopping = mode === "force";
     this.line.classList.toggle("stopping", stopping);
-    this.line.classList.toggle("problem", this.problem !== null);
     this.line.classList.toggle("leftovers", Boolean(receipt?.leftovers.length));
     const end = this.lateText || (receipt ? receiptLine(receipt) : "");
-    setText(this.line, this.problem ?? (stopping ? this.settlingText() : mode === "send" ? end : ""));
+    setText(this.line, stopping ? this.settlingText() : mode === "send" ? end : "");
     if (stopping && !this.isWaiting()) {
       this.pollTimer ||= setTimeout(() => this.pollHeld(), POLL_MS);
     }
@@ -245,14 +241,8 @@ export class StopControl {
 
   onMessageSent() {
     this.dismissedRun = this.host.lastEndedRun();
-    this.problem = null;
     this.lateText = "";
     this.heldText = "";
-  }
-
-  showProblem(text) {
-    this.problem = text;
-    this.update();
   }
 
   close() {
@@ -261,7 +251,7 @@ export class StopControl {
     clearTimeout(this.pollTimer);
     this.pollTimer = 0;
     setText(this.line, "");
-    this.line.classList.remove("stopping", "problem", "leftovers");
+    this.line.classList.remove("stopping", "leftovers");
   }
 }
 

@@ -5,6 +5,8 @@
 //   subscribe(slice, fn)        fn(value) at once and at every change -> function that removes fn
 //   set(slice, value)           for what the page itself knows, such as `route`
 //   refresh(...slices)          fetches again soon; several calls become one
+//   openSession(key)            what the slice `session` is about from now on
+//   await readSession(key)      the daemon's view of a session, or null when it has none
 //   start(), stop()             when the views are mounted and unmounted
 //
 //   slice        value
@@ -19,6 +21,8 @@
 //   ended        [RunView] that ended last, at most 50
 //   sessions     {items: [SessionRow], nextCursor?} for the text of searchSessions(text); loadMoreSessions() adds a
 //                page
+//   session      {key, view}: the open session, read by its key, because the list may lack it. `view` is null before
+//                its first message, and undefined until it is read
 //   approvals    [ApprovalRow] that wait
 //   processes    [ProcessRow] in the background, with the last ended ones
 //   channels     [ChannelRow]
@@ -51,6 +55,7 @@ const INITIAL = {
   runs: [],
   ended: [],
   sessions: { items: [] },
+  session: { key: null, view: undefined },
   approvals: [],
   processes: [],
   channels: [],
@@ -65,6 +70,7 @@ const fetchers = {
   runs: async () => (await read("/api/runs?state=active")).items,
   ended: fetchEnded,
   sessions: async () => read(sessionsPath()),
+  session: fetchSession,
   approvals: async () => (await read("/api/approvals")).items,
   processes: async () => (await read("/api/processes")).items,
   channels: async () => (await read("/api/channels")).items,
@@ -153,6 +159,27 @@ export async function loadMoreSessions() {
   }
 }
 
+export function openSession(key) {
+  set("session", { key, view: undefined });
+}
+
+export async function readSession(key, request = api.get) {
+  const view = await request(`${api.sessionPath(key)}?allowMissing=1`);
+  if (slices.session.key === key) {
+    set("session", { key, view });
+  }
+  return view;
+}
+
+/** Reads the open session again. The first time it is read with its history. */
+async function fetchSession() {
+  const { key, view } = slices.session;
+  if (view !== undefined) {
+    await readSession(key, read);
+  }
+  return slices.session;
+}
+
 /** At least as many sessions as are shown now. */
 function sessionsPath(minimum = slices.sessions.items.length) {
   const limit = Math.min(MAX_SESSIONS, Math.max(SESSIONS_PER_PAGE, minimum));
@@ -163,7 +190,9 @@ export function start() {
   cleanups = [
     websocket.onState(onConnectionChanged),
     websocket.on("agents.changed", onAgentChanged),
-    websocket.on("sessions.changed", () => refresh("sessions", "runs")),
+    websocket.on("sessions.changed", ({ sessionKey }) =>
+      refresh("sessions", "runs", ...(sessionKey === slices.session.key ? ["session"] : [])),
+    ),
     websocket.on("run", () => refresh("runs", "ended", "processes", "approvals")),
     websocket.on("agent", (event) => onAgentEvent(event)),
     websocket.on("execution:cancel", () => refresh("runs")),

@@ -9,6 +9,7 @@ import { CallView } from "./call-view.js";
 import { h, icon, reconcileChildren, setText } from "./dom.js";
 import { markdownView } from "./markdown.js";
 import { receiptLine } from "./receipt.js";
+import { reasonAgainst, restrict } from "./rights.js";
 import { outcome } from "./run.js";
 import { millis, oneLine, t, timeElement, tPlural } from "./texts.js";
 
@@ -165,7 +166,7 @@ function createFailure(verdict, insertText) {
       null,
       h("p", { dir: "auto" }, verdict.message || verdict.code),
       h("p", { class: "hint" }, h("code", null, verdict.code), " ", t("turn.failed-next")),
-      h("button", { type: "button", on: { click: insertText } }, t("turn.again")),
+      restrict(h("button", { type: "button", on: { click: insertText } }, t("turn.again")), reasonAgainst("write")),
     ),
   );
 }

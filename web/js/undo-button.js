@@ -6,6 +6,7 @@
 import * as api from "./api.js";
 import { h, setText } from "./dom.js";
 import { errorText } from "./error-texts.js";
+import { reasonAgainst, restrict } from "./rights.js";
 import { oneLine, t, tPlural } from "./texts.js";
 
 /** The second press has to come within this time. */
@@ -41,7 +42,7 @@ export function createUndo(runId) {
     setText(answer, text);
     details.replaceChildren(...lines.map((line) => h("li", {}, oneLine(line, 300))));
   });
-  return h("div", { class: "undo" }, button, answer, details);
+  return h("div", { class: "undo" }, restrict(button, reasonAgainst("write")), answer, details);
 }
 
 async function undo(runId) {

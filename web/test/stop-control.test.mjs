@@ -104,7 +104,6 @@ test("a closed control returns withdrawn messages and stays silent", async () =>
   line.textContent = "what the next one says";
   answer([200, { aborted: true, runIds: ["a"], withdrawn: [{ runId: "q", text: "later" }] }]);
   await settled();
-  stop.showProblem("a problem");
   await looking;
   assert.equal(stop.pollTimer, 0, "it does not look again");
   assert.equal(line.textContent, "what the next one says");

@@ -7,10 +7,12 @@
 mod agents;
 mod chat;
 mod edits;
+mod fields;
 mod hostile;
 mod keyboard;
 mod long_session;
 mod mcp;
+mod old_session;
 mod overview;
 mod performance;
 mod phone;
@@ -18,6 +20,7 @@ mod preferences;
 mod proxy;
 mod reconnect;
 mod reload;
+mod rights;
 mod screenshots;
 mod sharing;
 mod sign_in;
@@ -27,7 +30,7 @@ mod toasts;
 use std::fmt::Write as _;
 use std::ops::Deref;
 
-use quell_testkit::browser::{Browser, Key, Viewport, is_skipped};
+use quell_testkit::browser::{Browser, Key, Viewport, is_skipped, js_string_literal};
 
 use proxy::PageProxy;
 use quell_test_support::npm_packages;
@@ -110,6 +113,16 @@ impl PageFixture {
         self.wait_visible("#message").await;
     }
 
+    /// Signs in with a new token that has these scopes.
+    async fn sign_in_as(&self, name: &str, scopes: &[&str]) {
+        let token = json!({"name": name, "scope": scopes});
+        let made = self.http.post("/api/tokens", &token).await.expect_status(201);
+        self.open(self.daemon.url()).await;
+        self.fill("#token", made["token"].as_str().unwrap()).await;
+        self.click("#sign-in-button").await;
+        self.wait_live().await;
+    }
+
     async fn click_until_visible(&self, css: &str, then: &str) {
         self.click(css).await;
         self.wait_visible(then).await;
@@ -138,6 +151,10 @@ impl PageFixture {
     /// Waits until a number in the header contains this text.
     async fn wait_fact(&self, fact: &str, text: &str) {
         self.wait_text(&format!("[data-fact={fact}]"), text).await;
+    }
+
+    async fn wait_focused(&self, css: &str) {
+        self.wait_for(&format!("document.activeElement.matches({})", js_string_literal(css))).await;
     }
 
     async fn draft(&self) -> Value {

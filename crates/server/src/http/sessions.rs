@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use quell_engine::engine::{OpenSessionError, OpenSessionOutcome, SessionError, SessionWorkError};
 use quell_protocol::api::{HistoryMessage, Page, SendAnswer, SessionRow, SharingRequest};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
@@ -11,7 +12,7 @@ use quell_protocol::{ErrorCode, SessionKey};
 use quell_store::SessionListFilter;
 use serde::Deserialize;
 
-use super::extractors::{JsonBody, OptionalJsonBody, QueryParams, page_size};
+use super::extractors::{JsonBody, OptionalJsonBody, QueryFlag, QueryParams, page_size};
 use super::stop::stop_request;
 use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 
@@ -55,10 +56,25 @@ pub(super) async fn list(
     Ok(Json(call.engine().list_sessions(filter).await?))
 }
 
-pub(super) async fn show(call: ApiCall, Path(key): Path<String>) -> ApiResult<SessionView> {
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ShowSessionQuery {
+    /// An unknown session is no error: browsers write each error on their console.
+    allow_missing: QueryFlag,
+}
+
+pub(super) async fn show(
+    call: ApiCall,
+    Path(key): Path<String>,
+    QueryParams(query): QueryParams<ShowSessionQuery>,
+) -> Result<Response, ProblemResponse> {
     let key = SessionKey::parse(key)?;
-    call.require_readable(&key)?;
-    call.engine().session_view(&key).await?.map(Json).ok_or_else(|| session_not_found(&key))
+    let view = if call.require_readable(&key).is_ok() { call.engine().session_view(&key).await? } else { None };
+    match view {
+        Some(view) => Ok(Json(view).into_response()),
+        None if query.allow_missing.0 => Ok(StatusCode::NO_CONTENT.into_response()),
+        None => Err(session_not_found(&key)),
+    }
 }
 
 /// Shares a session, or makes it private again.

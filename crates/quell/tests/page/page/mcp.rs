@@ -51,7 +51,11 @@ async fn a_question_is_declined_by_a_letter_and_withdrawn_by_esc() {
     fixture.wait_send_mode("send").await;
     assert_eq!(last_result(&fixture), "decline ");
     start_question(&fixture).await;
-    fixture.tab_until_focused("#message").await;
+    // In a field of the question, Esc first leaves the field.
+    fixture.tab_until_focused("[data-approval] .approval-fields input").await;
+    fixture.press_key(Key::Escape).await;
+    fixture.wait_focused("[data-approval]").await;
+    assert_eq!(fixture.eval("document.querySelector('#send').dataset.mode").await, "stop");
     fixture.press_key(Key::Escape).await;
     fixture.wait_text("article.turn.stopped .receipt-line", "stopped in ").await;
     fixture.wait_hidden("[data-approval]").await;

@@ -97,6 +97,42 @@ async fn a_stop_without_a_connection_is_sent_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_goes_with_its_cause_and_hides_no_stop() {
+    let Some((fixture, proxy)) = PageFixture::start_behind_proxy(&PageConfig::default()).await else { return };
+    fixture.open_session("refused").await;
+    fixture.start_streaming("It goes on").await;
+    fixture.set_offline(true).await;
+    proxy.cut_websockets().await;
+    fixture.wait_for("document.body.classList.contains('stale')").await;
+    fixture.press_key(Key::Escape).await;
+    fixture.wait_text("#settling", "waits for the connection").await;
+    fixture.send_message("and then?").await;
+    fixture.wait_text("#refusal.problem", "Quell does not answer").await;
+    assert!(fixture.text("#settling").await.contains("waits for the connection"));
+
+    fixture.set_offline(false).await;
+    proxy.restore_websockets();
+    fixture.wait_text("#refusal:not(.problem)", "It can be sent now").await;
+    fixture.wait_send_mode("send").await;
+    assert_eq!(fixture.draft().await, "and then?");
+    fixture.model.script(ScriptedResponse::text("Then this."));
+    fixture.click("#message").await;
+    fixture.press_key(Key::Enter).await;
+    fixture.wait_text("article.turn[data-role=assistant]", "Then this.").await;
+    assert_eq!(fixture.text("#refusal").await, "");
+
+    // A hold is another cause that ends by itself. What is typed afterwards is another text.
+    fixture.wait_send_mode("send").await;
+    drop(fixture.http.put("/api/hold", &json!({})).await.expect_status(200));
+    fixture.send_message("is anybody there").await;
+    fixture.wait_text("#refusal.problem", "on hold").await;
+    drop(fixture.http.delete("/api/hold").await.expect_status(200));
+    fixture.wait_text("#refusal:not(.problem)", "It can be sent now").await;
+    fixture.type_text("?").await;
+    assert_eq!(fixture.text("#refusal").await, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_draft_outlives_a_reload_and_not_the_sending() {
     let Some(fixture) = PageFixture::start_signed_in().await else { return };
     fixture.open_session("drafted").await;

@@ -67,6 +67,10 @@ async fn esc_for_a_dialog_or_the_search_field_stops_nothing() {
     fixture.press_key(Key::Escape).await;
     fixture.wait_for("document.querySelector('#session-search').value === ''").await;
     assert_eq!(fixture.eval("document.querySelector('#send').dataset.mode").await, "stop");
+    // An empty field is left.
+    fixture.press_key(Key::Escape).await;
+    fixture.wait_focused("#message").await;
+    assert_eq!(fixture.eval("document.querySelector('#send').dataset.mode").await, "stop");
     fixture.press_key(Key::Escape).await;
     fixture.wait_receipts(1).await;
     fixture.assert_no_page_errors(&[]).await;

@@ -55,6 +55,9 @@ impl RouteSpec {
     pub(super) fn query_params(&self) -> &'static [QueryParamSpec] {
         match (self.method, self.path) {
             ("get", "/api/sessions") => &[("search", "text", "keys that hold this text"), LIMIT_PARAM, CURSOR_PARAM],
+            ("get", "/api/sessions/{key}") => {
+                &[("allowMissing", "flag", "answer 204, and not 404, if there is none; not with 0, false or no")]
+            }
             ("get", "/api/sessions/{key}/history") => {
                 &[("turns", "count", "most turns of the page: 100 without it, at most 1000"), CURSOR_PARAM]
             }
@@ -231,7 +234,7 @@ pub(super) const ROUTES: &[RouteSpec] = &[
         Read,
         "/api/sessions/{key}",
         "One session with the configuration in force; keys are masked",
-        &["200 SessionView the session", "404 unknown"],
+        &["200 SessionView the session", "204 none unknown, with allowMissing", "404 unknown"],
     ),
     RouteSpec {
         request_body: Some(Required("SessionPatch")),
