@@ -75,7 +75,7 @@ pub struct DaemonClient {
     has_token: bool,
     http: Client,
     /// Keeps the socket's path valid.
-    _socket: Option<LocalSocket>,
+    socket: Option<LocalSocket>,
     daemon_process: Option<DaemonProcess>,
     reconnect_policy: ReconnectPolicy,
     surface: Surface,
@@ -124,7 +124,7 @@ impl DaemonClient {
             token_origin: found.token_origin,
             has_token,
             http,
-            _socket: found.socket,
+            socket: found.socket,
             daemon_process: found.process,
             reconnect_policy: ReconnectPolicy::default(),
             surface: Surface::Cli,
@@ -246,6 +246,11 @@ impl DaemonClient {
             return ClientError::NoDaemon { tried: format!("{} (from {}): {cause}", self.base_url, self.url_origin) };
         }
         ClientError::ConnectionLost { url: self.base_url.to_string(), cause }
+    }
+
+    /// True if requests go over the Unix socket of a daemon on this machine, where no connection is lost on the way.
+    pub fn is_on_unix_socket(&self) -> bool {
+        self.socket.is_some()
     }
 
     fn unexpected_answer(&self, problem: String) -> ClientError {

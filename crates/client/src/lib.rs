@@ -23,4 +23,4 @@ pub use quell_protocol::receipt::summary_line::receipt_line;
 pub use receipt_chart::receipt_chart;
 pub use streamed_answer::StreamedAnswer;
 pub use subcommands::{ClientSubcommand, Exit, SubcommandError, run, run_with_client, serve_mcp};
-pub use term::{CliOutput, CliOutputStream, CommandIo, Interrupts};
+pub use term::{CliOutput, CliOutputStream, CommandIo, Interruption, Interrupts};

@@ -5,7 +5,9 @@ use std::io::Write;
 
 use tokio::sync::watch;
 
-use crate::term::{CliOutput, CliOutputStream, CliOutputStreamKind, ColorMode, CommandIo, Interrupts, Locale};
+use crate::term::{
+    CliOutput, CliOutputStream, CliOutputStreamKind, ColorMode, CommandIo, Interruption, Interrupts, Locale,
+};
 
 pub mod daemon;
 pub mod receipts;
@@ -83,11 +85,11 @@ pub fn capturing_output(kind: CliOutputStreamKind) -> (CliOutput, CapturedStream
     (CliOutput::new(pane(CapturedSide::Out), pane(CapturedSide::Err)), seen)
 }
 
-/// Input, output and Ctrl-C of a subcommand under test.
+/// Input, output and interruptions of a subcommand under test.
 pub struct TestIo {
     pub io: CommandIo,
     pub captured: CapturedStreams,
-    pub ctrl_c: tokio::sync::mpsc::Sender<()>,
+    pub interruptions: tokio::sync::mpsc::Sender<Interruption>,
 }
 
 impl TestIo {
@@ -97,13 +99,13 @@ impl TestIo {
 
     pub fn with_input(kind: CliOutputStreamKind, input: &str) -> Self {
         let (screen, captured) = capturing_output(kind);
-        let (ctrl_c, presses) = tokio::sync::mpsc::channel(8);
-        let interrupts = Interrupts::new(futures_util::stream::unfold(presses, |mut presses| async move {
-            presses.recv().await.map(|()| ((), presses))
+        let (interruptions, received) = tokio::sync::mpsc::channel(8);
+        let interrupts = Interrupts::new(futures_util::stream::unfold(received, |mut received| async move {
+            received.recv().await.map(|interruption| (interruption, received))
         }));
         let input = Box::new(io::Cursor::new(input.as_bytes().to_vec()));
         let (color, locale) = (ColorMode::Auto, Locale::default());
-        Self { io: CommandIo { output: screen, input, interrupts, color, locale }, captured, ctrl_c }
+        Self { io: CommandIo { output: screen, input, interrupts, color, locale }, captured, interruptions }
     }
 }
 

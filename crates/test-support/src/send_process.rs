@@ -39,8 +39,18 @@ impl SendProcess {
 
     /// Sends SIGINT, as a terminal does for Ctrl-C.
     pub fn send_ctrl_c(&self) {
+        self.send_signal(Signal::INT);
+    }
+
+    pub fn send_signal(&self, signal: Signal) {
         let pid = self.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).unwrap())).unwrap();
-        kill_process(pid, Signal::INT).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Closes the pipe that the process writes its answer to, as `| head` does. Returns how the process ends.
+    pub async fn close_output(self) -> Option<i32> {
+        drop(self.out);
+        tokio::time::timeout(WAIT_TIMEOUT, self.child.wait_with_output()).await.unwrap().unwrap().status.code()
     }
 
     pub async fn wait_exit(mut self) -> QuellCliOutput {

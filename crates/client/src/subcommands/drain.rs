@@ -46,7 +46,7 @@ pub(super) async fn run(client: &DaemonClient, args: DrainArgs, io: &mut Command
         tokio::select! {
             // Cancel safe: the drain goes on.
             answered = again => left = answered?,
-            () = cx.io.interrupts.next() => {
+            _ = cx.io.interrupts.next() => {
                 let text = format!(
                     "not waiting any more: {} left; the node goes on draining, `quell drain --undo` ends that",
                     left_text(&left)

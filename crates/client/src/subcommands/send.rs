@@ -1,4 +1,4 @@
-//! `quell send`: send a message, stream the answer, and stop the run on Ctrl-C.
+//! `quell send`: send a message, stream the answer, and stop the run on Ctrl-C and whenever this process ends before it.
 //!
 //! The client chooses the run's id and sends it as the idempotency key. So it can send a message again without starting
 //! a second run when the answer was lost, and Ctrl-C can stop the run before the daemon has confirmed it.
@@ -6,10 +6,12 @@
 mod ctrl_c;
 mod run_printer;
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::time::Duration;
 
-use quell_protocol::api::{OnBusy, SendAnswer, SendRequest};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use quell_protocol::api::{OnBusy, SendAnswer, SendRequest, StopAnswer};
 use quell_protocol::{AgentId, RunId, SessionKey};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
@@ -17,8 +19,8 @@ use self::ctrl_c::{CtrlCAction, CtrlCStops};
 use self::run_printer::{PrintedRunEnd, RunPrinter};
 use super::stop_report::{StopCommandReport, await_run_ends};
 use super::{Exit, SubcommandContext, SubcommandError, SubcommandResult};
-use crate::daemon_client::{DaemonClient, RunEventStream, RunEventStreamItem, SendReply};
-use crate::term::{CommandIo, OutputStyle};
+use crate::daemon_client::{AttachedSend, DaemonClient, RunEventStream, RunEventStreamItem, SendReply};
+use crate::term::{CommandIo, Interruption, OutputStyle};
 use crate::text_format::format_millis;
 
 /// Longest message in bytes; the daemon's own limit is usually lower.
@@ -29,9 +31,10 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 #[command(after_help = "The answer goes to stdout as it comes; tools, retries and the receipt go to stderr, on a\n\
     terminal thinking, too.\n\
     Ctrl-C stops the run, a second one forces the stop, a third leaves without waiting for the end.\n\
-    Exit code: 0 completed, 1 failed, 130 stopped, 4 no daemon.\n\n\
+    SIGTERM, SIGHUP and a closed pipe stop the run, too; on the machine of the daemon also SIGKILL.\n\
+    Exit code: 0 completed, 1 failed, 130 stopped, 143 ended by a signal, 4 no daemon.\n\n\
     Examples:\n  quell send \"what is in this directory?\"\n  quell send --session work --agent coder \"go on\"\n  \
-    git diff | quell send --json -")]
+    git diff | quell send --json -\n  quell send --detach \"run the tests\"")]
 pub struct SendMessageArgs {
     /// The session
     #[arg(long, value_name = "KEY", default_value = "cli:default")]
@@ -51,6 +54,9 @@ pub struct SendMessageArgs {
     /// Print one JSON object at the end instead of streaming the answer
     #[arg(long)]
     json: bool,
+    /// Print the id of the run and leave it at work
+    #[arg(long)]
+    detach: bool,
     /// The message; `-` reads it from standard input
     #[arg(required = true, value_name = "TEXT")]
     text: Vec<String>,
@@ -103,13 +109,76 @@ pub(super) async fn run(client: &DaemonClient, args: SendMessageArgs, io: &mut C
         literal: args.literal,
         attachments: Vec::new(),
     };
-    let mut stops = CtrlCStops::new(client, own_id);
-    match send_until_answered(cx, &args.session, &request, &mut stops).await? {
-        None => report_left_early(&stops, cx.io),
-        Some(SendReply::Accepted(answer)) => follow_message(cx, answer, stops).await,
-        Some(SendReply::Stopped(answer)) => {
+    let mut stops = CtrlCStops::new(client, own_id.clone());
+    let sending: BoxFuture<'_, SubcommandResult<Sent>> = if args.detach {
+        return leave_detached(cx, client.send_message(&args.session, &request).await?);
+    } else if client.is_on_unix_socket() && request.on_busy != Some(OnBusy::Steer) {
+        // On this machine a lost connection means that this process is gone, also by SIGKILL: the daemon stops the run.
+        async { Ok(client.send_attached(&args.session, &own_id, &request).await?.into()) }.boxed()
+    } else {
+        async { Ok(client.send_message(&args.session, &request).await?.into()) }.boxed()
+    };
+    let ended = match send_until_answered(cx, sending, &mut stops).await {
+        Ok(Ok(sent)) => follow_sent(cx, sent, &mut stops).await,
+        Ok(Err(exit)) => Ok(exit),
+        Err(error) => Err(error),
+    };
+    if matches!(ended, Err(SubcommandError::Output(_)) | Ok(Exit::Terminated)) {
+        stops.stop_before_end().await;
+    }
+    ended
+}
+
+/// What the daemon answered to a message.
+enum Sent {
+    Accepted(SendAnswer),
+    /// The run of the message, which ends with this connection.
+    Attached(RunEventStream),
+    Stopped(StopAnswer),
+}
+
+impl From<SendReply> for Sent {
+    fn from(reply: SendReply) -> Self {
+        match reply {
+            SendReply::Accepted(answer) => Self::Accepted(answer),
+            SendReply::Stopped(answer) => Self::Stopped(answer),
+        }
+    }
+}
+
+impl From<AttachedSend> for Sent {
+    fn from(sent: AttachedSend) -> Self {
+        match sent {
+            AttachedSend::Following(events) => Self::Attached(events),
+            AttachedSend::Stopped(answer) => Self::Stopped(answer),
+        }
+    }
+}
+
+fn leave_detached(cx: &mut SubcommandContext<'_>, reply: SendReply) -> SubcommandResult {
+    match reply {
+        SendReply::Accepted(answer) => cx.print_value(&answer, answer.run_id.as_str())?,
+        SendReply::Stopped(answer) => cx.print_value(&answer, "stopped")?,
+    }
+    Ok(Exit::Done)
+}
+
+async fn follow_sent(cx: &mut SubcommandContext<'_>, sent: Sent, stops: &mut CtrlCStops) -> SubcommandResult {
+    match sent {
+        Sent::Attached(events) => {
+            let run = stops.run_id().clone();
+            follow_message(cx, FollowedMessage { run, id: None, events }, stops).await
+        }
+        Sent::Accepted(answer) => {
+            if answer.state == "steered" {
+                cx.io.output.eprint_line(&format!("handed to the active run {}", answer.run_id))?;
+            }
+            let events = cx.client.follow_run(&answer.run_id, 0);
+            follow_message(cx, FollowedMessage { run: answer.run_id, id: answer.message_id, events }, stops).await
+        }
+        Sent::Stopped(answer) => {
             let mut report = StopCommandReport { stop: answer, ..StopCommandReport::default() };
-            report.runs = await_run_ends(client, &report.covered_runs(), cx.io).await?;
+            report.runs = await_run_ends(cx.client, &report.covered_runs(), cx.io).await?;
             if !cx.print_json(&report)? {
                 report.print_report(cx.io)?;
             }
@@ -135,23 +204,27 @@ pub(super) fn read_message(words: &[String], io: &mut CommandIo) -> SubcommandRe
     }
 }
 
-/// Sends the message; none when the user left before the daemon answered.
+/// Sends the message. The inner error is the exit of a user who left, or of a process that is to end, before the daemon
+/// answered.
 async fn send_until_answered(
     cx: &mut SubcommandContext<'_>,
-    session: &SessionKey,
-    request: &SendRequest,
+    mut sending: BoxFuture<'_, SubcommandResult<Sent>>,
     stops: &mut CtrlCStops,
-) -> SubcommandResult<Option<SendReply>> {
+) -> SubcommandResult<Result<Sent, Exit>> {
     let io = &mut *cx.io;
-    let sending = cx.client.send_message(session, request);
-    tokio::pin!(sending);
     loop {
         tokio::select! {
-            // Cancel safe: `sending` is pinned outside the loop, and `stops` owns its requests.
-            sent = &mut sending => return Ok(Some(sent?)),
-            () = io.interrupts.next() => match stops.handle_press() {
-                CtrlCAction::Leave => return Ok(None),
-                press => io.output.show_status(OutputStyle::Stopping, &format!("◆ stopping{}", stop_hint(press)))?,
+            // Cancel safe: `sending` is made outside the loop, and `stops` owns its requests.
+            sent = &mut sending => return sent.map(Ok),
+            interruption = io.interrupts.next() => match interruption {
+                Interruption::End => return Ok(Err(Exit::Terminated)),
+                Interruption::ReaderGone => return Err(reader_gone()),
+                Interruption::CtrlC => match stops.handle_press() {
+                    CtrlCAction::Leave => return report_left_early(stops, io).map(Err),
+                    press => {
+                        io.output.show_status(OutputStyle::Stopping, &format!("◆ stopping{}", stop_hint(press)))?;
+                    }
+                },
             },
             // The daemon keeps a stop of a run that it does not know yet, so a not-found answer is no error here.
             _ = stops.next_stop_result() => {}
@@ -159,26 +232,35 @@ async fn send_until_answered(
     }
 }
 
+/// A message whose run is followed.
+struct FollowedMessage {
+    run: RunId,
+    /// The id of its own run, if it was handed to an active one.
+    id: Option<RunId>,
+    events: RunEventStream,
+}
+
 /// Follows the run to its end, then the run of the message itself if it could not be steered.
-async fn follow_message(cx: &mut SubcommandContext<'_>, answer: SendAnswer, mut stops: CtrlCStops) -> SubcommandResult {
+async fn follow_message(
+    cx: &mut SubcommandContext<'_>,
+    message: FollowedMessage,
+    stops: &mut CtrlCStops,
+) -> SubcommandResult {
     let (client, io) = (cx.client, &mut *cx.io);
-    if answer.state == "steered" {
-        io.output.eprint_line(&format!("handed to the active run {}", answer.run_id))?;
-    }
-    let mut run = answer.run_id;
-    let mut message_id = answer.message_id;
+    let FollowedMessage { mut run, id: mut message_id, mut events } = message;
     loop {
         stops.set_run(&run);
         let mut transcript = RunPrinter::new(run.clone(), cx.format);
-        let events = client.follow_run(&run, 0);
-        let Some(end) = print_run_events(events, &mut transcript, &mut stops, io).await? else {
-            return report_left_early(&stops, io);
+        let end = match print_run_events(events, &mut transcript, stops, io).await? {
+            Ok(end) => end,
+            Err(exit) => return Ok(exit),
         };
         match message_id.take() {
             Some(message) if end.is_completed() && became_run(client, &message).await? => run = message,
             _ => return transcript.print_end(end, io),
         }
         io.output.end_open_lines()?;
+        events = client.follow_run(&run, 0);
     }
 }
 
@@ -191,13 +273,14 @@ async fn became_run(client: &DaemonClient, message: &RunId) -> SubcommandResult<
     }
 }
 
-/// Prints a run until it has ended; none when the user left before.
+/// Prints a run until it has ended. The inner error is the exit of a user who left, or of a process that is to end, before
+/// that.
 async fn print_run_events(
     mut events: RunEventStream,
     transcript: &mut RunPrinter,
     stops: &mut CtrlCStops,
     io: &mut CommandIo,
-) -> SubcommandResult<Option<PrintedRunEnd>> {
+) -> SubcommandResult<Result<PrintedRunEnd, Exit>> {
     let mut redraw = interval_at(Instant::now() + REDRAW_INTERVAL, REDRAW_INTERVAL);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -206,7 +289,7 @@ async fn print_run_events(
             seen = events.next() => match seen {
                 Some(Ok(RunEventStreamItem::Event(event))) => {
                     if let Some(end) = transcript.print_event(*event, &mut io.output)? {
-                        return Ok(Some(end));
+                        return Ok(Ok(end));
                     }
                 }
                 Some(Ok(RunEventStreamItem::Disconnected { cause, pause })) => {
@@ -218,15 +301,19 @@ async fn print_run_events(
                     io.output.eprint_line(&format!("the run may go on · see `quell runs show {}`", stops.run_id()))?;
                     return Err(error.into());
                 }
-                None => return Ok(None),
+                None => return report_left_early(stops, io).map(Err),
             },
-            () = io.interrupts.next() => match stops.handle_press() {
-                CtrlCAction::Leave => return Ok(None),
-                press => {
-                    io.output.end_answer_line()?;
-                    transcript.set_stopping(stop_hint(press));
-                    transcript.show_status(&mut io.output)?;
-                }
+            interruption = io.interrupts.next() => match interruption {
+                Interruption::End => return Ok(Err(Exit::Terminated)),
+                Interruption::ReaderGone => return Err(reader_gone()),
+                Interruption::CtrlC => match stops.handle_press() {
+                    CtrlCAction::Leave => return report_left_early(stops, io).map(Err),
+                    press => {
+                        io.output.end_answer_line()?;
+                        transcript.set_stopping(stop_hint(press));
+                        transcript.show_status(&mut io.output)?;
+                    }
+                },
             },
             answer = stops.next_stop_result() => {
                 if let Err(error) = answer {
@@ -236,6 +323,11 @@ async fn print_run_events(
             _ = redraw.tick() => transcript.show_status(&mut io.output)?,
         }
     }
+}
+
+/// As a write would fail.
+fn reader_gone() -> SubcommandError {
+    io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
 /// What another press of Ctrl-C does, for the status line.

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::term::CliOutputStreamKind;
+use crate::term::{CliOutputStreamKind, Interruption};
 use crate::test_support::daemon::{ScriptedDaemon, ScriptedDaemonReply, install_tls_provider};
 use crate::test_support::{CapturedStreams, TestIo};
 
@@ -96,7 +96,7 @@ async fn no_daemon_is_exit_4_and_says_what_was_tried() {
     for (dir, says) in [(&dir, addr.to_string()), (&empty, "address".to_owned())] {
         let target = DaemonTarget { data_dir: Some(dir.path().to_owned()), ..DaemonTarget::default() };
         for words in [&["send", "hi"][..], &["stop", "--all"], &["runs"], &["hold", "status"]] {
-            let TestIo { io, captured: seen, ctrl_c: _ctrl_c } = TestIo::new(CliOutputStreamKind::Pipe);
+            let TestIo { io, captured: seen, interruptions: _interruptions } = TestIo::new(CliOutputStreamKind::Pipe);
             let exit = run(parse_args(words).unwrap().verb, &target, io).await;
             assert_eq!((exit, exit.code(), seen.out()), (Exit::NoDaemon, 4, String::new()), "{words:?}");
             let said = seen.err();

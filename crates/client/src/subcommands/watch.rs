@@ -73,7 +73,7 @@ pub(super) async fn run(cx: &mut SubcommandContext<'_>) -> SubcommandResult<()> 
     loop {
         tokio::select! {
             // Dropping a poll on Ctrl-C is safe: it only reads.
-            () = watch.io.interrupts.next() => {
+            _ = watch.io.interrupts.next() => {
                 if matches!(watch.output, WatchOutput::Table(_)) {
                     // Print the prompt below the `^C` that the terminal has echoed.
                     watch.io.output.print_line("")?;

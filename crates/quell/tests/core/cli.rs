@@ -104,6 +104,50 @@ async fn ctrl_c_stops_the_run_and_the_receipt_is_summed_up() {
     model.assert_histories_valid();
 }
 
+/// A cancelled job, a closed terminal, `timeout`, and `kill -9`, which only the daemon can notice.
+#[rstest]
+#[case::terminated(Signal::TERM, 143)]
+#[case::hung_up(Signal::HUP, 143)]
+#[case::killed(Signal::KILL, -1)]
+#[tokio::test]
+async fn a_send_that_is_ended_stops_its_run(#[case] signal: Signal, #[case] code: i32) {
+    let (model, daemon) = start_daemon("").await;
+    model.script(ScriptedResponse::silent_mid_stream("thinking about it "));
+    let mut send_process = SendProcess::start(daemon.home(), &["hello"]);
+    send_process.wait_output_ending("about it ").await;
+    send_process.send_signal(signal);
+    assert_eq!(send_process.wait_exit().await.code, code);
+    assert_send_was_stopped(&model, &daemon).await;
+}
+
+#[tokio::test]
+async fn a_send_whose_reader_is_gone_stops_its_run() {
+    let (model, daemon) = start_daemon("").await;
+    model.script(ScriptedResponse::silent_mid_stream("thinking about it "));
+    let mut send_process = SendProcess::start(daemon.home(), &["hello"]);
+    send_process.wait_output_ending("about it ").await;
+    // The model is silent from now on, so no write can fail.
+    assert_eq!(send_process.close_output().await, Some(1));
+    assert_send_was_stopped(&model, &daemon).await;
+}
+
+async fn assert_send_was_stopped(model: &ScriptedModel, daemon: &TestDaemon) {
+    model.wait_for_connections(0).await;
+    let list = daemon.api().get("/api/runs").await.expect_status(200);
+    let run = list["items"][0]["runId"].as_str().unwrap().to_owned();
+    let view = daemon.api().wait_ended(&run).await;
+    assert_eq!(view["verdict"]["kind"], "aborted", "{view:#}");
+}
+
+#[tokio::test]
+async fn a_detached_message_stays_at_work() {
+    let (model, daemon) = start_daemon("").await;
+    model.script(ScriptedResponse::text("done"));
+    let sent = SendProcess::start(daemon.home(), &["--detach", "hello"]).wait_exit().await;
+    assert_eq!(sent.code, 0, "{sent:?}");
+    assert_eq!(daemon.api().wait_ended(sent.out.trim()).await["verdict"]["kind"], "completed");
+}
+
 #[tokio::test]
 async fn a_stop_from_another_terminal_ends_send_with_130() {
     let (model, daemon) = start_daemon("").await;

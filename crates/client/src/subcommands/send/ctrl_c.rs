@@ -1,12 +1,19 @@
 //! Map presses of Ctrl-C to stop, force and leave, and send the stop requests while the run is still followed.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use quell_protocol::RunId;
 use quell_protocol::api::StopRunRequest;
+use tokio::time::timeout;
 
 use crate::daemon_client::{ClientError, DaemonClient, StopWait};
+
+/// How long an ending process waits for the answer to its stop. `timeout --kill-after` and service managers usually leave
+/// some seconds.
+const STOP_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CtrlCAction {
@@ -53,6 +60,16 @@ impl CtrlCStops {
             self.request_stop();
         }
         press
+    }
+
+    /// Requests a stop, unless one was requested, and waits until the daemon has it. Afterwards this process may end.
+    pub(super) async fn stop_before_end(&mut self) {
+        if self.last_action.is_none() {
+            self.handle_press();
+        }
+        let answers = async { while self.pending_requests.next().await.is_some() {} };
+        // A daemon that does not answer cannot be waited for: whoever ends this process may kill it soon.
+        let _ = timeout(STOP_ANSWER_TIMEOUT, answers).await;
     }
 
     fn request_stop(&self) {

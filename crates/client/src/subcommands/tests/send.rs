@@ -176,7 +176,7 @@ async fn interrupted(words: &[&str], receipt: Receipt) -> (Exit, CapturedStreams
             let _ = stream.send(piece).await;
         }
         daemon.wait_for_request("GET /api/runs/r1/events?after=0", 1).await;
-        test_io.ctrl_c.send(()).await.unwrap();
+        test_io.interruptions.send(Interruption::CtrlC).await.unwrap();
         let asked = daemon.wait_for_request("POST /api/runs/r1/stop", 1).await;
         for piece in [ending(3, &receipt), ended(4, receipt, None)] {
             let _ = stream.send(piece).await;
@@ -210,6 +210,22 @@ async fn ctrl_c_stops_the_run_and_ends_in_the_receipt_line(
     assert_eq!((seen.out(), seen.err()), ("half an ans\n".into(), format!("{line}\n")));
 }
 
+/// SIGTERM, SIGHUP or a closed pipe: the run is stopped, and nobody waits for its end.
+#[tokio::test]
+async fn the_end_of_the_process_stops_the_run() {
+    let (stream, pieces) = mpsc::channel(8);
+    let daemon = ScriptedDaemon::with_run(vec![pieces]);
+    let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
+    let system = async {
+        stream.send(text_delta_piece(1, "half an ans")).await.unwrap();
+        daemon.wait_for_request("GET /api/runs/r1/events?after=0", 1).await;
+        test_io.interruptions.send(Interruption::End).await.unwrap();
+        daemon.wait_for_request("POST /api/runs/r1/stop", 1).await
+    };
+    let (exit, stop) = tokio::join!(run_with_io(&daemon, &["send", "hi"], &mut test_io.io), system);
+    assert_eq!((exit, stop.body), (Exit::Terminated, json!({})));
+}
+
 #[tokio::test]
 async fn a_stopped_run_in_json_has_the_words_of_row_e3() {
     let (exit, seen, _) = interrupted(&["send", "--json", "hi"], receipts::stopped_receipt()).await;
@@ -228,11 +244,11 @@ async fn a_second_ctrl_c_forces_and_a_third_leaves() {
     let mut test_io = TestIo::new(CliOutputStreamKind::Plain);
     let person = async {
         daemon.wait_for_request("GET /api/runs/r1/events?after=0", 1).await;
-        test_io.ctrl_c.send(()).await.unwrap();
+        test_io.interruptions.send(Interruption::CtrlC).await.unwrap();
         daemon.wait_for_request("POST /api/runs/r1/stop", 1).await;
-        test_io.ctrl_c.send(()).await.unwrap();
+        test_io.interruptions.send(Interruption::CtrlC).await.unwrap();
         let forced = daemon.wait_for_request("POST /api/runs/r1/stop", 2).await;
-        test_io.ctrl_c.send(()).await.unwrap();
+        test_io.interruptions.send(Interruption::CtrlC).await.unwrap();
         forced.body
     };
     let (exit, forced) = tokio::join!(run_with_io(&daemon, &["send", "hi"], &mut test_io.io), person);
@@ -252,13 +268,13 @@ async fn ctrl_c_before_the_daemon_answers_stops_the_run_by_the_id_that_was_chose
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let person = async {
         let asked = daemon.wait_for_request("POST /api/sessions/cli:default/runs", 1).await;
-        test_io.ctrl_c.send(()).await.unwrap();
+        test_io.interruptions.send(Interruption::CtrlC).await.unwrap();
         let id = asked.body["idempotencyKey"].as_str().unwrap().to_owned();
         daemon.wait_for_request(&format!("POST /api/runs/{id}/stop"), 1).await;
-        test_io.ctrl_c.send(()).await.unwrap();
+        test_io.interruptions.send(Interruption::CtrlC).await.unwrap();
         let forced = daemon.wait_for_request(&format!("POST /api/runs/{id}/stop"), 2).await;
         assert_eq!(forced.body, json!({"force": true}));
-        test_io.ctrl_c.send(()).await.unwrap();
+        test_io.interruptions.send(Interruption::CtrlC).await.unwrap();
     };
     let (exit, ()) = tokio::join!(run_with_io(&daemon, &["send", "hi"], &mut test_io.io), person);
     assert_eq!(exit, Exit::Stopped);
@@ -280,7 +296,7 @@ async fn a_stop_asked_for_too_early_is_asked_for_again_by_the_runs_own_name() {
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let person = async {
         let asked = daemon.wait_for_request("POST /api/sessions/cli:default/runs", 1).await;
-        test_io.ctrl_c.send(()).await.unwrap();
+        test_io.interruptions.send(Interruption::CtrlC).await.unwrap();
         let id = asked.body["idempotencyKey"].as_str().unwrap().to_owned();
         daemon.wait_for_request(&format!("POST /api/runs/{id}/stop"), 1).await;
         let _ = answer.send(ScriptedStreamPiece::Text(accepted_answer("running").to_string())).await;

@@ -93,7 +93,7 @@ async fn watched(kind: CliOutputStreamKind, words: &[&str]) -> CapturedStreams {
     let mut test_io = TestIo::new(kind);
     let person = async {
         daemon.wait_for_request("GET /api/runs?state=active", 4).await;
-        test_io.ctrl_c.send(()).await.unwrap();
+        test_io.interruptions.send(Interruption::CtrlC).await.unwrap();
     };
     let (exit, ()) = tokio::join!(run_with_io(&daemon, words, &mut test_io.io), person);
     assert_eq!(exit, Exit::Done);
