@@ -1,6 +1,7 @@
 //! Recognises messages that as a whole ask to stop, in many languages.
 //!
-//! Only whole messages count, after normalisation: a sentence that contains a stop word is a message for the model.
+//! Only whole messages count, after normalisation and without words of politeness: a sentence that contains a stop word is
+//! a message for the model.
 //! Words that can also mean "give me a moment" are left out on purpose.
 
 /// The command and the messages that mean the same, normalised: lower case, composed characters, one space between
@@ -88,13 +89,11 @@ const STOP_PHRASES: &[&str] = &[
     // Chinese
     "停止",
     "停下来",
-    "停下來",
     "停下",
     "停",
     "停一下",
     "快停",
     "暂停",
-    "暫停",
     "中止",
     "中断",
     "终止",
@@ -105,21 +104,74 @@ const STOP_PHRASES: &[&str] = &[
     "ストップ",
     // Korean
     "멈춰",
-    "멈춰요",
-    "멈춰줘",
-    "멈춰 줘",
-    "멈추세요",
+    "멈춤",
+    "멈추",
     "그만",
-    "그만해",
-    "그만해요",
-    "그만 해",
     "중지",
-    "중지해",
     "중단",
-    "중단해",
     "정지",
     "스톱",
 ];
+
+/// What may stand before a stop phrase: politeness and haste. Words of alphabets end with their space.
+const PREFIXES: &[&str] = &[
+    "please ",
+    "bitte ",
+    "por favor ",
+    "per favore ",
+    "s'il te plaît ",
+    "s'il vous plaît ",
+    "пожалуйста ",
+    "请",
+    "麻烦",
+    "拜托",
+    "快",
+    "马上",
+    "立即",
+    "立刻",
+    "제발",
+    "좀",
+    "빨리",
+    "당장",
+    "お願い",
+];
+
+/// What may stand behind one: politeness, and the endings with which a noun asks.
+const SUFFIXES: &[&str] = &[
+    " please",
+    " now",
+    " bitte",
+    " jetzt",
+    " por favor",
+    " per favore",
+    " s'il te plaît",
+    " s'il vous plaît",
+    " пожалуйста",
+    "吧",
+    "一下",
+    "啊",
+    "해",
+    "요",
+    "줘",
+    "라",
+    "좀",
+    "주세요",
+    "주십시오",
+    "세요",
+    "십시오",
+    "하세요",
+    "하십시오",
+    "하자",
+    "して",
+    "してください",
+    "して下さい",
+    "ください",
+    "下さい",
+    "くれ",
+];
+
+/// Politest forms have three: `제발 중지해 주세요`.
+const MAX_AFFIXES: usize = 4;
 
 /// Longer than every stop phrase, in bytes. Normalisation of a longer message ends early.
 const MAX_PHRASE_BYTES: usize = 64;
@@ -127,7 +179,29 @@ const MAX_PHRASE_BYTES: usize = 64;
 /// True when the whole message asks to stop.
 pub fn is_stop_phrase(text: &str) -> bool {
     let text = text.trim_end_matches(|c: char| c.is_whitespace() || is_trailing_punctuation(c));
-    normalise_phrase(text).is_some_and(|text| STOP_PHRASES.contains(&text.as_str()))
+    normalise_phrase(text).is_some_and(|phrase| {
+        // `/중지` is `/stop`. Words of English keep theirs: `/exit` may be a command of a surface.
+        let bare = phrase.strip_prefix('/').filter(|rest| !rest.starts_with(|c: char| c.is_ascii()));
+        STOP_PHRASES.contains(&phrase.as_str()) || is_polite_stop(bare.unwrap_or(&phrase))
+    })
+}
+
+/// Takes words of politeness off until a stop phrase is left.
+fn is_polite_stop(phrase: &str) -> bool {
+    let mut rest = phrase;
+    for _ in 0..=MAX_AFFIXES {
+        if STOP_PHRASES.contains(&rest) && rest != "/stop" {
+            return true;
+        }
+        let shorter = PREFIXES.iter().find_map(|prefix| rest.strip_prefix(prefix));
+        // The longest first: `해 주세요` is two endings, `하세요` is one.
+        let suffixes = SUFFIXES.iter().filter_map(|suffix| rest.strip_suffix(suffix));
+        match shorter.or_else(|| suffixes.min_by_key(|left| left.len())) {
+            Some(left) => rest = left.trim(),
+            None => return false,
+        }
+    }
+    false
 }
 
 /// ASCII and CJK full stops, commas, exclamation and question marks, colons, semicolons, quotes, closing brackets,
@@ -184,17 +258,37 @@ fn is_trailing_punctuation(c: char) -> bool {
 fn normalise_phrase(text: &str) -> Option<String> {
     let mut normal = String::new();
     for word in text.split_whitespace() {
-        if !normal.is_empty() {
+        // Chinese, Japanese and Korean are written with spaces or without.
+        if normal.ends_with(|last| !is_east_asian(last)) {
             normal.push(' ');
         }
         for c in word.chars().flat_map(char::to_lowercase) {
-            push_composed(&mut normal, plain_apostrophe(c));
+            push_composed(&mut normal, simplified(plain_apostrophe(c)));
             if normal.len() > MAX_PHRASE_BYTES {
                 return None;
             }
         }
     }
     Some(normal)
+}
+
+fn is_east_asian(c: char) -> bool {
+    matches!(c, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}' | '\u{1100}'..='\u{11ff}')
+}
+
+/// The simplified form of a traditional Chinese character that the phrases have.
+fn simplified(c: char) -> char {
+    match c {
+        '來' => '来',
+        '暫' => '暂',
+        '終' => '终',
+        '斷' => '断',
+        '請' => '请',
+        '煩' => '烦',
+        '馬' => '马',
+        '託' | '托' => '托',
+        other => other,
+    }
 }
 
 fn plain_apostrophe(c: char) -> char {

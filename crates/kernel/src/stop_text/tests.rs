@@ -65,6 +65,29 @@ fn a_stop(#[case] text: &str) {
     assert!(is_stop_phrase(text));
 }
 
+/// Each stop word with the politeness and the scripts of its language.
+#[rstest]
+#[case::korean(&["중지해 주세요", "중지해주세요", "중단해 줘", "그만해요!", "제발 멈춰 주세요", "그만 좀 해", "정지하십시오", "멈춰라", "stop 해줘"])]
+#[case::chinese(&["请停止", "請停止", "请马上停下来", "停下來吧", "麻烦停一下", "快停下", "終止", "中斷", "停止啊。"])]
+#[case::japanese(&["止めてください", "停止して下さい", "中止してください！", "お願いやめて"])]
+#[case::alphabets(&["Please abort", "halt please", "bitte anhalten", "stop now", "fermati per favore", "пожалуйста остановись", "detente por favor"])]
+#[case::commands(&["/중지", "/停止", "/終止"])]
+fn polite_stops_are_stops(#[case] texts: &[&str]) {
+    for text in texts {
+        assert!(is_stop_phrase(text), "{text:?}");
+    }
+}
+
+#[rstest]
+#[case::politeness_alone(&["please", "请", "해 주세요", "ください", "please now"])]
+#[case::an_object(&["请停止服务器", "중지 버튼을 눌러 주세요", "停止して見せて", "please stop the music", "파일 복사를 중지해 주세요"])]
+#[case::other_commands(&["/exit", "/abort", "/halt please"])]
+fn politeness_makes_no_stop(#[case] texts: &[&str]) {
+    for text in texts {
+        assert!(!is_stop_phrase(text), "{text:?}");
+    }
+}
+
 #[rstest]
 #[case::empty("")]
 #[case::blank(" \n\t")]
