@@ -6,7 +6,7 @@ use quell_scope::Cancelled;
 use tokio::time::{Instant, sleep};
 
 use super::RunTable;
-use super::recording::{MAX_RETRY_TIME, RETRY_DELAY};
+use super::recording::{MAX_RETRY_TIME, RetryDelays};
 use crate::hooks::HookTrigger;
 use crate::live_run::LiveRun;
 
@@ -36,12 +36,13 @@ impl RunTable {
         if view.started_at.is_some() {
             let (trigger, started_at) =
                 (run_hook_trigger(HookEvent::RunEnd, view, live_run.session.get()), Instant::now());
+            let mut delays = RetryDelays::default();
             while let Err(error) = hooks.notify_durably(trigger.clone()).await {
                 tracing::error!(run = %live_run.id(), %error, "the hooks of a run that ended could not be stored");
                 if started_at.elapsed() > MAX_RETRY_TIME {
                     return hooks.notify(trigger);
                 }
-                sleep(RETRY_DELAY).await;
+                sleep(delays.next_delay()).await;
             }
         }
     }

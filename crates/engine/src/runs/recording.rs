@@ -13,7 +13,24 @@ use crate::live_run::{Acceptance, LiveRun};
 
 /// How long an end that cannot be stored is kept in memory and retried (row A6 in `docs/design/requirements.md`).
 pub(super) const MAX_RETRY_TIME: Duration = Duration::from_secs(3600);
-pub(super) const RETRY_DELAY: Duration = Duration::from_secs(10);
+/// The waits between retries double from the first to the longest: most outages are short, and until an end is stored
+/// the history lacks its turn.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
+
+/// The waits between retries of what the database refuses.
+#[derive(Debug, Default)]
+pub(super) struct RetryDelays {
+    last: Option<Duration>,
+}
+
+impl RetryDelays {
+    pub(super) fn next_delay(&mut self) -> Duration {
+        let next = self.last.map_or(FIRST_RETRY_DELAY, |last| (last * 2).min(MAX_RETRY_DELAY));
+        self.last = Some(next);
+        next
+    }
+}
 
 impl RunTable {
     /// Stores the end of a run that is over, with its turn if the database refused that before. A repeat changes only
@@ -104,7 +121,7 @@ impl RunTable {
 /// run. While the database refuses, the run stays in memory, so that its receipt can be read. Its journal stays in the
 /// database, so that a later daemon can recover it.
 pub(super) async fn store_end_and_forget(runs: RunTable, live_run: Arc<LiveRun>) {
-    let started_at = Instant::now();
+    let (started_at, mut delays) = (Instant::now(), RetryDelays::default());
     if live_run.wait_for_acceptance().await == Acceptance::Durable {
         while let Err(error) = runs.store_run_end(&live_run).await {
             // Its session was deleted with all its runs: a retry cannot succeed.
@@ -115,7 +132,7 @@ pub(super) async fn store_end_and_forget(runs: RunTable, live_run: Arc<LiveRun>)
             if started_at.elapsed() > MAX_RETRY_TIME {
                 break;
             }
-            tokio::time::sleep(RETRY_DELAY).await;
+            tokio::time::sleep(delays.next_delay()).await;
         }
     }
     runs.give_up_recording(&live_run);
@@ -126,8 +143,9 @@ pub(super) async fn store_end_and_forget(runs: RunTable, live_run: Arc<LiveRun>)
 /// two.
 pub(super) async fn store_steered_message(runs: RunTable, live_run: Arc<LiveRun>, into: Arc<LiveRun>) {
     runs.save_message_note(&live_run).await;
+    let mut delays = RetryDelays::default();
     while into.wait_for_journal().await.is_err() {
-        tokio::time::sleep(RETRY_DELAY).await;
+        tokio::time::sleep(delays.next_delay()).await;
     }
     if let Err(error) = runs.store().runs().record_steered(live_run.run.id.clone(), into.run.id.clone()).await {
         tracing::error!(run = %live_run.id(), %error, "a steered message could not be stored");
