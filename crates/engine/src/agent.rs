@@ -40,7 +40,7 @@ use quell_mcp::{Mcp, McpClient, McpClientOptions, SessionEndpoint};
 use quell_process::{CommandNetwork, SandboxSpec, Wardens};
 use quell_protocol::agents::Price;
 use quell_protocol::schedule::{ScheduleRequest, ScheduleView};
-use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Usage};
+use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason, Usage};
 use quell_scope::{Cancelled, Interrupted, Point, Scope};
 use quell_tools::background::BackgroundWork;
 use quell_tools::{FileBackup, Toolbox};
@@ -61,9 +61,9 @@ pub use model_chain::ModelChain;
 pub use registry::{
     AddAgentError, AgentConfigError, AgentFactory, AgentRegistry, AgentRegistryError, AgentReloadChanges,
     AgentReloadPlan, AgentSnapshot, MODEL_CALLS, RESERVED, RemoveAgentError, RestorableAgent, StaleReloadPlan,
-    build_agent_tree, expand_home,
+    build_agent_tree, check_sandbox, expand_home,
 };
-pub use sandbox::SandboxSite;
+pub use sandbox::{SandboxSite, mcp_directories, open_places};
 pub use tools::{
     CRON_ADD, SEND_FILE, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names,
     resource_kind_of_tool, sub_run_report,
@@ -128,6 +128,7 @@ impl Agent {
         &self,
         run: &RunId,
         session: &SessionKey,
+        principal: &Principal,
         endpoint: Option<SessionEndpoint>,
         sandbox: Option<Arc<SandboxSpec>>,
         network: Option<Arc<dyn CommandNetwork>>,
@@ -135,6 +136,7 @@ impl Agent {
         McpClientOptions {
             run: run.clone(),
             session: session.clone(),
+            principal: principal.clone(),
             workdir: self.workdir.clone(),
             sandbox,
             network,

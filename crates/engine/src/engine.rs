@@ -63,7 +63,7 @@ use quell_tools::background::BackgroundWork;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{AccessControl, Caller};
-use crate::agent::{AgentFactory, AgentRegistry, SandboxSite, Services};
+use crate::agent::{AgentFactory, AgentRegistry, SandboxSite, Services, mcp_directories};
 use crate::approvals::Approvals;
 pub use crate::approvals::{AnswerError, ApprovalSettings};
 use crate::cluster::Cluster;
@@ -265,7 +265,7 @@ impl Engine {
     pub fn stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest) -> StopResult {
         let mut stop_result = self.0.runs.stop(scope, &caller.who(), request);
         self.stop_pending_sessions(scope, &caller.who());
-        self.stop_mcp_requests(scope, &caller.who());
+        self.stop_mcp(scope, &caller.who(), request.level);
         self.stop_schedules(scope, &caller.who(), request, ScheduleStopOrigin::ThisNode, &mut stop_result);
         stop_result.peers = self.ask_peers_to_stop(scope, caller.who(), request);
         self.log_stop(caller, scope, request, &stop_result);
@@ -489,6 +489,7 @@ fn build_services(
         wardens: wardens.clone(),
         environment: config.environment.clone(),
         data_dir: config.data_dir.clone(),
+        directories: mcp_directories(&config.work_dir),
         times: config.stop_timeouts,
         clock,
     })?;

@@ -1,7 +1,7 @@
 //! Decide whether a tool call may start, must wait for a person, or is refused, and read its request to run outside of
 //! the sandbox.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use quell_protocol::approval::Escalation;
 use quell_protocol::sandbox::SandboxMode;
@@ -122,9 +122,46 @@ pub fn gate_call(policy: ApprovalPolicy, place: CallPlace, right: EscalationRigh
 const STAYS_CLOSED: &str =
     "Quell's own data, configuration and keys stay out of reach, and a stop ends the call as any other";
 
+/// How many files a person is told of.
+const MAX_NAMED_FILES: usize = 5;
+
+/// What a command outside of the sandbox may load, although the agent can change it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AgentFiles {
+    /// Where the command starts, if the agent can change files there.
+    pub start: Option<PathBuf>,
+    /// Files that the command names, as it names them.
+    pub named: Vec<String>,
+}
+
+impl AgentFiles {
+    /// A warning for the person who decides; empty if there is nothing to warn of.
+    fn warning(&self) -> String {
+        let named = match &self.named[..] {
+            [] => String::new(),
+            names => {
+                let more = if names.len() > MAX_NAMED_FILES { ", ..." } else { "" };
+                let names: Vec<&str> = names.iter().take(MAX_NAMED_FILES).map(String::as_str).collect();
+                format!(", also {}{more}", names.join(", "))
+            }
+        };
+        let place = match &self.start {
+            Some(start) => format!("files in {}, where it starts{named}", start.display()),
+            None if self.named.is_empty() => return String::new(),
+            None => named.trim_start_matches(", also ").to_owned(),
+        };
+        format!("; it may run what the agent wrote: the agent can change {place}")
+    }
+}
+
 /// What a person is told about a request: the rule that holds the call back, and what it would open.
 #[must_use]
-pub fn describe_escalation(sandbox: &SandboxRights, workdir: &Path, reason: String) -> Escalation {
+pub fn describe_escalation(
+    sandbox: &SandboxRights,
+    workdir: &Path,
+    reason: String,
+    agent_files: &AgentFiles,
+) -> Escalation {
     let files = match sandbox.mode {
         SandboxMode::ReadOnly => Some("changes in ~ and /tmp only".to_owned()),
         SandboxMode::Workspace => {
@@ -147,7 +184,7 @@ pub fn describe_escalation(sandbox: &SandboxRights, workdir: &Path, reason: Stri
         opens: match sandbox.user {
             Some(user) => format!("for commands all files and the network, as user {user} has them; {STAYS_CLOSED}"),
             None => format!("all files and the network, as the user of the daemon has them; {STAYS_CLOSED}"),
-        },
+        } + &agent_files.warning(),
     }
 }
 
@@ -217,9 +254,26 @@ mod tests {
     }
 
     #[test]
+    fn people_are_told_what_the_agent_may_have_prepared() {
+        let opens = |files: &AgentFiles| {
+            let workspace = SandboxRights::new(SandboxMode::Workspace);
+            describe_escalation(&workspace, Path::new("/work/main"), "why".to_owned(), files).opens
+        };
+        assert!(!opens(&AgentFiles::default()).contains("the agent"));
+        let start = Some(PathBuf::from("/work/main"));
+        let told = opens(&AgentFiles { start: start.clone(), named: Vec::new() });
+        assert!(told.ends_with("the agent can change files in /work/main, where it starts"), "{told}");
+        let told = opens(&AgentFiles { start, named: vec!["./deploy.sh".to_owned()] });
+        assert!(told.ends_with("where it starts, also ./deploy.sh"), "{told}");
+        let told = opens(&AgentFiles { start: None, named: ["a", "b", "c", "d", "e", "f"].map(str::to_owned).into() });
+        assert!(told.ends_with("the agent can change a, b, c, d, e, ..."), "{told}");
+    }
+
+    #[test]
     fn people_are_told_the_rule_of_the_mode_and_of_the_network() {
-        let describe =
-            |sandbox: &SandboxRights| describe_escalation(sandbox, Path::new("/work/main"), "why".to_owned()).rule;
+        let describe = |sandbox: &SandboxRights| {
+            describe_escalation(sandbox, Path::new("/work/main"), "why".to_owned(), &AgentFiles::default()).rule
+        };
         let workspace = SandboxRights { writable: vec!["/srv".into()], ..SandboxRights::new(SandboxMode::Workspace) };
         let rule = describe(&workspace);
         assert!(rule.contains("`workspace`") && rule.contains("/work/main, /srv, ~ and /tmp only"), "{rule}");

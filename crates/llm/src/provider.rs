@@ -12,6 +12,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::config::{ProviderConfig, ProviderConfigError};
 use super::dialect::Dialect;
+use super::provider_kind::ProviderKind;
 
 /// The maximum configurable timeout; it keeps timers in range.
 const MAX_TIMEOUT_S: f64 = 24.0 * 3600.0;
@@ -72,6 +73,30 @@ impl Provider {
     /// Replaces the secrets that were sent to the provider in one of its messages; some servers echo a refused key.
     pub(super) fn redact_secrets(&self, text: String) -> String {
         self.secrets.iter().fold(text, |text, secret| text.replace(secret.expose_secret(), "***"))
+    }
+}
+
+impl ProviderConfig {
+    /// Checks what a start would refuse, without connecting. Returns the wrong key, and what is wrong with it.
+    ///
+    /// # Errors
+    /// The first problem, in the order of the keys.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        // The demo model gets its address when it is started.
+        if self.kind == ProviderKind::DEMO {
+            return Ok(());
+        }
+        parse_base_url(self).map_err(|problem| ("base_url", problem))?;
+        request_headers(self).map_err(|problem| ("headers", problem))?;
+        check_prices(&self.prices).map_err(|problem| ("prices", problem))?;
+        for (key, seconds) in [
+            ("connect_timeout_s", self.connect_timeout_s),
+            ("header_timeout_s", self.header_timeout_s),
+            ("idle_timeout_s", self.idle_timeout_s),
+        ] {
+            parse_timeout(key, seconds).map_err(|problem| (key, problem))?;
+        }
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use quell_process::{CommandNetwork, OutputSink, SandboxSpec};
-use quell_protocol::{ResourceKind, RunId, SessionKey, ToolOutputStream};
+use quell_protocol::{Principal, ResourceKind, RunId, SessionKey, ToolOutputStream};
 use quell_scope::{Cancelled, Point, Scope};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -32,7 +32,9 @@ const MAX_LIST_WAIT: Duration = Duration::from_secs(1);
 pub struct McpClientOptions {
     pub run: RunId,
     pub session: SessionKey,
-    /// The directory in which the session's own servers are started.
+    /// Who the run works for.
+    pub principal: Principal,
+    /// The directory that the session's own servers are told to work in.
     pub workdir: PathBuf,
     /// The sandbox of the agent's commands, which a server has, too, unless its configuration says otherwise.
     pub sandbox: Option<Arc<SandboxSpec>>,
@@ -267,6 +269,7 @@ mod tests {
             wardens: Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap(),
             environment: Vec::new(),
             data_dir: PathBuf::from("/"),
+            directories: PathBuf::from("/"),
             times: StopTimeouts::default(),
             clock: Clock::start(),
         })
@@ -277,6 +280,7 @@ mod tests {
         mcp.client_for_run(McpClientOptions {
             run: RunId::parse("run").unwrap(),
             session: SessionKey::parse("session").unwrap(),
+            principal: Principal::parse("alice").unwrap(),
             workdir: PathBuf::from("/"),
             sandbox: None,
             network: None,
@@ -329,6 +333,7 @@ mod tests {
             let owner = InstanceOwner {
                 session: None,
                 run: client.options.run.clone(),
+                principal: client.options.principal.clone(),
                 workdir: PathBuf::from("/"),
                 sandbox: None,
                 network: None,

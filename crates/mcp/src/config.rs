@@ -13,6 +13,8 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 use url::Url;
 
+use super::server_directory::with_workdir;
+
 /// The maximum configurable time, in seconds; it keeps timers in range.
 const MAX_TIME_S: u64 = 24 * 3600;
 /// The maximum length of a server's name: tool names begin with it, and providers accept 64 characters.
@@ -74,6 +76,10 @@ pub struct McpConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub sandbox: Option<SandboxMode>,
+    /// True for a program that has to start in the workdir of the agent, which can put files there that the program
+    /// loads. Otherwise it starts in a directory of its own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub start_in_workdir: bool,
     /// True for one server that all sessions share. Otherwise each session has its own.
     pub shared: bool,
     /// Seconds after which an unused server is closed. It starts again when it is needed.
@@ -117,6 +123,24 @@ impl McpConfig {
         }
     }
 
+    /// What of the program's start lies in one of these workdirs, where an agent can change it: for people, a clause.
+    /// Directories among `args` are what a server works on; files may be its code.
+    #[must_use]
+    pub fn agent_writable_start(&self, workdirs: &[PathBuf]) -> Option<String> {
+        let command = self.command.as_ref()?;
+        if self.start_in_workdir {
+            return Some("it starts in the workdir (`start_in_workdir`)".to_owned());
+        }
+        let files = workdirs.iter().flat_map(|workdir| {
+            let words = [command].into_iter().chain(&self.args);
+            words.map(move |word| (workdir, PathBuf::from(with_workdir(word, workdir))))
+        });
+        files
+            .into_iter()
+            .find(|(workdir, file)| file.starts_with(workdir) && file.is_file())
+            .map(|(_, file)| format!("it is started with {}, which lies in a workdir", file.display()))
+    }
+
     /// Checks the section of the server `name`.
     ///
     /// # Errors
@@ -135,11 +159,17 @@ impl McpConfig {
             ServerLocation::Command(_) if !self.headers.is_empty() => {
                 return Err(error("headers", "belong to a server with `url`; a command gets `env`".to_owned()));
             }
-            ServerLocation::Url(_) if !self.args.is_empty() || !self.env.is_empty() => {
-                let key = if self.args.is_empty() { "env" } else { "args" };
-                return Err(error(key, "belongs to a server with `command`".to_owned()));
+            ServerLocation::Url(_) => {
+                let keys = [
+                    ("args", !self.args.is_empty()),
+                    ("env", !self.env.is_empty()),
+                    ("start_in_workdir", self.start_in_workdir),
+                ];
+                if let Some((key, _)) = keys.into_iter().find(|(_, is_set)| *is_set) {
+                    return Err(error(key, "belongs to a server with `command`".to_owned()));
+                }
             }
-            ServerLocation::Command(_) | ServerLocation::Url(_) => {}
+            ServerLocation::Command(_) => {}
         }
         self.oauth_problem().map_or(Ok(()), |(key, problem)| Err(error(key, problem)))?;
         self.header_list().map_err(|problem| error("headers", problem))?;

@@ -1,12 +1,13 @@
 //! Open the transport to a server, initialize the MCP session and list the tools.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quell_scope::Scope;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientResult, ElicitResult, ElicitationAction, ElicitationCapability, ErrorCode,
-    ErrorData, FormElicitationCapability, Implementation, PaginatedRequestParams, ServerNotification, ServerRequest,
-    Tool,
+    ErrorData, FormElicitationCapability, Implementation, PaginatedRequestParams, RootsCapabilities,
+    ServerNotification, ServerRequest, Tool,
 };
 use rmcp::service::{NotificationContext, Peer, RequestContext, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
@@ -25,7 +26,7 @@ use super::line_limit::{LineLimitReader, MAX_MESSAGE_BYTES};
 use super::message_monitor::MessageMonitor;
 use super::oauth::{ConnectionTokens, TokenRefresher, TokenSource};
 use super::ordered_transport::OrderedTransport;
-use super::server::McpServer;
+use super::roots::list_roots;
 use super::server_process::ServerProcess;
 use super::server_transport::{ServerConnection, ServerTransport};
 
@@ -69,11 +70,12 @@ pub(super) fn open_backend(
 
 /// Performs the handshake and lists the tools.
 pub(super) async fn initialize_and_list_tools(
-    server: &McpServer,
+    instance: &ServerInstance,
     target: ConnectTarget,
     monitor: &Arc<MessageMonitor>,
     refresher: &TokenRefresher,
 ) -> Result<(RunningMcpClient, Vec<Tool>), ConnectProblem> {
+    let server = &instance.server;
     let connection = match target {
         ConnectTarget::Pipes(stdout, stdin) => {
             let inner = AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(MAX_MESSAGE_BYTES);
@@ -93,7 +95,11 @@ pub(super) async fn initialize_and_list_tools(
         }
     };
     let transport = ServerTransport { connection, monitor: Arc::clone(monitor) };
-    let handler = McpClientHandler { server: server.name.clone(), monitor: Arc::clone(monitor) };
+    let handler = McpClientHandler {
+        server: server.name.clone(),
+        monitor: Arc::clone(monitor),
+        root: instance.root().map(Path::to_owned),
+    };
     // waits: within the start timeout, in the supervisor.
     let client = handler
         .serve(transport)
@@ -122,11 +128,13 @@ pub(super) async fn list_tools(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, Ser
     Ok(tools)
 }
 
-/// The client's side of the protocol. Quell offers servers questions to the user, but no sampling and no roots.
+/// The client's side of the protocol. Quell offers servers questions to the user, and programs the workdir as their
+/// root; it offers no sampling.
 #[derive(Debug)]
 pub(super) struct McpClientHandler {
     server: String,
     monitor: Arc<MessageMonitor>,
+    root: Option<PathBuf>,
 }
 
 impl rmcp::Service<RoleClient> for McpClientHandler {
@@ -154,6 +162,7 @@ impl rmcp::Service<RoleClient> for McpClientHandler {
                 };
                 Ok(ClientResult::ElicitResult(answer))
             }
+            ServerRequest::ListRootsRequest(_) if let Some(root) = &self.root => Ok(list_roots(root)),
             _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "this client does not offer that to servers", None)),
         }
     }
@@ -172,6 +181,7 @@ impl rmcp::Service<RoleClient> for McpClientHandler {
         let questions = ElicitationCapability::default().with_form(FormElicitationCapability::default());
         let mut capabilities = ClientCapabilities::default();
         capabilities.elicitation = Some(questions);
+        capabilities.roots = self.root.as_ref().map(|_| RootsCapabilities::default());
         ClientConfig::new(capabilities, quell)
     }
 }

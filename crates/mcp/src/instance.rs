@@ -2,12 +2,12 @@
 //!
 //! The task that drives it is in [`super::supervisor`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quell_process::{CommandNetwork, SandboxSpec};
-use quell_protocol::{RunId, SessionKey};
+use quell_protocol::{Principal, RunId, SessionKey};
 use quell_scope::Release;
 use rmcp::RoleClient;
 use rmcp::service::Peer;
@@ -31,9 +31,10 @@ pub(super) struct ServerInstance {
 pub(super) struct InstanceOwner {
     /// None for an instance that all sessions share.
     pub(super) session: Option<SessionKey>,
-    /// The run that needed it first.
+    /// The run that needed it first, and who that run worked for.
     pub(super) run: RunId,
-    /// The directory in which it is started.
+    pub(super) principal: Principal,
+    /// The workdir of the agent that needed it first.
     pub(super) workdir: PathBuf,
     /// The sandbox of the agent that needed it first.
     pub(super) sandbox: Option<Arc<SandboxSpec>>,
@@ -225,6 +226,12 @@ impl ServerInstance {
         // The sender lives in `self`, so waiting cannot fail.
         // waits: as one arm of several, in `browse`.
         let _ = shutdown_changes.wait_for(|order| *order != InstanceShutdown::KeepRunning).await;
+    }
+
+    /// The directory that a program is offered as its root. A shared one works for agents with different workdirs.
+    pub(super) fn root(&self) -> Option<&Path> {
+        let is_own_program = self.owner.session.is_some() && self.server.config.command.is_some();
+        is_own_program.then_some(&self.owner.workdir)
     }
 
     /// True while a new lease may be given out.

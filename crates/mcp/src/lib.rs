@@ -21,7 +21,9 @@ mod ordered_transport;
 mod probe;
 mod questions;
 mod result;
+mod roots;
 mod server;
+mod server_directory;
 mod server_process;
 mod server_transport;
 mod sign_in;
@@ -36,7 +38,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quell_kernel::StopTimeouts;
 use quell_net::AddressPolicy;
 use quell_process::{SandboxSpec, Wardens};
-use quell_protocol::{Leftover, ResourceKind, RunId, SessionKey};
+use quell_protocol::{Leftover, Principal, ResourceKind, RunId, SessionKey};
+use quell_scope::StopLevel;
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Scope};
 use secrecy::SecretString;
@@ -70,6 +73,8 @@ pub struct McpSettings {
     pub environment: Vec<(OsString, OsString)>,
     /// The directory below which the tokens of sign-ins are kept.
     pub data_dir: PathBuf,
+    /// The parent of the directories in which server processes start. No agent may write there.
+    pub directories: PathBuf,
     /// The times of the stop ladder.
     pub times: StopTimeouts,
     pub clock: Clock,
@@ -80,6 +85,7 @@ struct ServerPool {
     servers: BTreeMap<String, Arc<McpServer>>,
     wardens: Wardens,
     environment: Vec<(OsString, OsString)>,
+    directories: PathBuf,
     times: StopTimeouts,
     clock: Clock,
     /// The supervisor tasks of the servers.
@@ -162,6 +168,7 @@ impl Mcp {
             servers,
             wardens: settings.wardens,
             environment: settings.environment,
+            directories: settings.directories,
             times: settings.times,
             clock: settings.clock,
             tasks,
@@ -218,6 +225,25 @@ impl Mcp {
     /// Ends the requests for resources and prompts that people wait for, without waiting.
     pub fn stop_browsing(&self) {
         self.0.browse_stops.send_modify(|count| *count += 1);
+    }
+
+    /// Ends programs and all that they started, without waiting: those of a session, or all, also shared ones, if there is
+    /// none; only those of a principal's runs, if there is one. Gently, each ends after the calls that it works on.
+    pub fn end_programs(&self, session: Option<&SessionKey>, principal: Option<&Principal>, level: StopLevel) {
+        let order = match level {
+            StopLevel::Gentle => InstanceShutdown::Drain,
+            StopLevel::Forced => InstanceShutdown::Kill,
+        };
+        for instance in self.0.lock_state().instances.values().flatten() {
+            let owner = &instance.owner;
+            let is_of_session = session.is_none_or(|session| owner.session.as_ref() == Some(session));
+            // Others work with a shared one.
+            let is_of_principal =
+                principal.is_none_or(|principal| owner.principal == *principal && owner.session.is_some());
+            if instance.server.config.command.is_some() && is_of_session && is_of_principal {
+                instance.request_shutdown(order.clone());
+            }
+        }
     }
 
     /// Starts no more servers, and tells each to close after its last call, without waiting.
@@ -293,6 +319,7 @@ impl ServerPool {
         let owner = InstanceOwner {
             session,
             run: options.run.clone(),
+            principal: options.principal.clone(),
             workdir: options.workdir.clone(),
             sandbox: options.sandbox.clone(),
             network: options.network.clone(),

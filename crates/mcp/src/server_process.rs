@@ -1,10 +1,12 @@
 //! The process of a stdio server: start under a warden, end by the stop ladder.
 
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell_process::{
-    CommandSpec, Isolate, OutputSink, ProcessEnd, ProcessEndMethod, RUN_ID_VARIABLE, SpawnError, StopHandle,
+    CommandSpec, Isolate, OutputSink, ProcessEnd, ProcessEndMethod, RUN_ID_VARIABLE, SandboxSpec, SpawnError,
+    StopHandle,
 };
 use quell_protocol::ToolOutputStream;
 use quell_protocol::display_text::error_chain;
@@ -14,8 +16,9 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::ServerPool;
 use super::instance::{InstanceEnd, InstanceShutdown, ServerInstance};
+use super::server_directory::{ServerDirectory, with_workdir};
+use super::{ServerPool, user_of};
 
 /// The environment variable that names the session of a session's own server.
 const SESSION_VARIABLE: &str = "QUELL_SESSION";
@@ -39,7 +42,7 @@ impl ServerProcess {
         scope: &Scope,
         command: &str,
     ) -> Result<(Self, ServerPipes), String> {
-        let spec = command_spec(pool, instance, command);
+        let spec = command_spec(pool, instance, command)?;
         let mut running = pool.wardens.start(&spec, scope).map_err(|error| error_chain(&error))?;
         let pipes = running.take_stdout().zip(running.take_input());
         let stop_handle = running.stop_handle();
@@ -85,10 +88,12 @@ impl ServerProcess {
     }
 }
 
-fn command_spec(pool: &ServerPool, instance: &ServerInstance, command: &str) -> CommandSpec {
+fn command_spec(pool: &ServerPool, instance: &ServerInstance, command: &str) -> Result<CommandSpec, String> {
     let (server, owner) = (&instance.server, &instance.owner);
+    let directory = ServerDirectory::create(&pool.directories, &server.name, user_of(owner.sandbox.as_ref()))?;
+    let expand = |text: &String| OsString::from(with_workdir(text, &owner.workdir));
     let mut env = pool.environment.clone();
-    env.extend(server.config.env.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))));
+    env.extend(server.config.env.iter().map(|(name, value)| (OsString::from(name), expand(value))));
     if let (Some(name), Some(key)) = (&server.config.api_key_env, &server.config.api_key) {
         env.push((name.into(), key.expose_secret().into()));
     }
@@ -98,19 +103,24 @@ fn command_spec(pool: &ServerPool, instance: &ServerInstance, command: &str) -> 
     if let Some(session) = &owner.session {
         env.push((SESSION_VARIABLE.into(), session.as_str().into()));
     }
-    let argv = std::iter::once(command).chain(server.config.args.iter().map(String::as_str));
-    CommandSpec {
-        argv: argv.map(OsString::from).collect(),
+    let sandbox = owner.sandbox.as_ref().map(|sandbox| {
+        let mut sandbox = SandboxSpec::clone(&server.config.sandbox_for(sandbox));
+        sandbox.readable.push(directory.current.clone());
+        sandbox.home = Some(directory.home);
+        Arc::new(sandbox)
+    });
+    Ok(CommandSpec {
+        argv: std::iter::once(command.into()).chain(server.config.args.iter().map(expand)).collect(),
         label: format!("MCP server {}", server.name),
-        cwd: owner.workdir.clone(),
+        cwd: if server.config.start_in_workdir { owner.workdir.clone() } else { directory.current },
         env,
         timeout: None,
         output_limit: STDERR_LIMIT_BYTES,
         isolate: Isolate::Auto,
         network: owner.network.clone(),
         session_network: None,
-        sandbox: owner.sandbox.as_ref().map(|sandbox| server.config.sandbox_for(sandbox)),
-    }
+        sandbox,
+    })
 }
 
 fn instance_end(end: Result<ProcessEnd, SpawnError>) -> InstanceEnd {

@@ -66,7 +66,7 @@ async fn run_instance(pool: &Arc<ServerPool>, instance: &Arc<ServerInstance>, sc
         biased;
         () = instance.wait_start_unwanted() => Err(None),
         () = wait_process_gone(&mut backend) => Err(Some(ENDED_BEFORE_READY.to_owned().into())),
-        initialized = timeout(server.start_timeout, connect::initialize_and_list_tools(server, target, &monitor, &pool.refresher)) => match initialized {
+        initialized = timeout(server.start_timeout, connect::initialize_and_list_tools(instance, target, &monitor, &pool.refresher)) => match initialized {
             Ok(initialized) => initialized.map_err(Some),
             Err(_) => Err(Some(format!("it was not ready within {} s", server.start_timeout.as_secs()).into())),
         },

@@ -48,30 +48,30 @@ pub(super) fn start_command(
     let mut command = Command::new(program);
     command.args(args).env_clear().envs(request.env.iter().map(|(name, value)| (name, value)));
     command.stdin(input).process_group(0);
-    if let Some(mut sandbox) = sandbox {
-        command.envs(sandbox.environment());
-        enter_before_exec(&mut command, move || sandbox.enter());
-    }
-    let child = with_open_file_limit(request.open_files, || command.spawn())?;
-    pid_from_u32(child.id())
+    command.envs(sandbox.iter().flat_map(PreparedSandbox::environment));
+    let (open_files, mut sandbox) = (request.open_files, sandbox);
+    enter_before_exec(&mut command, move || {
+        open_files.map_or(Ok(()), limit_open_files)?;
+        sandbox.as_mut().map_or(Ok(()), PreparedSandbox::enter)
+    });
+    pid_from_u32(command.spawn()?.id())
 }
 
-#[expect(unsafe_code, reason = "the sandbox must bind the command and not this process, so between fork and exec")]
+#[expect(
+    unsafe_code,
+    reason = "limits and sandbox must bind the command and not this process, so between fork and exec"
+)]
 fn enter_before_exec(command: &mut Command, enter: impl FnMut() -> io::Result<()> + Send + Sync + 'static) {
     // SAFETY: wardens and inits have one thread, so no lock is held at the fork, and the child may allocate.
     unsafe { command.pre_exec(enter) };
 }
 
-/// Runs `start` under this soft limit of open files, which the child inherits. With the daemon's high limit some
-/// programs are slow or fail.
-fn with_open_file_limit<T>(limit: Option<u64>, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let previous = getrlimit(Resource::Nofile);
-    let Some(limit) = limit else { return start() };
-    let current = Some(previous.maximum.map_or(limit, |most| most.min(limit)));
-    setrlimit(Resource::Nofile, Rlimit { current, ..previous })?;
-    let started = start();
-    setrlimit(Resource::Nofile, previous)?;
-    started
+/// Sets the soft limit of open files: with the daemon's high limit some programs are slow or fail. In the process of the
+/// command, so that a command that changes the limits of its parent cannot make its own start look failed.
+fn limit_open_files(limit: u64) -> io::Result<()> {
+    let own = getrlimit(Resource::Nofile);
+    let current = Some(own.maximum.map_or(limit, |most| most.min(limit)));
+    Ok(setrlimit(Resource::Nofile, Rlimit { current, ..own })?)
 }
 
 pub(super) fn pid_from_u32(id: u32) -> io::Result<Pid> {

@@ -42,6 +42,9 @@ pub struct SandboxSpec {
     pub protected: Vec<PathBuf>,
     /// Files and directories that are hidden, but in the mode `off`.
     pub hidden: Vec<PathBuf>,
+    /// Home directories of people, in every mode but `off`: what begins with a dot, sockets, and what is made later is
+    /// hidden; other files and directories can be read.
+    pub closed_homes: Vec<PathBuf>,
     /// Read-only places, also inside of hidden ones.
     pub readable: Vec<PathBuf>,
     /// Places to read and write, also inside of hidden ones; read-only in the mode `read-only`.
@@ -102,6 +105,7 @@ impl SandboxSpec {
             mode,
             protected: Vec::new(),
             hidden: Vec::new(),
+            closed_homes: Vec::new(),
             readable: Vec::new(),
             writable: Vec::new(),
             home: None,
@@ -227,7 +231,7 @@ impl PreparedSandbox {
         let needs_landlock = !(spec.is_off() && has_mounts);
         let landlock = if needs_landlock { LandlockRules::new(spec, has_mounts, namespaces.network)? } else { None };
         if needs_landlock {
-            layers.note(SandboxLayer::Landlock, landlock.is_some(), "the kernel has no Landlock");
+            layers.note(SandboxLayer::Landlock, landlock.is_some(), landlock_rules::reason_of_absence());
             if landlock.is_some() && !has_mounts && landlock_rules::abi_version() < TRUNCATION_ABI {
                 let reason = "Landlock keeps files from being emptied from Linux 6.2 on";
                 layers.note(SandboxLayer::Landlock, false, reason);
@@ -281,7 +285,11 @@ impl PreparedSandbox {
             limits::limit_memory(bytes)?;
         }
         for filter in &self.filters {
-            seccompiler::apply_filter(filter).map_err(io::Error::other)?;
+            seccompiler::apply_filter(filter).map_err(|error| match error {
+                // Whoever starts the command is told the number alone.
+                seccompiler::Error::Prctl(cause) | seccompiler::Error::Seccomp(cause) => cause,
+                other => io::Error::other(other),
+            })?;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod validation;
+mod variable_names;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -271,6 +272,18 @@ impl LoadedConfig {
     pub(crate) fn stop_times(&self) -> StopTimeouts {
         let (ms, stop) = (Duration::from_millis, &self.config.stop);
         StopTimeouts { term: ms(stop.term_ms), grace: ms(stop.grace_ms), hard: ms(stop.hard_ms) }
+    }
+
+    /// One line for each MCP server whose program, or a file that it is started with, lies where an agent writes.
+    pub(crate) fn writable_server_warnings(&self, data_dir: &Path) -> Vec<String> {
+        let work_dir = work_dir(data_dir);
+        let agents = self.config.agents.iter();
+        let workdirs: Vec<PathBuf> = agents.map(|(id, agent)| AgentFactory::workdir_of(&work_dir, id, agent)).collect();
+        let warn = |(name, server): (&String, &McpConfig)| {
+            let what = server.agent_writable_start(&workdirs)?;
+            Some(format!("MCP server {name}: {what}; an agent can change what runs there, with the server's key"))
+        };
+        self.config.mcp.iter().filter_map(warn).collect()
     }
 
     /// Lists what agents may not reach: the data directory, the configuration file in use, the directory of the default

@@ -80,6 +80,9 @@ async fn serve(
     // Bind first, so that a second daemon fails at once with one line.
     let socket = bind_tcp(listen.unwrap_or(loaded.config.server.listen))?;
     warn_about_missing_keys(&loaded);
+    for warning in loaded.writable_server_warnings(&data_dir) {
+        tracing::warn!("{warning}");
+    }
     create_default_config_dir();
     let metrics = MetricsRegistry::default();
     metrics::set_global_recorder(metrics.clone()).context("metrics cannot be installed")?;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use quell_client::text_format::escape_invisible;
+use quell_engine::agent::mcp_directories;
 use quell_mcp::{Mcp, McpBrowseAnswer, McpBrowseRequest, McpConfig, McpSettings, browse, sign_out, start_sign_in};
 use quell_process::{WardenExe, Wardens};
 use quell_protocol::mcp::{McpContentRequest, McpListKind};
@@ -106,13 +107,14 @@ fn show(args: &McpServerArgs, request: McpBrowseRequest, as_json: bool) -> anyho
     find_server(&loaded, &args.name)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let answer = block_on(&runtime, async {
-        let times = loaded.stop_times();
+        let (times, data_dir) = (loaded.stop_times(), config::data_dir()?);
         let wardens = Wardens::new(WardenExe::ThisProcess, times).context("a warden cannot be started")?;
         let settings = McpSettings {
             servers: loaded.config.mcp.clone(),
             wardens,
             environment: quell_process::base_environment(std::env::vars_os()),
-            data_dir: config::data_dir()?,
+            directories: mcp_directories(&config::work_dir(&data_dir)),
+            data_dir,
             times,
             clock: Clock::start(),
         };

@@ -55,11 +55,12 @@ impl WorkdirRoot {
             failed_call(format!("the working directory {} cannot be opened: {e}", context.workdir.display()))
         })?;
         let real = real_path(&dir).unwrap_or_else(|_| context.workdir.clone());
-        let resolve = if context.unconfined {
+        let mut resolve = if context.unconfined {
             ResolveFlags::empty()
         } else {
             ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS
         };
+        resolve.set(ResolveFlags::NO_SYMLINKS, !context.follows_links);
         let protected = context.protected.resolve();
         let is_near_border = context.unconfined || protected.may_be_below(&real);
         Ok(Self {
@@ -71,12 +72,6 @@ impl WorkdirRoot {
             is_read_only: context.is_read_only,
             owner: context.owner,
         })
-    }
-
-    /// The same root, but no path through it may have a symlink.
-    pub(super) fn without_symlinks(mut self) -> Self {
-        self.resolve |= ResolveFlags::NO_SYMLINKS;
-        self
     }
 
     /// The workdir as configured.
@@ -165,6 +160,23 @@ impl WorkdirRoot {
     }
 }
 
+/// The path that `path` leads to, relative to the workdir if it is not absolute, without symbolic links: for a call that a
+/// person lets out of the sandbox, who is to see what it acts on. What does not exist yet stays as it is.
+///
+/// # Errors
+/// The path goes up (`..`) from a directory that does not exist, so nobody can say where it leads. The text is for the
+/// model.
+pub fn real_target(workdir: &Path, path: &str) -> Result<PathBuf, String> {
+    let whole = workdir.join(path);
+    let mut existing = whole.ancestors().filter_map(|above| Some((above, above.canonicalize().ok()?)));
+    let Some((above, real)) = existing.next() else { return Ok(whole) };
+    let rest = whole.strip_prefix(above).unwrap_or(Path::new(""));
+    if rest.components().any(|part| part == Component::ParentDir) {
+        return Err(format!("{} goes up from a directory that does not exist", quoted(path)));
+    }
+    Ok(if rest.as_os_str().is_empty() { real } else { real.join(rest) })
+}
+
 /// Opens the regular file `name` in `dir` for reading, never through a symlink. `path` is its name in errors.
 pub(super) fn open_file_in(dir: impl AsFd, name: &Path, path: &Path) -> Result<OpenedFile, FileToolError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
@@ -186,7 +198,9 @@ pub(super) fn path_error(path: &Path, error: Errno) -> FileToolError {
         Errno::XDEV => format!(
             "{path} leads outside the working directory (by `..`, an absolute path, or a symlink), where this tool may not go"
         ),
-        Errno::LOOP => format!("{path} goes through too many symlinks, or through one that is not allowed"),
+        Errno::LOOP => format!(
+            "{path} goes through too many symlinks, or through one that is not allowed; write the path that it leads to"
+        ),
         Errno::ACCESS | Errno::PERM => format!("{path}: permission denied"),
         Errno::NOTDIR => format!("{path} is not a directory, or a part of that path is not"),
         Errno::ISDIR => format!("{path} is a directory"),

@@ -67,6 +67,9 @@ pub struct ToolDefinition<'t> {
     pub concurrency: CallConcurrency,
     /// The description for the model of an agent; `None` if the agent is not offered the tool.
     pub spec_for: fn(&AgentFacts<'_>) -> Option<ToolSpec>,
+    /// Whether a call could begin with these arguments. The error is for the model. `Ok` if only the tool itself can tell,
+    /// as for those of MCP servers.
+    pub check_arguments: fn(&Value) -> Result<(), String>,
 }
 
 impl ToolDefinition<'static> {
@@ -77,6 +80,7 @@ impl ToolDefinition<'static> {
             is_sandboxed: T::IS_SANDBOXED,
             concurrency: T::CONCURRENCY,
             spec_for: T::spec_for,
+            check_arguments: |arguments| parse_arguments::<T>(arguments).map(drop),
         }
     }
 

@@ -30,6 +30,8 @@ pub(crate) trait FileTool: ToolArguments {
 pub(crate) struct FileToolContext {
     pub(crate) workdir: PathBuf,
     pub(crate) unconfined: bool,
+    /// Symbolic links are followed, inside of what may be reached.
+    pub(crate) follows_links: bool,
     /// The sandbox of the agent permits no changes.
     pub(crate) is_read_only: bool,
     /// The user and group id that new files and directories get; those of the daemon if `None`.
@@ -93,6 +95,7 @@ impl FileToolContext {
             // They run as the daemon: where commands run as another user, they keep to the workdir.
             unconfined: cx.user().is_none()
                 && (cx.toolbox.settings.unconfined || cx.sandbox_mode() == SandboxMode::Off),
+            follows_links: !cx.is_let_out,
             owner: cx.user(),
             is_read_only: cx.sandbox_mode() == SandboxMode::ReadOnly,
             output_limit: cx.output_limit,
@@ -106,6 +109,7 @@ impl FileToolContext {
         Self {
             workdir: workdir.to_path_buf(),
             unconfined: false,
+            follows_links: true,
             is_read_only: false,
             owner: None,
             output_limit: 0,

@@ -70,11 +70,12 @@ impl UndoPlace {
     fn root(&self, protected: &ProtectedPaths) -> Result<WorkdirRoot, FileToolError> {
         let context = FileToolContext {
             unconfined: self.path.is_absolute(),
+            follows_links: false,
             owner: self.owner,
             protected: protected.clone(),
             ..FileToolContext::confined(&self.workdir)
         };
-        Ok(WorkdirRoot::open(&context)?.without_symlinks())
+        WorkdirRoot::open(&context)
     }
 
     fn read_current(&self, protected: &ProtectedPaths, stop: &StopFlag<'_>) -> Result<Option<String>, FileToolError> {

@@ -41,6 +41,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use confined_fs::real_target;
 pub use definition::{AgentFacts, Delegate, ToolArguments, ToolDefinition, parse_arguments, tool_spec};
 pub use fetch::FetchSettings;
 pub use file_edit::{BackupFuture, ChangedFile, FileBackup, ReplacedFile};

@@ -70,6 +70,16 @@ pub(super) struct ShellArgs {
     background: bool,
 }
 
+/// Settings of Git that take precedence over those of a repository, which the agent can change: a person who lets
+/// `git status` out of the sandbox lets no file watcher and no hook out. See git-config(1), `GIT_CONFIG_COUNT`.
+const GIT_WITHOUT_PROGRAMS: [(&str, &str); 5] = [
+    ("GIT_CONFIG_COUNT", "2"),
+    ("GIT_CONFIG_KEY_0", "core.fsmonitor"),
+    ("GIT_CONFIG_VALUE_0", "false"),
+    ("GIT_CONFIG_KEY_1", "core.hooksPath"),
+    ("GIT_CONFIG_VALUE_1", "/dev/null"),
+];
+
 /// Bytes reserved for the line that says how much of an output is missing.
 const DROPPED_NOTE_BYTES: usize = 64;
 
@@ -158,6 +168,9 @@ fn command_spec(
     let mut env: Vec<_> = cx.environment.iter().filter(|(name, _)| !is_replaced(name)).cloned().collect();
     env.extend(NON_INTERACTIVE_VARIABLES.iter().map(|(name, value)| (name.into(), value.into())));
     env.push((RUN_ID_VARIABLE.into(), cx.owner.run.as_str().into()));
+    if cx.is_let_out {
+        env.extend(GIT_WITHOUT_PROGRAMS.iter().map(|(name, value)| (name.into(), value.into())));
+    }
     Ok(CommandSpec {
         argv: vec!["sh".into(), "-c".into(), args.command.clone().into()],
         label: args.command,

@@ -126,6 +126,7 @@ impl ToolFixture {
             sandbox: None,
             session_network: None,
             may_escalate: false,
+            is_let_out: false,
             network: &NetworkAccess::On,
             file_backup: &self.backup,
             sink: &mut NoOutput,
@@ -155,6 +156,7 @@ impl ToolFixture {
         FileToolContext {
             workdir: self.path(""),
             unconfined: self.toolbox.settings.unconfined,
+            follows_links: true,
             owner: None,
             is_read_only: false,
             output_limit: self.limit,

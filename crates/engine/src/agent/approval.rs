@@ -35,6 +35,14 @@ impl AgentLoop<'_> {
             CallGate::EscalationForbidden => ESCALATION_FORBIDDEN.to_owned(),
             CallGate::NobodyAnswers => NOBODY_ANSWERS.to_owned(),
             CallGate::Ask => {
+                // Nobody is asked about a call that cannot begin.
+                let check = self.find_tool(&planned.call).map(|tool| tool.definition().check_arguments);
+                match check.map(|check| check(&planned.call.arguments)) {
+                    // The call itself says that there is no such tool.
+                    None => return Ok(None),
+                    Some(Err(problem)) => return Ok(Some(CallResult::new(CallEnd::Error, problem))),
+                    Some(Ok(())) => {}
+                }
                 let request = ApprovalRequest { call: &planned.call, escalation: planned.escalation.clone() };
                 // waits: raced in `request_approval`.
                 match request_approval(self.services, self.agent, self.scope, &self.writer, request).await? {

@@ -17,7 +17,7 @@ use quell_protocol::AgentId;
 
 use super::tools::delegation_tool_specs;
 use super::{Agent, AgentConfig};
-pub use factory::{AgentConfigError, AgentFactory, expand_home};
+pub use factory::{AgentConfigError, AgentFactory, check_sandbox, expand_home};
 use quell_kernel::ToolSpec;
 pub use reload::{AgentReloadChanges, AgentReloadPlan, StaleReloadPlan};
 

@@ -15,6 +15,7 @@ use quell_kernel::network_access::NetworkAccess;
 use quell_process::{CommandUser, SandboxNetwork, SandboxSpec, SessionNetwork};
 use quell_protocol::{AgentId, SessionKey};
 use quell_tools::{ProtectedPaths, delete_tree};
+use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
 
 use super::Agent;
@@ -23,72 +24,57 @@ use super::session_networks::{NetworkOwner, SessionNetworks};
 /// Parent of the agents' home directories, below that of the workdirs. No agent's directory begins with a dot.
 const HOME_DIRECTORY: &str = ".home";
 
-/// Credentials and histories below a home directory.
-const HIDDEN_IN_HOME: &[&str] = &[
-    // Keys and agents of keys.
-    ".ssh",
-    ".gnupg",
-    ".pki",
-    ".password-store",
-    ".local/share/keyrings",
-    ".config/op",
-    ".config/sops",
-    // Clouds, clusters, registries, hosting.
-    ".aws",
-    ".azure",
-    ".config/gcloud",
-    ".config/doctl",
-    ".config/hcloud",
-    ".config/rclone",
-    ".config/gh",
-    ".config/glab-cli",
-    ".config/hub",
-    ".kube",
-    ".docker",
-    ".config/containers/auth.json",
-    ".terraform.d/credentials.tfrc.json",
-    ".fly",
-    ".netrc",
-    ".git-credentials",
-    ".config/git/credentials",
-    ".npmrc",
-    ".yarnrc.yml",
-    ".pypirc",
-    ".config/pip/pip.conf",
-    ".gem/credentials",
-    ".cargo/credentials",
-    ".cargo/credentials.toml",
-    ".m2/settings.xml",
-    ".gradle/gradle.properties",
-    ".pgpass",
-    ".my.cnf",
-    // Other agents.
-    ".claude",
-    ".claude.json",
-    ".codex",
-    ".gemini",
-    ".config/github-copilot",
-    // Browsers and mail.
-    ".mozilla",
-    ".thunderbird",
-    ".config/google-chrome",
-    ".config/chromium",
-    ".config/BraveSoftware",
-    ".config/microsoft-edge",
-    ".config/vivaldi",
-    ".config/opera",
-    "snap/firefox",
-    "snap/chromium",
-    // What people typed.
-    ".bash_history",
-    ".zsh_history",
-    ".python_history",
-    ".psql_history",
-    ".mysql_history",
-    ".local/share/fish/fish_history",
-    // The user's service manager and message bus.
-    ".config/systemd",
+/// The parent of the directories in which MCP servers start. Sandboxes hide it with the directory of the workdirs.
+pub fn mcp_directories(work_dir: &Path) -> PathBuf {
+    work_dir.join(".servers")
+}
+
+/// What begins with a dot below the home directory of the daemon's user and can be read: programs, and settings of Git.
+/// Everything else there that begins with a dot is hidden: no list of credentials is complete.
+const OPEN_IN_HOME: &[&str] = &[
+    // Toolchains, without the credentials and settings beside them.
+    ".asdf",
+    ".bun/bin",
+    ".cargo/bin",
+    ".deno/bin",
+    ".dotnet",
+    ".fnm",
+    ".ghcup/bin",
+    ".ghcup/ghc",
+    ".goenv",
+    ".jenv",
+    ".juliaup",
+    ".linuxbrew",
+    ".local/bin",
+    ".local/lib",
+    ".local/share/fnm",
+    ".local/share/mise",
+    ".local/share/pipx/venvs",
+    ".local/share/uv/python",
+    ".local/share/uv/tools",
+    ".nix-profile",
+    ".npm-global",
+    ".nvm",
+    ".pyenv",
+    ".rbenv",
+    ".rustup",
+    ".sdkman",
+    ".volta",
+    // `~/.gitconfig` is included in the settings of each agent.
+    ".gitconfig",
+    ".gitignore",
+    ".gitignore_global",
+    ".config/git/attributes",
+    ".config/git/config",
+    ".config/git/ignore",
+    ".terminfo",
 ];
+
+/// Data of programs from snap packages, browsers among them.
+const HIDDEN_IN_HOME: &str = "snap";
+
+/// Home directories of others, which a daemon of root could read.
+const HOMES: [&str; 2] = ["/home", "/root"];
 
 /// Secrets, and spools and sockets of services that start programs for others.
 const HIDDEN_ON_THE_SYSTEM: &[&str] = &[
@@ -109,7 +95,6 @@ const HIDDEN_ON_THE_SYSTEM: &[&str] = &[
     "/var/lib/libvirt",
     "/var/lib/sss",
     "/var/lib/NetworkManager",
-    "/root/.ssh",
 ];
 
 /// Toolchains below the home directory of the daemon's user, which stay readable, with the variables that lead to them.
@@ -129,6 +114,8 @@ pub struct SandboxSite {
     home_dir: Option<PathBuf>,
     protected: Vec<PathBuf>,
     hidden: Vec<PathBuf>,
+    /// What can be read below the home directory although its name begins with a dot.
+    open_in_home: Vec<PathBuf>,
     toolchains: Vec<(String, PathBuf)>,
     networks: SessionNetworks,
 }
@@ -146,14 +133,28 @@ impl SandboxSite {
         let [work_dir, temporary_dir] = [work_dir, temporary_dir].map(|path| absolute(&path));
         let mut hidden: Vec<PathBuf> = HIDDEN_ON_THE_SYSTEM.iter().map(PathBuf::from).chain(host_keys()).collect();
         let mut toolchains = Vec::new();
+        let mut open_in_home = Vec::new();
+        if geteuid().is_root() {
+            hidden.extend(HOMES.map(PathBuf::from));
+        }
         if let Some(home) = &home_dir {
-            hidden.extend(HIDDEN_IN_HOME.iter().map(|name| home.join(name)));
+            hidden.push(home.join(HIDDEN_IN_HOME));
+            open_in_home = open_places(home);
             let found = TOOLCHAINS.iter().map(|(variable, folder)| ((*variable).to_owned(), home.join(folder)));
             toolchains.extend(found.filter(|(_, folder)| folder.is_dir()));
         }
         hidden.push(work_dir.clone());
         let protected = protected.directories.iter().chain(&protected.files).map(|path| absolute(path)).collect();
-        Self { work_dir, temporary_dir, home_dir, protected, hidden, toolchains, networks: SessionNetworks::default() }
+        Self {
+            work_dir,
+            temporary_dir,
+            home_dir,
+            protected,
+            hidden,
+            open_in_home,
+            toolchains,
+            networks: SessionNetworks::default(),
+        }
     }
 
     /// Parent of the workdirs of agents that configure none.
@@ -175,7 +176,8 @@ impl SandboxSite {
         SandboxSpec {
             protected: self.protected.clone(),
             hidden: self.hidden.iter().chain(others).chain(&rights.hidden).cloned().collect(),
-            readable: rights.readable.clone(),
+            closed_homes: self.home_dir.iter().cloned().collect(),
+            readable: rights.readable.iter().chain(&self.open_in_home).cloned().collect(),
             writable: rights.writable.iter().chain([&agent.workdir]).cloned().collect(),
             home: Some(self.home_of(&agent.id)),
             variables: self.toolchains_for(rights.user),
@@ -311,6 +313,12 @@ impl SandboxSite {
         let is_of_session = move |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&name);
         entries.filter(is_of_session).map(|entry| entry.path())
     }
+}
+
+/// What of [`OPEN_IN_HOME`] is there, without symbolic links.
+pub fn open_places(home: &Path) -> Vec<PathBuf> {
+    let real = OPEN_IN_HOME.iter().filter_map(|name| home.join(name).canonicalize().ok());
+    real.filter(|path| home.canonicalize().is_ok_and(|home| path.starts_with(home))).collect()
 }
 
 fn session_directory_name(session: &SessionKey) -> String {

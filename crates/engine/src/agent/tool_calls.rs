@@ -61,7 +61,8 @@ impl AgentLoop<'_> {
         self.scope.check(Point::BeforeTool)?;
         let planned = match invalid_arguments_result(call) {
             Some(result) => Err(result),
-            None => self.plan_call(call),
+            // waits: on a thread of the scope, which is told of a stop.
+            None => self.plan_call(call).await?,
         };
         let permitted = match planned {
             // waits: the wait for a person is raced in `check_approval`.

@@ -198,6 +198,7 @@ impl AgentLoop<'_> {
             session_network,
             may_escalate: planned.escalation.is_none()
                 && self.agent.escalation_right(&self.services.limits) == EscalationRight::MayAsk,
+            is_let_out: planned.escalation.is_some(),
             file_backup: self.control,
             sink: &mut ToolCallSink { writer: &self.writer, call: &call.id },
         };

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+use quell_kernel::StopLevel;
 use quell_kernel::api_key::KeyRefusal;
-use quell_kernel::registry::{StopRequester, StopScope};
+use quell_kernel::registry::{BackgroundPolicy, StopRequester, StopScope};
 use quell_mcp::{McpBrowseAnswer, McpBrowseError, McpBrowseRequest, McpClient};
 use quell_process::CommandNetwork;
 use quell_protocol::mcp::{McpContentRequest, McpList, McpListKind, McpUnavailableServer};
@@ -94,10 +95,30 @@ impl Engine {
         }
     }
 
-    /// Ends the requests of people for resources and prompts if the stop is one of everything.
-    pub(super) fn stop_mcp_requests(&self, scope: &StopScope, requester: &StopRequester) {
-        if *scope == StopScope::Everything && requester.admin {
-            self.inner().services.mcp.stop_browsing();
+    /// Ends what a stop covers of MCP servers: programs with all that they started, if everything is stopped, or a
+    /// session by force; and the requests of people for resources and prompts, if everything is stopped.
+    pub(super) fn stop_mcp(&self, scope: &StopScope, requester: &StopRequester, level: StopLevel) {
+        let mcp = &self.inner().services.mcp;
+        let of_requester = (!requester.admin).then_some(&requester.principal);
+        match scope {
+            StopScope::Everything => {
+                if requester.admin {
+                    mcp.stop_browsing();
+                }
+                mcp.end_programs(None, of_requester, level);
+            }
+            StopScope::Session { key, background: BackgroundPolicy::Stop, .. }
+            | StopScope::Conversation { session: key, .. }
+                if level == StopLevel::Forced =>
+            {
+                mcp.end_programs(Some(key), of_requester, level);
+            }
+            StopScope::Session { .. }
+            | StopScope::Conversation { .. }
+            | StopScope::Run { .. }
+            | StopScope::Agent { .. }
+            | StopScope::Agents { .. }
+            | StopScope::Channel { .. } => {}
         }
     }
 
@@ -117,7 +138,14 @@ impl Engine {
         let network = services.toolbox.command_network(&agent.sandbox.network);
         let network = network.map(|network| network as Arc<dyn CommandNetwork>);
         let run = RunId::parse(&base).map_err(|bad| unavailable(bad.to_string()))?;
-        Ok(services.mcp.client_for_run(agent.mcp_client_options(&run, &session, None, sandbox, network)))
+        Ok(services.mcp.client_for_run(agent.mcp_client_options(
+            &run,
+            &session,
+            &caller.principal,
+            None,
+            sandbox,
+            network,
+        )))
     }
 }
 

@@ -183,7 +183,14 @@ impl RunTable {
         let server_sandbox = services.mcp.starts_programs().then(|| services.sandbox(&agent, session));
         let server_network = services.toolbox.command_network(&agent.sandbox.network);
         let server_network = server_network.map(|network| network as Arc<dyn CommandNetwork>);
-        let client_options = agent.mcp_client_options(live_run.id(), session, endpoint, server_sandbox, server_network);
+        let client_options = agent.mcp_client_options(
+            live_run.id(),
+            session,
+            &live_run.run.principal,
+            endpoint,
+            server_sandbox,
+            server_network,
+        );
         // waits: raced in `recall_for_run`.
         let run_context = self.run_context(live_run, &agent, &history, channel_message).await?;
         let agent_loop = AgentLoop {

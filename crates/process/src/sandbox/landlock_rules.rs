@@ -10,6 +10,7 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::carve::{Grant, GrantAccess, grants};
@@ -62,13 +63,32 @@ impl LandlockRules {
 }
 
 /// The version of Landlock that the kernel has; 0 if it has none.
-#[expect(unsafe_code, reason = "the crate does not tell the version without restricting the caller")]
 pub(in super::super) fn abi_version() -> i64 {
+    ruleset_version().unwrap_or(0)
+}
+
+#[expect(unsafe_code, reason = "the crate does not tell the version without restricting the caller")]
+fn ruleset_version() -> Result<i64, Errno> {
     /// `LANDLOCK_CREATE_RULESET_VERSION` of `linux/landlock.h`.
     const VERSION: libc::c_uint = 1;
     // SAFETY: with this flag the call reads nothing and returns a number.
     let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, VERSION) };
-    version.max(0)
+    if version < 0 {
+        Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::NOSYS))
+    } else {
+        Ok(version)
+    }
+}
+
+/// Why there is no Landlock: a filter of system calls around the daemon needs another remedy than an old kernel.
+pub(super) fn reason_of_absence() -> &'static str {
+    match ruleset_version() {
+        Err(Errno::PERM | Errno::ACCESS) => {
+            "a filter of system calls around the daemon refuses landlock_create_ruleset"
+        }
+        Err(Errno::OPNOTSUPP) => "Landlock was switched off when the kernel was started",
+        Ok(_) | Err(_) => "the kernel has no Landlock",
+    }
 }
 
 /// What the command may open in its own view: everything that it sees, and to write what the view leaves writable.

@@ -1,6 +1,7 @@
 //! The places of the file system that a sandbox treats specially, in the order in which they cover each other.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use quell_protocol::sandbox::SandboxMode;
@@ -12,6 +13,9 @@ const PRIVATE_DIRECTORIES: [&str; 3] = ["/run", "/tmp", "/var/tmp"];
 
 /// What programs need of `/run`: the addresses of name servers, and the programs of NixOS.
 const NEEDED_IN_RUN: [&str; 3] = ["/etc/resolv.conf", "/run/current-system", "/run/opengl-driver"];
+
+/// Entries of a home directory that are shown. Each is a mount of every command, of some 20 µs.
+const MAX_SHOWN_IN_HOME: usize = 500;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PlaceAccess {
@@ -38,6 +42,14 @@ pub(super) fn places(spec: &SandboxSpec) -> BTreeMap<PathBuf, PlaceAccess> {
     let mut places = BTreeMap::new();
     if !spec.is_off() {
         places.extend(resolve(&spec.hidden).into_iter().map(|path| (path, PlaceAccess::Hidden)));
+        for home in resolve(&spec.closed_homes) {
+            let is_open = unmoved(&spec.writable).chain(unmoved(&spec.readable)).any(|open| home.starts_with(open));
+            // A home directory below `/tmp` is hidden with it.
+            let is_private = PRIVATE_DIRECTORIES.iter().any(|directory| home.starts_with(directory));
+            if is_open || !is_private {
+                close_home(&home, is_open, &mut places);
+            }
+        }
         let needed = resolve(NEEDED_IN_RUN).into_iter().filter(|path| path.starts_with("/run"));
         let readable = unmoved(&spec.readable).chain(needed);
         places.extend(readable.map(|path| (path, PlaceAccess::ReadOnly)));
@@ -56,6 +68,26 @@ pub(super) fn places(spec: &SandboxSpec) -> BTreeMap<PathBuf, PlaceAccess> {
     places.retain(|path, _| !protected.iter().any(|protected| path.starts_with(protected)));
     places.extend(protected.into_iter().map(|path| (path, PlaceAccess::Hidden)));
     without_repetitions(places)
+}
+
+/// Hides a home directory but for the entries that are shown. If it `is_open` as a whole, as a workdir or as a part of one,
+/// each of the other entries is hidden: one that is made later is not.
+fn close_home(home: &Path, is_open: bool, places: &mut BTreeMap<PathBuf, PlaceAccess>) {
+    let entries = fs::read_dir(home).into_iter().flatten().flatten().filter_map(|entry| {
+        let kind = entry.file_type().ok()?;
+        let is_shown = !entry.file_name().as_encoded_bytes().starts_with(b".") && (kind.is_file() || kind.is_dir());
+        // What a link leads to is a place of its own.
+        (!kind.is_symlink()).then(|| (entry.path(), is_shown))
+    });
+    let (shown, others): (Vec<_>, Vec<_>) = entries.partition(|(_, is_shown)| *is_shown);
+    if is_open {
+        places.extend(others.into_iter().map(|(path, _)| (path, PlaceAccess::Hidden)));
+        return;
+    }
+    places.insert(home.to_owned(), PlaceAccess::Hidden);
+    for (path, _) in shown.into_iter().take(MAX_SHOWN_IN_HOME) {
+        places.entry(path).or_insert(PlaceAccess::ReadOnly);
+    }
 }
 
 /// Adds each directory above a place that could be renamed: as a place of its own it is a mount point, which the kernel
@@ -148,6 +180,41 @@ mod tests {
         let expected =
             [("home/.ssh", PlaceAccess::Hidden), ("work", PlaceAccess::Hidden), ("work/main", PlaceAccess::ReadWrite)];
         assert_eq!(fixture.places(&spec), named(&expected));
+    }
+
+    #[test]
+    fn of_a_home_directory_only_plain_entries_are_shown() {
+        let fixture = PlacesFixture::new();
+        let home = fixture.dir.path().join("home");
+        std::fs::write(home.join(".netrc"), "").unwrap();
+        std::fs::write(home.join("notes"), "").unwrap();
+        std::fs::create_dir(home.join(".toolchain")).unwrap();
+        symlink("/etc", home.join("link")).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(home.join("docker.sock")).unwrap();
+        let closed = SandboxSpec {
+            closed_homes: fixture.paths(&["home"]),
+            hidden: fixture.paths(&["home/notes"]),
+            readable: fixture.paths(&["home/.toolchain"]),
+            writable: fixture.paths(&["work/main"]),
+            ..SandboxSpec::new(SandboxMode::Workspace)
+        };
+        let expected = [
+            ("home", PlaceAccess::Hidden),
+            ("home/.toolchain", PlaceAccess::ReadOnly),
+            ("home/data", PlaceAccess::ReadOnly),
+            ("work/main", PlaceAccess::ReadWrite),
+        ];
+        assert_eq!(fixture.places(&closed), named(&expected));
+        // A workdir around it opens what is shown, and nothing else.
+        let open = SandboxSpec { writable: fixture.paths(&["home"]), hidden: Vec::new(), ..closed };
+        let expected = [
+            ("home", PlaceAccess::ReadWrite),
+            ("home/.netrc", PlaceAccess::Hidden),
+            ("home/.ssh", PlaceAccess::Hidden),
+            ("home/.toolchain", PlaceAccess::ReadOnly),
+            ("home/docker.sock", PlaceAccess::Hidden),
+        ];
+        assert_eq!(fixture.places(&open), named(&expected));
     }
 
     #[test]

@@ -105,6 +105,7 @@ const IPPROTO_MPTCP: u64 = 262;
 /// The filters in the order of their installation. Each has one action, as the kernel applies the strictest answer of
 /// all. In the mode `off` there is only that of the network, where no namespace closes it.
 pub(super) fn programs(spec: &SandboxSpec, namespaces: OwnNamespaces) -> Result<Vec<BpfProgram>, SandboxError> {
+    check_permitted()?;
     let build = || -> Result<Vec<BpfProgram>, seccompiler::Error> {
         let sockets = socket_rules(spec, namespaces.network)?;
         if spec.is_off() {
@@ -114,15 +115,27 @@ pub(super) fn programs(spec: &SandboxSpec, namespaces: OwnNamespaces) -> Result<
             };
         }
         let mut refused: FilterRules = refused_rules(spec)?.into_iter().chain(sockets).collect();
-        if !namespaces.process {
-            // Limits of another process, such as the daemon, of which the kernel ends it. Landlock has no rule for them.
-            refused.insert(libc::SYS_prlimit64, vec![rule(argument(0, SeccompCmpOp::Ne, 0)?)?]);
-        }
+        // Limits of another process, such as the daemon, its warden or the first process of the namespace: of some the
+        // kernel ends it. Landlock has no rule for them. Without new limits (argument 2) the call only reads.
+        let of_another = vec![argument(0, SeccompCmpOp::Ne, 0)?, argument(2, SeccompCmpOp::Ne, 0)?];
+        refused.insert(libc::SYS_prlimit64, vec![SeccompRule::new(of_another)?]);
         Ok(vec![compile(refused, libc::EPERM)?, compile(absent_rules(spec), libc::ENOSYS)?])
     };
     let programs =
         build().map_err(|error| SandboxError::new("compile the filter of system calls", io::Error::other(error)))?;
     Ok(programs.into_iter().map(refuse_other_numbers).collect())
+}
+
+/// Whether this process may install filters. The command's own process could only pass the number of the error on.
+#[expect(unsafe_code, reason = "no crate asks without installing a filter")]
+fn check_permitted() -> Result<(), SandboxError> {
+    let action = libc::SECCOMP_RET_ERRNO;
+    // SAFETY: the call reads the action and changes nothing.
+    let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
+    match answer {
+        0 => Ok(()),
+        _ => Err(SandboxError::new("use the system call seccomp", io::Error::last_os_error())),
+    }
 }
 
 type FilterRules = BTreeMap<i64, Vec<SeccompRule>>;

@@ -43,9 +43,14 @@ pub(crate) fn default_config_dir() -> Option<PathBuf> {
     xdg_dir("XDG_CONFIG_HOME", ".config").map(|base| base.join("quell"))
 }
 
+/// The home directory of the user.
+pub(super) fn home_dir() -> Option<PathBuf> {
+    env_path("HOME")
+}
+
 /// Replaces a leading `~/` by the home directory, in all keys that hold a path.
 pub(super) fn expand_paths(config: &mut Config) {
-    let home = env_path("HOME");
+    let home = home_dir();
     let agents = config.agents.values_mut().map(|agent| &mut agent.workdir);
     let providers = config.providers.values_mut().map(|provider| &mut provider.api_key_file);
     let channels = config.channels.values_mut().map(|channel| &mut channel.token_file);

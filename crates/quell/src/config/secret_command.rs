@@ -1,6 +1,7 @@
 //! Run the program that prints the secret of the cluster, with a time limit.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -43,7 +44,8 @@ async fn run_program(argv: Vec<OsString>) -> anyhow::Result<SecretString> {
     let spec = CommandSpec {
         argv,
         label: "secret_command of [cluster]".to_owned(),
-        cwd: std::env::current_dir()?,
+        // The daemon may have been started where an agent writes.
+        cwd: PathBuf::from("/"),
         env: base_environment(std::env::vars_os()),
         timeout: Some(TIME_LIMIT),
         output_limit: 4096,

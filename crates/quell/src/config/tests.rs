@@ -185,6 +185,26 @@ fn web_search_needs_a_first_model_whose_provider_has_it(#[case] model: &str, #[c
     }
 }
 
+/// What a start refuses, `quell config check` refuses, with its place.
+#[rstest]
+#[case::misspelt_approval("[agents.main.approvals]\nshel = \"ask\"\n", "quell.toml:1:", "there is no tool \"shel\"")]
+#[case::address(
+    "[providers.a]\nkind = \"openai\"\nbase_url = \"127.0.0.1:8000/v1\"\n",
+    "quell.toml:3:12:",
+    "https://host/v1"
+)]
+#[case::header(
+    "[providers.a]\nkind = \"openai\"\nheaders = { \"a b\" = \"c\" }\n",
+    "quell.toml:3:11:",
+    "is no header name"
+)]
+#[case::time("[providers.a]\nkind = \"openai\"\nidle_timeout_s = 0.0\n", "quell.toml:3:18:", "must be more than 0")]
+#[case::sandbox("[agents.main]\nwritable = [\"relative\"]\n", "quell.toml:2:12:", "is no absolute path")]
+#[case::run_as("[agents.main]\nrun_as = 1000\nisolate = \"none\"\n", "quell.toml:2:10:", "contradicts isolate")]
+fn what_a_start_refuses_is_found_beforehand(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
+    assert_refused(text, place, says);
+}
+
 #[test]
 fn limits_that_would_throw_away_everything_are_taken_for_mistakes() {
     for (line, place) in [
@@ -300,6 +320,16 @@ fn the_configuration_as_shown_holds_no_secret_and_can_be_read_again() {
     "[providers.a]\nheaders = { Authorization = \"Bearer sk-very-secret }\n",
     "quell.toml:2:",
     "headers = ***"
+)]
+#[case::in_place_of_a_variable(
+    "[providers.a]\nkind = \"openai\"\napi_key_env = \"sk-very-secret\"\n",
+    "quell.toml:3:15:",
+    "this looks like the secret itself"
+)]
+#[case::also_of_a_channel(
+    "[channels.a]\nkind = \"telegram\"\ntoken_env = \"123:very-secret\"\n",
+    "quell.toml:3:13:",
+    "this looks like the secret itself"
 )]
 #[case::in_a_table("[providers.a.headers]\nX-Auth = \"sk-very-secret\nx = 1\n", "quell.toml:2:", "X-Auth = ***")]
 fn a_secret_in_a_wrong_line_is_not_echoed(#[case] text: &str, #[case] place: &str, #[case] says: &str) {

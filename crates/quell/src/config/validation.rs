@@ -1,7 +1,9 @@
 //! Validate a parsed configuration across its sections.
 
 use quell_channels::config::ChannelConfig;
-use quell_engine::agent::{AgentConfig, RESERVED, check_tool_names, thinking_unsupported, web_search_unsupported};
+use quell_engine::agent::{
+    AgentConfig, RESERVED, check_sandbox, check_tool_names, thinking_unsupported, web_search_unsupported,
+};
 use quell_engine::engine::Retention;
 use quell_engine::memory::MemorySettings;
 use quell_engine::schedules::ScheduleSettings;
@@ -11,7 +13,8 @@ use quell_llm::ProviderKind;
 use quell_protocol::AgentId;
 use quell_server::host_entry_problem;
 
-use super::Config;
+use super::environment::home_dir;
+use super::{Config, variable_names};
 
 /// More notes would make each one less useful.
 const MAX_RECALL_LIMIT: usize = 50;
@@ -26,7 +29,7 @@ pub(super) struct ConfigProblem {
 
 /// Finds all problems, in the order of the file's sections.
 pub(super) fn find_problems(config: &Config) -> Vec<ConfigProblem> {
-    let mut found = Vec::from_iter(config.store.problem());
+    let mut found: Vec<ConfigProblem> = variable_names::find_problems(config).chain(config.store.problem()).collect();
     found.extend(config.cluster.as_ref().and_then(|cluster| cluster.problem(config.store.is_postgres())));
     let mut report = |key: &str, text: String| found.push(ConfigProblem { key: key.to_owned(), text });
     let stop = &config.stop;
@@ -60,11 +63,17 @@ pub(super) fn find_problems(config: &Config) -> Vec<ConfigProblem> {
             report(&key("grace_ms"), text);
         }
     }
+    for (name, provider) in &config.providers {
+        if let Err((key, text)) = provider.check() {
+            report(&format!("providers.{name}.{key}"), text);
+        }
+    }
     agent_problems(config, &mut report);
     found
 }
 
 fn agent_problems(config: &Config, report: &mut impl FnMut(&str, String)) {
+    let home = home_dir();
     let tree = AgentTree::new(config.agents.iter().map(|(id, agent)| (id, agent.parent.as_ref())));
     for (id, agent) in &config.agents {
         let key = format!("agents.{id}.model");
@@ -86,6 +95,13 @@ fn agent_problems(config: &Config, report: &mut impl FnMut(&str, String)) {
         }
         if let Err(unknown) = check_tool_names(&agent.tools, config.mcp.keys()) {
             report(&format!("agents.{id}.tools"), unknown.to_string());
+        }
+        let approvals: Vec<String> = agent.approvals.keys().cloned().collect();
+        if let Err(unknown) = check_tool_names(&approvals, config.mcp.keys()) {
+            report(&format!("agents.{id}.approvals"), unknown.to_string());
+        }
+        if let Err((key, text)) = check_sandbox(agent, config.tools.unconfined, home.as_deref()) {
+            report(&format!("agents.{id}.{key}"), text);
         }
         if let Some(server) = agent.mcp.iter().flatten().find(|server| !config.mcp.contains_key(*server)) {
             report(&format!("agents.{id}.mcp"), format!("there is no [mcp.{server}]"));

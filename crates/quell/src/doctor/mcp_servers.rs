@@ -1,5 +1,8 @@
 //! Start each MCP server and list its tools, in the same way as a run.
 
+use std::path::Path;
+
+use quell_engine::agent::{AgentFactory, mcp_directories};
 use quell_mcp::{Mcp, McpConfig, McpServerHealth, McpSettings, probe};
 use quell_process::Wardens;
 use quell_scope::clock::Clock;
@@ -20,9 +23,15 @@ pub(super) fn servers(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
                 return vec![DoctorFinding::fail(problem, "correct the [mcp] sections; see docs/configuration.md")];
             }
         };
-        let mut findings = Vec::new();
+        let warnings = input.loaded.writable_server_warnings(input.data_dir);
+        let remedy = "keep its program elsewhere, and give it the workdir as {workdir} in args";
+        let mut findings: Vec<_> = warnings.into_iter().map(|warning| DoctorFinding::warn(warning, remedy)).collect();
+        // A server is told of a workdir as in a run.
+        let agents = &input.loaded.config.agents;
+        let workdir = agents.iter().map(|(id, agent)| AgentFactory::workdir_of(&input.work_dir, id, agent)).next();
+        let workdir = workdir.unwrap_or_else(|| input.work_dir.clone());
         for (name, server) in configured {
-            findings.push(check_server(&mcp, name, server).await);
+            findings.push(check_server(&mcp, name, server, &workdir).await);
         }
         findings
     })
@@ -33,18 +42,25 @@ fn build_mcp(input: &ConfiguredInput<'_>) -> Result<Mcp, String> {
     let wardens = Wardens::new(input.base.warden.clone(), times)
         .map_err(|error| format!("a warden cannot be started: {error}"))?;
     let (servers, environment) = (input.loaded.config.mcp.clone(), input.base.environment.clone());
-    let data_dir = input.data_dir.to_owned();
-    let settings = McpSettings { servers, wardens, environment, data_dir, times, clock: Clock::start() };
-    Mcp::new(settings).map_err(|error| error.to_string())
+    Mcp::new(McpSettings {
+        servers,
+        wardens,
+        environment,
+        data_dir: input.data_dir.to_owned(),
+        directories: mcp_directories(&input.work_dir),
+        times,
+        clock: Clock::start(),
+    })
+    .map_err(|error| error.to_string())
 }
 
-async fn check_server(mcp: &Mcp, name: &str, server: &McpConfig) -> DoctorFinding {
+async fn check_server(mcp: &Mcp, name: &str, server: &McpConfig, workdir: &Path) -> DoctorFinding {
     if server.api_key.is_none()
         && let Some(variable) = &server.api_key_env
     {
         return DoctorFinding::missing_key(name, variable);
     }
-    match probe(mcp, name, &std::env::temp_dir()).await {
+    match probe(mcp, name, workdir).await {
         McpServerHealth::Works(tools) => DoctorFinding::ok(format!("{name} starts and lists {tools} tools")),
         McpServerHealth::Broken { why, stderr_tail, remedy } => {
             let printed = stderr_tail.lines().last().map(|line| format!("; it printed: {line}")).unwrap_or_default();

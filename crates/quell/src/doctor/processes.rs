@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quell_engine::agent::open_places;
 use quell_kernel::StopTimeouts;
 use quell_process::{CommandSpec, Isolate, OutputSink, SandboxSpec, SpawnError, Wardens};
 use quell_protocol::ToolOutputStream;
@@ -70,12 +71,26 @@ pub(super) fn isolation(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     }]
 }
 
-/// Reports which layers of the sandbox the system permits.
+/// Reports which layers of the sandbox the system permits, and what commands can read below the home directory.
 pub(super) fn sandbox(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
+    let mut findings = sandbox_layers(input);
+    let home = input.base.environment.iter().find(|(name, _)| name == "HOME").map(|(_, home)| PathBuf::from(home));
+    if let Some(home) = home {
+        let open: Vec<String> = open_places(&home).iter().map(|path| path.display().to_string()).collect();
+        let open = if open.is_empty() { "nothing".to_owned() } else { open.join(", ") };
+        findings.push(DoctorFinding::ok(format!(
+            "of what begins with a dot in {}, commands can read: {open}; `readable` opens more",
+            home.display()
+        )));
+    }
+    findings
+}
+
+fn sandbox_layers(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     let probe = CommandProbe { input: input.base, times: input.loaded.stop_times() };
     let facts = match block_on(&input.base.runtime, probe.probe_sandbox()) {
         Ok(facts) => facts,
-        Err(problem) => return vec![DoctorFinding::fail(problem, "run `quell demo` to see more")],
+        Err(problem) => return vec![DoctorFinding::fail(problem, FILTER_REMEDY)],
     };
     let layers: Vec<&str> = facts.layers.iter().map(|layer| layer.description()).collect();
     let layers = layers.join(", ");
@@ -103,6 +118,11 @@ pub(super) fn sandbox(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
 const REMEDY: &str = "\
 permit user namespaces: sysctl -w user.max_user_namespaces=10000; on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0; \
 in a container a seccomp profile that allows clone with CLONE_NEWUSER; under systemd Delegate=yes gives each command a cgroup instead";
+
+/// What to do if a step of the sandbox fails that every kernel permits.
+const FILTER_REMEDY: &str = "\
+if a service manager or a container starts the daemon, its filter of system calls must permit seccomp, landlock_create_ruleset, \
+landlock_add_rule and landlock_restrict_self (packaging/quell.service does); `quell demo` shows more";
 
 enum ContainmentFinding {
     Namespace { own_proc: bool },
@@ -180,7 +200,7 @@ impl CommandProbe<'_> {
         CommandSpec {
             argv: ["sh", "-c", script].map(|word| OsStr::new(word).to_owned()).to_vec(),
             label: "test of the doctor".to_owned(),
-            cwd: std::env::temp_dir(),
+            cwd: PathBuf::from("/"),
             env: self.input.environment.clone(),
             timeout: Some(COMMAND_TIMEOUT),
             output_limit: 4096,

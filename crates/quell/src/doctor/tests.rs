@@ -425,12 +425,10 @@ fn a_model_that_is_not_served_is_told_with_those_that_are() {
     assert_finding(&findings[1], FindingStatus::Warn, "x, y");
 }
 
-#[rstest]
-#[case::refused("http://127.0.0.1:1/v1", "start the server")]
-#[case::no_url("127.0.0.1:11434", "[providers.a]")]
-#[case::no_scheme("ftp://h/v1", "neither http nor https")]
-fn a_provider_that_cannot_be_reached_fails(#[case] base_url: &str, #[case] says: &str) {
-    DoctorFixture::with_provider("openai", base_url, "m").assert_check("providers", FindingStatus::Fail, says);
+#[test]
+fn a_provider_that_cannot_be_reached_fails() {
+    let fixture = DoctorFixture::with_provider("openai", "http://127.0.0.1:1/v1", "m");
+    fixture.assert_check("providers", FindingStatus::Fail, "start the server");
 }
 
 fn render_report(style: ReportStyle, findings: Vec<DoctorFinding>) -> (String, bool) {

@@ -114,7 +114,7 @@ async fn a_file_that_is_wrong_changes_nothing_until_it_is_right() {
 
 #[rstest]
 #[case::unknown_key(FIRST.replace("base_url", "base_ur"), "quell.toml:3:1: ", "did you mean `base_url`?")]
-#[case::no_url(FIRST.replace("http://127.0.0.1:9/v1", "nowhere"), "quell.toml:1:1: providers.p: ", "is no URL")]
+#[case::no_url(FIRST.replace("http://127.0.0.1:9/v1", "nowhere"), "quell.toml:3:12: providers.p.base_url: ", "is no URL")]
 #[case::demo_model(FIRST.replace("p/m", "demo/demo"), "", "restart the daemon")]
 #[case::new_server(
     format!("{FIRST}mcp = [\"x\"]\n[mcp.x]\nurl = \"http://127.0.0.1:9/\"\n"),

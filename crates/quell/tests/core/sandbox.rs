@@ -9,6 +9,7 @@ mod usability;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use quell_protocol::SandboxMode;
+use quell_testkit::kernel::RefusedCalls;
 use quell_testkit::skip::{announce_skip, lacks_root};
 
 use crate::prelude::*;
@@ -42,7 +43,7 @@ impl SandboxDaemon {
         Self::start_on(KernelSupport::Everything, user, agent).await
     }
 
-    /// As [`Self::start`], with a kernel that has no Landlock if `kernel` has none.
+    /// As [`Self::start`], with a kernel that offers no more than `kernel`, apart from namespaces.
     async fn start_on(kernel: KernelSupport, user: SandboxUser, agent: &str) -> Option<Self> {
         let process_lock = ProcessLock::shared().await;
         let model = ScriptedModel::start().await;
@@ -77,7 +78,10 @@ impl SandboxDaemon {
         }
         let home = home.with_env("HOME", person.to_str().unwrap()).with_env("KEY_OF_THE_TEST", "secret-key");
         let quell = home.copy_executable(quell_exe());
-        let started = if kernel.has_landlock() { quell.clone() } else { without_landlock(home.root_dir(), &quell) };
+        let started = match kernel.refused_calls() {
+            None => quell.clone(),
+            Some(refused) => with_refused_calls(refused, home.root_dir(), &quell),
+        };
         let started = with_inheritance(home.root_dir(), &started);
         let becomes_ordinary = user == SandboxUser::Ordinary && rustix::process::geteuid().is_root();
         let home = match user {
@@ -152,28 +156,32 @@ fn with_inheritance(directory: &Path, program: &Path) -> PathBuf {
     write_shell_program(directory.join("with-inheritance"), &script)
 }
 
-/// A program that runs `quell` with the calls of Landlock refused, as a kernel without it refuses them.
-fn without_landlock(directory: &Path, quell: &Path) -> PathBuf {
+/// A program that runs `quell` with these system calls refused.
+fn with_refused_calls(refused: RefusedCalls, directory: &Path, quell: &Path) -> PathBuf {
     let filter = directory.join("filter");
     std::fs::copy(std::env::current_exe().unwrap(), &filter).unwrap();
     let script = format!(
-        "{PROGRAM_VARIABLE}='{}' {ARGUMENTS_VARIABLE}=\"$*\" exec '{}' --exact sandbox::runs_without_landlock --ignored",
+        "{REFUSED_VARIABLE}={} {PROGRAM_VARIABLE}='{}' {ARGUMENTS_VARIABLE}=\"$*\" \
+         exec '{}' --exact sandbox::runs_with_refused_calls --ignored",
+        refused.name(),
         quell.display(),
         filter.display()
     );
-    write_shell_program(directory.join("without-landlock"), &script)
+    write_shell_program(directory.join("with-refused-calls"), &script)
 }
 
+const REFUSED_VARIABLE: &str = "QUELL_TEST_REFUSED_CALLS";
 const PROGRAM_VARIABLE: &str = "QUELL_TEST_PROGRAM";
 const ARGUMENTS_VARIABLE: &str = "QUELL_TEST_ARGUMENTS";
 
 #[test]
 #[ignore = "full: does nothing unless the tests below start it as a process"]
-fn runs_without_landlock() {
+fn runs_with_refused_calls() {
     let Some(program) = std::env::var_os(PROGRAM_VARIABLE) else { return };
     let arguments = std::env::var(ARGUMENTS_VARIABLE).unwrap();
     let arguments: Vec<&str> = arguments.split_whitespace().collect();
-    panic!("{}", quell_testkit::kernel::exec_without_landlock(&program, &arguments));
+    let refused = std::env::var(REFUSED_VARIABLE).ok().and_then(|name| RefusedCalls::parse(&name)).unwrap();
+    panic!("{}", quell_testkit::kernel::exec_with_refused_calls(refused, &program, &arguments));
 }
 
 fn give_to_user(path: &Path, user: u32) {
@@ -329,7 +337,7 @@ async fn assert_table(user: SandboxUser, mode: SandboxMode, kernel: KernelSuppor
         announce_skip("the system permits no namespaces");
         return;
     }
-    assert_eq!(missing.contains(&"landlock"), !kernel.has_landlock(), "{facts:#}");
+    assert_eq!(missing.contains(&"landlock"), kernel.refused_calls().is_some(), "{facts:#}");
     assert_eq!(missing.contains(&"mounts"), !kernel.has_namespaces(), "{facts:#}");
     let own_files = [test.daemon.home().config_file(), test.daemon.home().root_dir().join("key")];
     let before = own_files.clone().map(|file| std::fs::read(file).unwrap());
@@ -421,4 +429,15 @@ async fn temporary_files_last_as_long_as_the_session_and_the_home_as_long_as_the
     assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 2);
     test.daemon.api().delete("/api/sessions/s").await.expect_status(204);
     assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 1, "those of a deleted session are deleted");
+}
+
+/// As under a unit of systemd whose filter lacks the calls. The errors name the call and not a wrong cause.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_filter_around_the_daemon_is_named() {
+    let Some(test) = SandboxDaemon::start_on(KernelSupport::Filtered, SandboxUser::Ordinary, "").await else { return };
+    test.model.script(shell_call("true")).script(ScriptedResponse::text("seen"));
+    let run = test.daemon.api().send_message("s", "go").await;
+    test.daemon.api().wait_ended(&run).await;
+    let told = test.model.recorded_requests().last().unwrap().messages().last().unwrap()["content"].to_string();
+    assert!(told.contains("use the system call seccomp: Operation not permitted"), "{told}");
 }

@@ -7,6 +7,7 @@ mod late_answers;
 mod lifetimes;
 mod oauth;
 mod pictures;
+mod places;
 mod questions;
 mod shared_servers;
 mod stops;
@@ -31,6 +32,7 @@ struct McpFixture {
     test_engine: TestEngine,
     marker: ProcessMarker,
     log: PathBuf,
+    _folder: tempfile::TempDir,
 }
 
 impl Deref for McpFixture {
@@ -48,15 +50,15 @@ impl McpFixture {
 
     /// Starts with changes to the server's configuration.
     async fn start_with(change: impl FnOnce(&mut McpConfig)) -> Self {
-        let (marker, folder) = (ProcessMarker::new(), tempfile::tempdir().unwrap().keep());
-        let log = folder.join("log");
+        let (marker, folder) = (ProcessMarker::new(), tempfile::tempdir().unwrap());
+        let log = folder.path().join("log");
         let mut server = test_server_config(&marker, &log);
         change(&mut server);
         let test_engine = TestEngine::start_with(ProcessLock::shared().await, |config| {
             config.mcp.insert("test".to_owned(), server);
         })
         .await;
-        Self { test_engine, marker, log }
+        Self { test_engine, marker, log, _folder: folder }
     }
 
     /// Starts a run whose model makes one call.
@@ -121,7 +123,6 @@ impl McpFixture {
     async fn close(self) {
         self.test_engine.close().await;
         self.marker.wait_gone(WAIT_TIMEOUT).await;
-        std::fs::remove_dir_all(self.log.parent().unwrap()).unwrap();
     }
 }
 

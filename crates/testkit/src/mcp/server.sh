@@ -8,7 +8,7 @@ ask() { say '{"jsonrpc":"2.0","id":"'"$1"'","method":"'"$2"'","params":'"$3"'}';
 tool() { printf '{"name":"%s","description":"Does %s.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}' "$1" "$1"; }
 tools() {
     list=
-    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap huge late sorry drip picture ask dot.ted $grown; do
+    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap huge late sorry drip picture ask place roots spawn dot.ted $grown; do
         list=$list,$(tool "$name")
     done
     printf '{"tools":[%s]}' "${list#,}"
@@ -49,7 +49,10 @@ call() {
     flood) yes '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"flood"}}' | head -n 20000; text "$id" drained ;;
     junk) say 'this is no JSON'; say '{"jsonrpc":"2.0"}'; text 4242 'for nobody'; text "$id" survived ;;
     grow) grown=grown; [ "$(field text)" != slowly ] || slow_list=1; say '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; text "$id" grown ;;
-    beg) begging=$id; replies=; ask s sampling/createMessage '{"messages":[],"maxTokens":1}'; ask r roots/list '{}' ;;
+    beg) begging=$id; replies=; ask s sampling/createMessage '{"messages":[],"maxTokens":1}'; ask r no/such/method '{}' ;;
+    spawn) (setsid sh -c 'while :; do sleep 60; done' "$(field text)" &); text "$id" spawned ;;
+    place) text "$id" "$(pwd) $HOME $0 $PLACE" ;;
+    roots) asking=$id; ask w roots/list '{}' ;;
     ask) asking=$id; ask q elicitation/create '{"mode":"form","message":"Who are you?","requestedSchema":{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}}' ;;
     huge) huge "$id" ;;
     nap) progress "$token" 1; sleep 0.4; text "$id" rested ;;
@@ -89,6 +92,7 @@ while IFS= read -r line; do
         if [ "$how" = finish ]; then text "$waiting" 'finished all the same'; fi
         if [ "$how" = decline ]; then say '{"jsonrpc":"2.0","id":'"$waiting"',"error":{"code":0,"message":"cancelled"}}'; fi
         ;;
+    *'"roots":'*) text "$asking" "$(field uri)" ;;
     *'"action":'*) text "$asking" "$(field action) $(field name)" ;;
     *'"error":'*)
         replies="$replies $id$(field code)"

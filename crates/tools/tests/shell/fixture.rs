@@ -84,6 +84,7 @@ impl ShellFixture {
             sandbox: None,
             session_network: None,
             may_escalate: false,
+            is_let_out: false,
             network: &NetworkAccess::On,
             file_backup: &NoBackup,
             sink: &mut SeenOutput(&self.seen),

@@ -165,6 +165,45 @@ impl AgentFactory {
     }
 }
 
+fn sandbox_mode(config: &AgentConfig, is_unconfined: bool) -> SandboxMode {
+    config.sandbox.unwrap_or(if is_unconfined { SandboxMode::Off } else { SandboxMode::Workspace })
+}
+
+/// Checks the settings of an agent's sandbox, without looking at files. `is_unconfined` is that of `[tools]`, `home` the
+/// directory that a leading `~/` means.
+///
+/// # Errors
+/// The wrong key, and what is wrong with it.
+pub fn check_sandbox(
+    config: &AgentConfig,
+    is_unconfined: bool,
+    home: Option<&Path>,
+) -> Result<(), (&'static str, String)> {
+    let mode = sandbox_mode(config, is_unconfined);
+    if is_unconfined && mode != SandboxMode::Off {
+        let problem = format!(
+            "= \"{}\" contradicts `unconfined = true` in [tools]; take that out, and set sandbox = \"off\" for the agents that need all files",
+            mode.as_str()
+        );
+        return Err(("sandbox", problem));
+    }
+    let expanded = |paths: &[PathBuf]| paths.iter().map(|path| expand_home(path, home)).collect();
+    let expanded = AgentConfig {
+        writable: expanded(&config.writable),
+        readable: expanded(&config.readable),
+        hidden: expanded(&config.hidden),
+        ..config.clone()
+    };
+    if let Some(problem) = expanded.sandbox_problem(mode) {
+        return Err(problem);
+    }
+    if is_unconfined && config.run_as.is_some() {
+        let problem = "contradicts `unconfined = true` in [tools]: file tools work as the user of the daemon; leave one of them out";
+        return Err(("run_as", problem.to_owned()));
+    }
+    Ok(())
+}
+
 impl AgentFactory {
     /// What the descriptions of its tools say about the sandbox.
     fn tool_rights(&self, config: &AgentConfig) -> SandboxRights {
@@ -173,8 +212,7 @@ impl AgentFactory {
     }
 
     fn sandbox_mode(&self, config: &AgentConfig) -> SandboxMode {
-        let is_unconfined = self.toolbox.is_unconfined();
-        config.sandbox.unwrap_or(if is_unconfined { SandboxMode::Off } else { SandboxMode::Workspace })
+        sandbox_mode(config, self.toolbox.is_unconfined())
     }
 
     /// The descriptions of an agent's own tools. The delegation tools are not among them: it has no delegates yet.
@@ -191,33 +229,17 @@ impl AgentFactory {
 
     /// The sandbox of an agent, or the wrong key and its problem.
     fn sandbox_rights(&self, config: &AgentConfig) -> Result<SandboxRights, (&'static str, String)> {
-        let is_unconfined = self.toolbox.is_unconfined();
+        let home = self.sandbox_site.home_dir();
+        check_sandbox(config, self.toolbox.is_unconfined(), home)?;
         let mode = self.sandbox_mode(config);
-        if is_unconfined && mode != SandboxMode::Off {
-            let problem = format!(
-                "= \"{}\" contradicts `unconfined = true` in [tools]; take that out, and set sandbox = \"off\" for the agents that need all files",
-                mode.as_str()
-            );
-            return Err(("sandbox", problem));
-        }
-        let expanded = |paths: &[PathBuf]| -> Vec<PathBuf> {
-            paths.iter().map(|path| expand_home(path, self.sandbox_site.home_dir())).collect()
-        };
         // Now, and not when a command starts: by then an agent may have put a link there.
-        let fixed = |paths: &[PathBuf]| expanded(paths).iter().map(|path| real_path(path)).collect();
+        let fixed = |paths: &[PathBuf]| paths.iter().map(|path| real_path(&expand_home(path, home))).collect();
         let config = AgentConfig {
             writable: fixed(&config.writable),
             readable: fixed(&config.readable),
-            hidden: expanded(&config.hidden),
+            hidden: config.hidden.iter().map(|path| expand_home(path, home)).collect(),
             ..config.clone()
         };
-        if let Some(problem) = config.sandbox_problem(mode) {
-            return Err(problem);
-        }
-        if is_unconfined && config.run_as.is_some() {
-            let problem = "contradicts `unconfined = true` in [tools]: file tools work as the user of the daemon; leave one of them out";
-            return Err(("run_as", problem.to_owned()));
-        }
         for (key, paths) in [("writable", &config.writable), ("readable", &config.readable)] {
             let protected = self.toolbox.protected_paths();
             if let Some(path) = paths.iter().find(|path| protected.contains(path)) {

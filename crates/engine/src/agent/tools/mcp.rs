@@ -31,6 +31,7 @@ impl Tool for McpTool<'_> {
             is_sandboxed: false,
             concurrency: if is_read_only { CallConcurrency::Concurrent } else { CallConcurrency::Exclusive },
             spec_for: |_| None,
+            check_arguments: |_| Ok(()),
         }
     }
 

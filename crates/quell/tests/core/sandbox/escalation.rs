@@ -261,3 +261,60 @@ async fn a_stop_withdraws_a_request_to_leave_the_sandbox() {
     assert_eq!(test.approver.get("/api/approval-rules").await.expect_status(200)["items"], json!([]));
     assert!(!test.outside.exists());
 }
+
+/// The person sees where a link leads, and a link that is made afterwards is not followed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_person_saw_is_what_a_file_tool_writes() {
+    let Some(test) = EscalationDaemon::start("").await else { return };
+    let (workdir, other) = (test.test.daemon.home().work_dir().join("main"), test.outside.with_file_name("other"));
+    for file in [&test.outside, &other] {
+        std::fs::write(file, "theirs").unwrap();
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    std::os::unix::fs::symlink(&test.outside, workdir.join("notes.txt")).unwrap();
+    let asked = json!({"path": "notes.txt", "content": "ran", "escalate": "to save my notes"});
+    let run = test.start_call("s", "write_file", &asked).await;
+    let row = test.api().wait_approval().await;
+    assert_eq!(row["arguments"]["path"], json!(test.outside.canonicalize().unwrap()), "{row:#}");
+    test.answer(&row, &json!({"decision": "allow"})).await;
+    test.wait_told(&run).await;
+    assert_eq!(std::fs::read_to_string(&test.outside).unwrap(), "ran");
+    let run = test.start_call("s", "write_file", &asked).await;
+    let row = test.api().wait_approval().await;
+    std::fs::remove_file(&test.outside).unwrap();
+    std::os::unix::fs::symlink(&other, &test.outside).unwrap();
+    test.answer(&row, &json!({"decision": "allow"})).await;
+    let (told, _) = test.wait_told(&run).await;
+    assert!(told.contains("symlinks"), "{told}");
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "theirs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_is_told_of_files_that_the_agent_can_change() {
+    let Some(test) = EscalationDaemon::start("").await else { return };
+    let workdir = test.test.daemon.home().work_dir().join("main");
+    std::fs::write(workdir.join("deploy.sh"), "echo \"$GIT_CONFIG_KEY_0=$GIT_CONFIG_VALUE_0\"").unwrap();
+    let run = test.start_escalated("s", "sh ./deploy.sh").await;
+    let row = test.api().wait_approval().await;
+    let opens = row["escalation"]["opens"].as_str().unwrap();
+    assert!(opens.contains("the agent can change files in") && opens.ends_with(", also ./deploy.sh"), "{opens}");
+    test.answer(&row, &json!({"decision": "allow"})).await;
+    // Git would run what the settings of a repository name.
+    assert!(test.wait_told(&run).await.0.starts_with("core.fsmonitor=false"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_asked_about_a_call_that_cannot_begin() {
+    let Some(test) = EscalationDaemon::start("approvals.shell = \"ask\"\n").await else { return };
+    for (tool, arguments) in [
+        ("apply_patch", json!({"patch": "*** Begin Patch", "escalate": "why"})),
+        ("shell", json!({"comand": "true"})),
+        ("no_such_tool", json!({})),
+    ] {
+        let run = test.start_call("s", tool, &arguments).await;
+        let (told, _) = test.wait_told(&run).await;
+        assert!(told.contains("Bad arguments") || told.contains("no tool named"), "{told}");
+    }
+    test.assert_nothing_waits().await;
+    assert_eq!(test.approver.get("/api/approval-rules").await.expect_status(200)["items"], json!([]));
+}

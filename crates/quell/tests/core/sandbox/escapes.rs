@@ -5,6 +5,7 @@
 //! pid of the daemon; `$URL`, its address; `$QUELL`, its binary.
 
 use quell_protocol::SandboxMode;
+use quell_testkit::kernel::RefusedCalls;
 
 /// What a table says beforehand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub(super) enum KernelSupport {
     LandlockAlone,
     NamespacesAlone,
     Neither,
+    /// A filter of system calls around the daemon refuses Landlock and further filters.
+    Filtered,
 }
 
 impl KernelSupport {
@@ -45,8 +48,12 @@ impl KernelSupport {
         matches!(self, Self::Everything | Self::NamespacesAlone)
     }
 
-    pub(super) fn has_landlock(self) -> bool {
-        matches!(self, Self::Everything | Self::LandlockAlone)
+    pub(super) fn refused_calls(self) -> Option<RefusedCalls> {
+        match self {
+            Self::Everything | Self::LandlockAlone => None,
+            Self::NamespacesAlone | Self::Neither => Some(RefusedCalls::Landlock),
+            Self::Filtered => Some(RefusedCalls::Sandboxes),
+        }
     }
 }
 

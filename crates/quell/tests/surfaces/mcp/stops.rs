@@ -1,7 +1,14 @@
 //! Stop a run in the middle of a call: cancel, keep or restart the server, and how fast the cancel is there.
 
+use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy};
+
 use super::*;
 use crate::test_engine::skip_time;
+
+fn session_stop_scope(key: &str) -> StopScope {
+    let (queued, background) = (QueuedPolicy::Withdraw, BackgroundPolicy::Stop);
+    StopScope::Session { key: parse_session_key(key), queued, background }
+}
 
 /// It is ended for its silence only after a minute, for which no stop waits.
 #[rstest]
@@ -166,4 +173,35 @@ mod timing {
         report_time("a forced stop of a deaf server", Duration::from_secs_f64(settled_ms / 1000.0));
         fixture.close().await;
     }
+}
+
+/// What a server has started goes on after its call. It ends with everything, and with its session by force.
+#[rstest]
+#[case::everything(StopScope::Everything, StopLevel::Gentle)]
+#[case::everything_by_force(StopScope::Everything, StopLevel::Forced)]
+#[case::its_session_by_force(session_stop_scope("s"), StopLevel::Forced)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_idle_servers_with_what_they_started(#[case] scope: StopScope, #[case] level: StopLevel) {
+    let fixture = McpFixture::start().await;
+    let before = fixture.call_and_answer("s", "pid").await;
+    assert_eq!(fixture.call_and_answer("s", "spawn").await, "spawned");
+    // A gentle stop of the session keeps a server that is at rest.
+    let gentle = fixture.engine.stop(&alice(), &session_stop_scope("s"), &stop_ask(StopLevel::Gentle));
+    assert!(gentle.aborted.is_empty());
+    assert_eq!(fixture.call_and_answer("s", "pid").await, before);
+    let _stopped = fixture.engine.stop(&root(), &scope, &stop_ask(level));
+    fixture.wait_servers(0).await;
+    fixture.marker.wait_gone(WAIT_TIMEOUT).await;
+    assert_ne!(fixture.call_and_answer("s", "pid").await, before, "the next message has a new one");
+    fixture.close().await;
+}
+
+/// Nobody ends the servers of others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_of_everything_leaves_the_servers_of_others() {
+    let fixture = McpFixture::start().await;
+    let before = fixture.call_and_answer("s", "pid").await;
+    let _stopped = fixture.engine.stop(&bob(), &StopScope::Everything, &stop_ask(StopLevel::Forced));
+    assert_eq!(fixture.call_and_answer("s", "pid").await, before);
+    fixture.close().await;
 }

@@ -68,7 +68,7 @@ async fn requests_of_a_server_are_refused() {
     let refusals: BTreeSet<&str> = refusals.split_whitespace().collect();
     assert_eq!(refusals, BTreeSet::from(["r-32601", "s-32601"]));
     let hello = fixture.wait_messages("initialize", 1).await;
-    assert_eq!(hello[0].message["params"]["capabilities"], json!({"elicitation": {"form": {}}}));
+    assert_eq!(hello[0].message["params"]["capabilities"], json!({"elicitation": {"form": {}}, "roots": {}}));
     fixture.close().await;
 }
 
