@@ -103,6 +103,8 @@ pub enum Exit {
     NotFound,
     /// 4: no daemon answers.
     NoDaemon,
+    /// 5: the run has used up its steps, its tokens or the limit of the day.
+    LimitReached,
     /// 130: the run was stopped.
     Stopped,
     /// 143: ended by a signal.
@@ -117,6 +119,7 @@ impl Exit {
             Self::Usage => 2,
             Self::NotFound => 3,
             Self::NoDaemon => 4,
+            Self::LimitReached => 5,
             Self::Stopped => 130,
             Self::Terminated => 143,
         }

@@ -367,8 +367,10 @@ pub struct Provenance {
 pub struct RunResult {
     /// True if the run completed.
     pub success: bool,
-    /// True if the run was stopped.
+    /// True if the run was stopped; false if it had used up a limit.
     pub cancelled: bool,
+    /// The limit that was used up: `steps`, `tokens`, or `day` for a daily limit.
+    pub limit: Option<String>,
     /// `Execution paused` if the run was stopped, the name of the limit if one was reached, the text of the failure if
     /// it failed.
     pub error: Option<String>,
@@ -379,6 +381,10 @@ pub struct RunResult {
 impl RunResult {
     #[must_use]
     pub fn of(verdict: &Verdict, steps: u32) -> Self {
+        let limit = match verdict {
+            Verdict::Aborted { reason, .. } => reason.used_up_limit(),
+            Verdict::Completed | Verdict::Failed { .. } => None,
+        };
         let error = match verdict {
             Verdict::Completed => None,
             Verdict::Failed { message, .. } => Some(message.clone()),
@@ -389,7 +395,8 @@ impl RunResult {
         };
         Self {
             success: matches!(verdict, Verdict::Completed),
-            cancelled: matches!(verdict, Verdict::Aborted { .. }),
+            cancelled: matches!(verdict, Verdict::Aborted { .. }) && limit.is_none(),
+            limit: limit.map(str::to_owned),
             error,
             loop_count: steps,
         }

@@ -82,6 +82,24 @@ impl StopReason {
         (Self::Disconnect, "disconnect"),
     ];
 
+    /// The limit that was used up: `steps`, `tokens` or `day`. `None` if somebody or something stopped the run.
+    #[must_use]
+    pub fn used_up_limit(&self) -> Option<&'static str> {
+        match self {
+            Self::Steps => Some("steps"),
+            Self::Tokens => Some("tokens"),
+            Self::DailyLimit => Some("day"),
+            Self::User
+            | Self::Command
+            | Self::Timeout
+            | Self::Superseded
+            | Self::Shutdown
+            | Self::DaemonStopped
+            | Self::Disconnect
+            | Self::Other(_) => None,
+        }
+    }
+
     /// Parses a reason from the wire. Blank text is [`StopReason::User`]. Control characters are removed, and at most
     /// 256 characters are kept, so that a reason fits into a log line and a header.
     #[must_use]

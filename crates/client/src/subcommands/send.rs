@@ -32,7 +32,8 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
     terminal thinking, too.\n\
     Ctrl-C stops the run, a second one forces the stop, a third leaves without waiting for the end.\n\
     SIGTERM, SIGHUP and a closed pipe stop the run, too; on the machine of the daemon also SIGKILL.\n\
-    Exit code: 0 completed, 1 failed, 130 stopped, 143 ended by a signal, 4 no daemon.\n\n\
+    Exit code: 0 completed, 1 failed, 130 stopped, 143 ended by a signal, 4 no daemon, 5 a limit\n\
+    (steps, tokens, the day) is used up.\n\n\
     Examples:\n  quell send \"what is in this directory?\"\n  quell send --session work --agent coder \"go on\"\n  \
     git diff | quell send --json -\n  quell send --detach \"run the tests\"")]
 pub struct SendMessageArgs {

@@ -333,8 +333,13 @@ async fn a_used_up_budget_is_a_stop_with_that_reason(#[case] budget: StopReason,
     }
     let run = test.send(asked).await;
     let view = test.wait_ended(&run).await;
+    let result = view.result.as_ref().unwrap();
+    assert_eq!(
+        (result.cancelled, result.limit.is_some()),
+        (budget == StopReason::Timeout, budget != StopReason::Timeout)
+    );
+    assert_eq!(result.error.as_deref(), Some(error));
     assert_eq!(view.verdict, Some(Verdict::Aborted { reason: budget, by: None }));
-    assert_eq!(view.result.as_ref().unwrap().error.as_deref(), Some(error));
     assert!(receipt_of(&view).leftovers.is_empty() && receipt_of(&view).turn.recorded, "{view:#?}");
     test.model.script(ScriptedResponse::text("fine"));
     test.assert_next_message_works("s").await;

@@ -316,9 +316,12 @@ pub(super) fn run_outcome(run: &RunView) -> Value {
         None => answer["status"] = json!("in_flight"),
     }
     if let Some(verdict) = &run.verdict {
-        let RunResult { success, cancelled, error, loop_count } = RunResult::of(verdict, run.steps);
+        let RunResult { success, cancelled, limit, error, loop_count } = RunResult::of(verdict, run.steps);
         answer["success"] = json!(success);
         answer["cancelled"] = json!(cancelled);
+        if let Some(limit) = limit {
+            answer["limit"] = json!(limit);
+        }
         answer["error"] = json!(error);
         answer["loopCount"] = json!(loop_count);
     }

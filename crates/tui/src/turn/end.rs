@@ -2,7 +2,7 @@
 
 use quell_client::receipt_line::awaits_amendment;
 use quell_protocol::api::{RunResult, RunView};
-use quell_protocol::{Receipt, StopReason, Verdict};
+use quell_protocol::{Receipt, Verdict};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ChatTurnEnd {
@@ -34,9 +34,7 @@ impl ChatTurnEnd {
         let cut = match &self.verdict {
             Verdict::Completed => false,
             Verdict::Failed { .. } => true,
-            Verdict::Aborted { reason, .. } => {
-                !matches!(reason, StopReason::Steps | StopReason::Tokens | StopReason::DailyLimit)
-            }
+            Verdict::Aborted { reason, .. } => reason.used_up_limit().is_none(),
         };
         Some(if cut && steps > 0 { (steps - 1, true) } else { (steps, false) })
     }

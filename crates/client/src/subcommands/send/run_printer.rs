@@ -289,6 +289,7 @@ impl RunPrinter {
         let exit = match &end.verdict {
             Verdict::Completed => Exit::Done,
             Verdict::Failed { .. } => Exit::Failed,
+            Verdict::Aborted { reason, .. } if reason.used_up_limit().is_some() => Exit::LimitReached,
             Verdict::Aborted { .. } => Exit::Stopped,
         };
         print_failure(&end, io)?;

@@ -311,13 +311,15 @@ async fn a_stop_asked_for_too_early_is_asked_for_again_by_the_runs_own_name() {
 }
 
 #[tokio::test]
-async fn a_used_up_budget_is_a_stop_with_its_reason() {
+async fn a_used_up_budget_is_no_stop_and_has_its_own_exit_code() {
     let verdict = Verdict::Aborted { reason: StopReason::Steps, by: None };
     let receipt = Receipt { verdict, ..receipts::stopped_receipt() };
     let daemon = ScriptedDaemon::with_run(vec![stream_of(vec![ended(1, receipt, None)])]);
     let (exit, seen) = run_piped(&daemon, &["send", "--json", "hi"]).await;
-    assert_eq!(exit, Exit::Stopped);
-    assert_eq!(seen.json()["error"], "Step limit reached");
+    assert_eq!(exit.code(), 5);
+    let result = seen.json();
+    assert_eq!((&result["cancelled"], &result["limit"]), (&json!(false), &json!("steps")));
+    assert_eq!(result["error"], "Step limit reached");
     assert!(seen.err().ends_with("reason: max_steps\n"), "{}", seen.err());
 }
 
