@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use quell_kernel::api_key::KeyRefusal;
 use quell_kernel::schedule::{ScheduleError, ScheduleRate, ScheduleTiming, default_missed_policy};
 use quell_protocol::api::AccessLevel;
 use quell_protocol::schedule::{SchedulePatch, SchedulePause, ScheduleRequest, ScheduleView};
@@ -71,6 +72,9 @@ pub enum ScheduleChangeError {
     Over,
     #[error("new runs are held, and only admins resume schedules then; resume it when the hold is lifted")]
     Held,
+    /// The token of the caller is not for the agent.
+    #[error(transparent)]
+    Forbidden(#[from] KeyRefusal),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -3,6 +3,7 @@
 
 mod reader;
 
+use quell_kernel::api_key::KeyRefusal;
 use quell_protocol::api::{Provenance, RunView, SessionRow};
 use quell_protocol::audit::Action;
 use quell_protocol::{RunId, SessionKey};
@@ -35,6 +36,9 @@ pub enum ImportError {
         "the session in the archive has a baseUrl or an mcpUrl of its own: importing it takes a token with scope endpoints"
     )]
     EndpointsForbidden,
+    /// The token of the caller is not for the agent of the session.
+    #[error(transparent)]
+    Forbidden(#[from] KeyRefusal),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -99,6 +103,7 @@ impl Engine {
     }
 
     async fn store_archive(&self, caller: &Caller, mut archive: SessionArchive) -> Result<SessionRow, ImportError> {
+        caller.key.check_agent(&archive.session.agent)?;
         let at = self.inner().clock.rfc3339(self.inner().clock.now());
         mark_imported(&mut archive, caller, &at)?;
         let (session, runs) = (archive.session.clone(), archive.runs.len());

@@ -55,6 +55,7 @@ impl Engine {
         caller: &Caller,
         request: ScheduleRequest,
     ) -> Result<ScheduleView, ScheduleChangeError> {
+        self.check_schedule_agent(caller, &request).await?;
         let (principal, scope, surface) = (caller.principal.clone(), caller.scope, caller.surface);
         let creator = ScheduleCreator { principal, scope, surface, run: None, chat: None };
         let new = self.schedules().begin_creation(creator, request)?;
@@ -63,6 +64,23 @@ impl Engine {
         let view = stored.await.unwrap_or(Err(StoreError::Closed.into()))?;
         self.audit(caller, AuditAction::on_target(Action::CreateSchedule, "schedule", &view.id));
         Ok(view)
+    }
+
+    /// Checks that the token of the caller is for the agent of the first firing, which would be refused otherwise.
+    async fn check_schedule_agent(
+        &self,
+        caller: &Caller,
+        request: &ScheduleRequest,
+    ) -> Result<(), ScheduleChangeError> {
+        if !caller.key.restricts_runs() {
+            return Ok(());
+        }
+        let agent = match &request.session_key {
+            Some(key) => self.agent_of_message(request.agent.as_ref(), key).await?,
+            // The session is a new one.
+            None => request.agent.clone().unwrap_or_else(|| self.agent_registry().default_agent()),
+        };
+        Ok(caller.key.check_agent(&agent)?)
     }
 
     /// The schedules that a caller may see, their own or all, the oldest first.
@@ -464,6 +482,7 @@ impl ScheduleChangeError {
         match self {
             Self::Invalid(_) | Self::Delivery(_) | Self::Over => ErrorCode::InvalidRequest,
             Self::Held => ErrorCode::Held,
+            Self::Forbidden(_) => ErrorCode::Forbidden,
             Self::TooLong(_) => ErrorCode::BodyTooLarge,
             Self::OwnerHasTooMany(..) | Self::TooMany(_) => ErrorCode::Conflict,
             Self::Store(_) => SubmitError::Store(StoreError::Closed).code(),

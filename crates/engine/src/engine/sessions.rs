@@ -212,16 +212,12 @@ impl Engine {
         cancel: &CancellationToken,
     ) -> Result<OpenSessionOutcome, Interrupted<OpenSessionError>> {
         let inner = self.inner();
-        if let Some(agent) = &request.agent {
-            let allowed = caller.key.check_agent(agent);
-            allowed.map_err(|refusal| Interrupted::Failed(OpenSessionError::Forbidden(refusal.to_string())))?;
-        }
         let claim = self.claim_for_setup(caller, key).map_err(Interrupted::Failed)?;
         let request = &tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(Interrupted::Cancelled),
             // It only reads.
-            checked = self.check_session_workdir(caller, key, request) => checked.map_err(Interrupted::Failed)?,
+            checked = self.check_session_setup(caller, key, request) => checked.map_err(Interrupted::Failed)?,
         };
         let by = Requester { principal: caller.principal.clone(), surface: caller.surface };
         let scope = Scope::new(inner.clock, inner.config.probe.clone());
@@ -253,6 +249,22 @@ impl Engine {
             inner.hub.publish(&EngineNotice::session_changed(key.clone(), "create"));
         }
         Ok(outcome)
+    }
+
+    /// The request with its workdir resolved, if the caller may give the session the agent and the workdir that it has
+    /// then.
+    async fn check_session_setup(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        request: &SessionRequest,
+    ) -> Result<SessionRequest, OpenSessionError> {
+        if caller.key.restricts_runs() {
+            let agent = self.agent_of_message(request.agent.as_ref(), key).await?;
+            let allowed = caller.key.check_agent(&agent);
+            allowed.map_err(|refusal| OpenSessionError::Forbidden(refusal.to_string()))?;
+        }
+        self.check_session_workdir(caller, key, request).await
     }
 
     /// The request with its workdir resolved, if the caller may give the session the workdir that it has then.

@@ -238,17 +238,28 @@ impl Engine {
         build_stop_answer(&stop_result)
     }
 
+    async fn resolve_agent(&self, submission: &Submission) -> Result<AgentId, SubmitError> {
+        let named = submission.agent.clone().or_else(|| agent_from_session_key(&submission.session));
+        match named {
+            Some(agent) if self.agent_registry().get(&agent).is_none() => Err(SubmitError::UnknownAgent(agent)),
+            named => Ok(self.agent_of_message(named.as_ref(), &submission.session).await?),
+        }
+    }
+
     /// The named agent, else the one in the session key (row A11 in `docs/design/requirements.md`), else the session's
     /// last agent, else the default.
-    async fn resolve_agent(&self, submission: &Submission) -> Result<AgentId, SubmitError> {
-        let registry = &self.inner().services.agents;
-        let named = submission.agent.clone().or_else(|| agent_from_session_key(&submission.session));
-        if let Some(agent) = named {
-            return if registry.get(&agent).is_some() { Ok(agent) } else { Err(SubmitError::UnknownAgent(agent)) };
+    pub(super) async fn agent_of_message(
+        &self,
+        named: Option<&AgentId>,
+        session: &SessionKey,
+    ) -> Result<AgentId, StoreError> {
+        if let Some(agent) = named.cloned().or_else(|| agent_from_session_key(session)) {
+            return Ok(agent);
         }
-        let last = self.inner().store.sessions().find(submission.session.clone()).await?.map(|session| session.agent);
+        let registry = self.agent_registry();
+        let last = self.inner().store.sessions().find(session.clone()).await?.map(|session| session.agent);
         let last = last.filter(|agent| registry.get(agent).is_some());
-        Ok(last.unwrap_or_else(|| registry.default_agent().clone()))
+        Ok(last.unwrap_or_else(|| registry.default_agent()))
     }
 
     /// Checks that the token of the caller may run an agent, and that it can pay for it.

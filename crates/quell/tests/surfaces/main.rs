@@ -7,6 +7,7 @@
 )]
 
 mod a2a;
+mod agent_restrictions;
 mod anthropic;
 mod anthropic_api;
 mod channels;

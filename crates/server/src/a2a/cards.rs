@@ -46,8 +46,7 @@ pub(super) fn agent_not_found(agent: &str) -> ProblemResponse {
 }
 
 fn card_response(call: &ApiCall, agent: &AgentRow, headers: &HeaderMap) -> Result<Response, ProblemResponse> {
-    let allowed = call.caller.key.check_agent(&agent.id);
-    allowed.map_err(|refusal| problem_response(ErrorCode::Forbidden, refusal.to_string()))?;
+    call.caller.key.check_agent(&agent.id)?;
     let card = describe_agent(agent, headers, &call.server).to_string();
     let mut hasher = DefaultHasher::new();
     card.hash(&mut hasher);

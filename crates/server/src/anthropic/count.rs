@@ -12,9 +12,7 @@ pub(super) async fn count(call: ApiCall, JsonBody(body): JsonBody<Value>) -> Res
     let call = call.on_surface(Surface::Anthropic);
     call.require_write()?;
     let ClientRequest { model, conversation, answer, .. } = anthropic::parse_to_count(&body)?;
-    call.engine()
-        .check_client_model(&call.caller, &model)
-        .map_err(|refusal| problem_response(ErrorCode::Forbidden, refusal.to_string()))?;
+    call.engine().check_client_model(&call.caller, &model)?;
     let tokens = call.engine().count_client_tokens(&model, &conversation, &answer).map_err(|error| match error {
         CountTokensError::UnknownModel(error) => {
             problem_response(ErrorCode::ModelNotFound, error.to_string()).field("model")

@@ -30,6 +30,7 @@ pub(super) async fn list(call: ApiCall) -> Json<Page<AgentRow>> {
 pub(super) async fn show(call: ApiCall, Path(id): Path<String>) -> ApiResult<AgentView> {
     let id = parse_agent_id(&id)?;
     let mut view = call.engine().agent_view(&id).ok_or_else(|| agent_not_found(&id))?;
+    call.caller.key.check_agent(&id)?;
     call.engine().retain_visible_runs(&call.caller, &mut view.row.active_runs);
     Ok(Json(view))
 }

@@ -38,7 +38,7 @@ impl From<ImportError> for ProblemResponse {
             ImportError::SessionExists(_) | ImportError::RunExists(_) => {
                 problem_response(ErrorCode::Conflict, error.to_string())
             }
-            ImportError::EndpointsForbidden | ImportError::Reserved(_) => {
+            ImportError::EndpointsForbidden | ImportError::Forbidden(_) | ImportError::Reserved(_) => {
                 problem_response(ErrorCode::Forbidden, error.to_string())
             }
             ImportError::Store(error) => error.into(),

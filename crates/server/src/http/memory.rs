@@ -51,6 +51,7 @@ pub(super) async fn list_of_agent(
     // The notes of an agent are made in the sessions of everybody.
     call.require_read_all()?;
     let id = parse_agent_id(&id)?;
+    call.caller.key.check_agent(&id)?;
     let exists = call.engine().find_agent(&id).is_some();
     let page = list_notes(&call, NoteScope::Agent(id.clone()), query).await?;
     // Notes outlive the configuration of their agent.

@@ -4,6 +4,7 @@ use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use quell_kernel::api_key::KeyRefusal;
 use quell_protocol::{BadId, ErrorCode, Problem};
 use quell_store::StoreError;
 
@@ -84,6 +85,12 @@ impl From<StoreError> for ProblemResponse {
             tracing::error!(%error, "the database refused a request");
         }
         problem_response(code, error.to_string())
+    }
+}
+
+impl From<KeyRefusal> for ProblemResponse {
+    fn from(refusal: KeyRefusal) -> Self {
+        problem_response(ErrorCode::Forbidden, refusal.to_string())
     }
 }
 

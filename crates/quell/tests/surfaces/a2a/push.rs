@@ -139,6 +139,29 @@ async fn the_configs_of_a_task_are_created_read_and_deleted(
     client.task("CancelTask", &json!({"id": id_of(&task)})).await;
 }
 
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_is_not_told_that_it_deleted_the_config_of_another(
+    #[values(A2aTestBinding::JsonRpc, A2aTestBinding::Rest)] binding: A2aTestBinding,
+) {
+    let server = TestServer::start_with(with_push).await;
+    let receiver = HookReceiver::start().await;
+    server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let owner = A2aTestClient::new(&server.api_with_new_token("writer", "write").await, binding);
+    let mut stream = owner.open_stream("SendStreamingMessage", &message("hi", &json!({}))).await;
+    let task = stream.first_task().await;
+    let config = json!({"taskId": id_of(&task), "id": "one"});
+    owner.call("CreateTaskPushNotificationConfig", &config_for(&receiver, &config)).await.unwrap();
+    let reader = owner.with_api(server.api_with_new_token("reader", "read:all").await);
+    assert_eq!(reader.task("GetTask", &json!({"id": id_of(&task)})).await["id"], task["id"], "it may read the task");
+    for operation in ["GetTaskPushNotificationConfig", "DeleteTaskPushNotificationConfig"] {
+        assert_eq!(reader.error(operation, &config).await, "TASK_NOT_FOUND", "{operation}");
+    }
+    let kept = owner.call("GetTaskPushNotificationConfig", &config).await.unwrap();
+    assert_eq!(kept["url"], receiver.url("a2a"));
+    owner.task("CancelTask", &json!({"id": id_of(&task)})).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_with_a_bad_receiver_leaves_no_work() {
     let server = TestServer::start_with(|config| {

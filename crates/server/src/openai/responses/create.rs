@@ -139,6 +139,7 @@ pub(super) async fn count_input_tokens(
     let mut request = ResponsesRequest::parse(&body)?;
     let history = load_history(&call, &mut request).await?;
     let ClientRequest { model, conversation, answer, .. } = request.client_request(&history)?;
+    call.engine().check_client_model(&call.caller, &model)?;
     let tokens = call.engine().count_client_tokens(&model, &conversation, &answer).map_err(|error| match error {
         CountTokensError::UnknownModel(error) => problem_response(ErrorCode::ModelNotFound, error.to_string()),
         CountTokensError::Model(error) => problem_response(ErrorCode::InvalidRequest, error.to_string()),

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
-use super::queries::agent_not_found;
+use super::queries::check_named_agent;
 use super::{RpcResult, WsClient, parse_params};
 
 /// Commands of OpenClaw's gateway that Quell does not support (see tools/slash-commands in its documentation).
@@ -117,9 +117,7 @@ struct CommandsListParams {
 /// `commands.list`: all commands are typed as text; none is native to a network.
 pub(super) fn list(client: &WsClient, value: Value) -> RpcResult {
     let params: CommandsListParams = parse_params(value)?;
-    if let Some(id) = params.agent_id.as_ref().filter(|id| client.engine().find_agent(id).is_none()) {
-        return Err(agent_not_found(id));
-    }
+    check_named_agent(client, params.agent_id.as_ref())?;
     let known = [
         ("stop", "Stop this session's runs"),
         ("status", "What this session does"),

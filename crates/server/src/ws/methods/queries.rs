@@ -74,13 +74,20 @@ pub(super) fn models_payload(client: &WsClient, value: Value) -> RpcResult {
     if let Some(view) = params.view.as_deref().filter(|view| !matches!(*view, "default" | "configured")) {
         return Err(RpcError::invalid(format!("view is {view:?}; it may be default or configured")));
     }
+    check_named_agent(client, params.agent_id.as_ref())?;
     let agents = client.engine().list_agents();
-    if let Some(id) = params.agent_id.as_ref().filter(|id| agents.iter().all(|agent| agent.id != **id)) {
-        return Err(agent_not_found(id));
-    }
     let wanted = agents.iter().filter(|agent| params.agent_id.as_ref().is_none_or(|id| *id == agent.id));
     let models: BTreeSet<&str> = wanted.map(|agent| agent.model.as_str()).collect();
     Ok(json!({"models": models.into_iter().map(payloads::model_row).collect::<Vec<_>>()}))
+}
+
+/// Checks that an agent that a client names exists, and that its token is for it.
+pub(super) fn check_named_agent(client: &WsClient, named: Option<&AgentId>) -> Result<(), RpcError> {
+    let Some(id) = named else { return Ok(()) };
+    if client.engine().find_agent(id).is_none() {
+        return Err(agent_not_found(id));
+    }
+    client.peer.caller.key.check_agent(id).map_err(|refusal| RpcError::not_owner(refusal.to_string()))
 }
 
 pub(super) fn agent_not_found(id: &AgentId) -> RpcError {
