@@ -31,7 +31,7 @@ pub(super) fn grants(places: &BTreeMap<PathBuf, PlaceAccess>, base: GrantAccess)
     for (path, access) in places {
         match access {
             PlaceAccess::Hidden | PlaceAccess::Private => {}
-            PlaceAccess::ReadOnly => collect(path, GrantAccess::Read, places, &mut grants),
+            PlaceAccess::ReadOnly | PlaceAccess::Shown => collect(path, GrantAccess::Read, places, &mut grants),
             PlaceAccess::ReadWrite => collect(path, GrantAccess::Full, places, &mut grants),
             PlaceAccess::Replaced(source) => collect(source, GrantAccess::Full, places, &mut grants),
         }

@@ -54,12 +54,19 @@ impl LandlockRules {
 
     /// Binds the calling thread. Its privileges cannot grow any more after this.
     pub(super) fn restrict_self(self) -> io::Result<()> {
-        let RestrictionStatus { ruleset, .. } = self.0.restrict_self().map_err(io::Error::other)?;
+        let RestrictionStatus { ruleset, .. } = self.0.restrict_self().map_err(|error| os_error(&error))?;
         match ruleset {
             RulesetStatus::NotEnforced => Err(io::ErrorKind::Unsupported.into()),
             RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
         }
     }
+}
+
+/// The error of the system behind this one: whoever starts the command is told its number alone.
+fn os_error(error: &(dyn std::error::Error + 'static)) -> io::Error {
+    let causes = std::iter::successors(Some(error), |cause| cause.source());
+    let number = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).find_map(io::Error::raw_os_error);
+    number.map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
 }
 
 /// The version of Landlock that the kernel has; 0 if it has none.

@@ -45,7 +45,10 @@ pub(super) fn apply(spec: &SandboxSpec) -> Result<bool, SandboxError> {
         view.clone_place(path, access)?;
     }
     view.clone_devices(spec.is_off())?;
-    make_read_only(if spec.is_off() { "/sys" } else { "/" })?;
+    match spec.is_off() {
+        true => make_kernel_files_read_only()?,
+        false => make_read_only("/")?,
+    }
     view.attach_devices()?;
     for (path, access) in places {
         view.attach_place(&path, &access)?;
@@ -97,9 +100,13 @@ impl FileSystemView {
         let tree = match access {
             PlaceAccess::Hidden | PlaceAccess::Private => return Ok(()),
             PlaceAccess::ReadOnly | PlaceAccess::ReadWrite => clone_tree(path)?,
+            PlaceAccess::Shown => match clone_tree(path) {
+                Ok(tree) => tree,
+                Err(_) => return Ok(()),
+            },
             PlaceAccess::Replaced(source) => clone_tree(source)?,
         };
-        if *access == PlaceAccess::ReadOnly {
+        if matches!(access, PlaceAccess::ReadOnly | PlaceAccess::Shown) {
             set_read_only(&tree, true).map_err(|error| step("make read-only", path, error))?;
         }
         self.trees.push((path.to_owned(), tree));
@@ -162,6 +169,13 @@ impl FileSystemView {
             PlaceAccess::Private => {
                 mount_tmpfs(path, MountFlags::NOSUID | MountFlags::NODEV, "mode=1777").map_err(cover)?;
             }
+            PlaceAccess::Shown => {
+                if let Some((_, tree)) = self.trees.iter().find(|(place, _)| place == path)
+                    && create_mount_point(path, tree).is_ok()
+                {
+                    attach(tree, path)?;
+                }
+            }
             PlaceAccess::ReadOnly | PlaceAccess::ReadWrite | PlaceAccess::Replaced(_) => {
                 let Some((_, tree)) = self.trees.iter().find(|(place, _)| place == path) else { return Ok(()) };
                 create_mount_point(path, tree).map_err(|error| step("open", path, error))?;
@@ -184,6 +198,16 @@ impl FileSystemView {
 fn make_read_only(path: &str) -> Result<(), SandboxError> {
     let path = Path::new(path);
     open_path(path).and_then(|mount| set_read_only(mount, true)).map_err(|error| step("make read-only", path, error))
+}
+
+/// `/sys`, with which root controls the kernel. Where it is no mount point, as in some containers, nothing of the kernel is
+/// there (mount_setattr(2), EINVAL).
+fn make_kernel_files_read_only() -> Result<(), SandboxError> {
+    let path = Path::new("/sys");
+    match open_path(path).and_then(|mount| set_read_only(mount, true)) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Ok(()),
+        done => done.map_err(|error| step("make read-only", path, error)),
+    }
 }
 
 fn open_path(path: &Path) -> io::Result<OwnedFd> {

@@ -22,6 +22,9 @@ pub(super) enum PlaceAccess {
     /// Covered.
     Hidden,
     ReadOnly,
+    /// As `ReadOnly`, but left out if it cannot be opened: an entry of a home directory may be gone by now, or be a file
+    /// system that does not answer.
+    Shown,
     ReadWrite,
     /// Empty, to read and write, gone with the command.
     Private,
@@ -73,21 +76,28 @@ pub(super) fn places(spec: &SandboxSpec) -> BTreeMap<PathBuf, PlaceAccess> {
 /// Hides a home directory but for the entries that are shown. If it `is_open` as a whole, as a workdir or as a part of one,
 /// each of the other entries is hidden: one that is made later is not.
 fn close_home(home: &Path, is_open: bool, places: &mut BTreeMap<PathBuf, PlaceAccess>) {
-    let entries = fs::read_dir(home).into_iter().flatten().flatten().filter_map(|entry| {
-        let kind = entry.file_type().ok()?;
-        let is_shown = !entry.file_name().as_encoded_bytes().starts_with(b".") && (kind.is_file() || kind.is_dir());
-        // What a link leads to is a place of its own.
-        (!kind.is_symlink()).then(|| (entry.path(), is_shown))
-    });
-    let (shown, others): (Vec<_>, Vec<_>) = entries.partition(|(_, is_shown)| *is_shown);
-    if is_open {
-        places.extend(others.into_iter().map(|(path, _)| (path, PlaceAccess::Hidden)));
-        return;
+    let (mut shown, mut others) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(home).into_iter().flatten().flatten() {
+        let Ok(kind) = entry.file_type() else { continue };
+        let has_dot = entry.file_name().as_encoded_bytes().starts_with(b".");
+        match (has_dot, kind.is_symlink()) {
+            (false, false) if kind.is_file() || kind.is_dir() => shown.push(entry.path()),
+            // What `~/.ssh -> dotfiles/ssh` leads to is hidden, too; but not all that is around it.
+            (true, true) => {
+                others.extend(entry.path().canonicalize().into_iter().filter(|target| !home.starts_with(target)));
+            }
+            // What a plain link leads to is a place of its own.
+            (false, true) => {}
+            (_, false) => others.push(entry.path()),
+        }
     }
-    places.insert(home.to_owned(), PlaceAccess::Hidden);
-    for (path, _) in shown.into_iter().take(MAX_SHOWN_IN_HOME) {
-        places.entry(path).or_insert(PlaceAccess::ReadOnly);
+    if !is_open {
+        places.insert(home.to_owned(), PlaceAccess::Hidden);
+        for path in shown.into_iter().take(MAX_SHOWN_IN_HOME) {
+            places.entry(path).or_insert(PlaceAccess::Shown);
+        }
     }
+    places.extend(others.into_iter().map(|path| (path, PlaceAccess::Hidden)));
 }
 
 /// Adds each directory above a place that could be renamed: as a place of its own it is a mount point, which the kernel
@@ -190,6 +200,8 @@ mod tests {
         std::fs::write(home.join("notes"), "").unwrap();
         std::fs::create_dir(home.join(".toolchain")).unwrap();
         symlink("/etc", home.join("link")).unwrap();
+        symlink("data/backup", home.join(".vault")).unwrap();
+        symlink("..", home.join(".up")).unwrap();
         let _listener = std::os::unix::net::UnixListener::bind(home.join("docker.sock")).unwrap();
         let closed = SandboxSpec {
             closed_homes: fixture.paths(&["home"]),
@@ -201,7 +213,8 @@ mod tests {
         let expected = [
             ("home", PlaceAccess::Hidden),
             ("home/.toolchain", PlaceAccess::ReadOnly),
-            ("home/data", PlaceAccess::ReadOnly),
+            ("home/data", PlaceAccess::Shown),
+            ("home/data/backup", PlaceAccess::Hidden),
             ("work/main", PlaceAccess::ReadWrite),
         ];
         assert_eq!(fixture.places(&closed), named(&expected));
@@ -212,6 +225,7 @@ mod tests {
             ("home/.netrc", PlaceAccess::Hidden),
             ("home/.ssh", PlaceAccess::Hidden),
             ("home/.toolchain", PlaceAccess::ReadOnly),
+            ("home/data/backup", PlaceAccess::Hidden),
             ("home/docker.sock", PlaceAccess::Hidden),
         ];
         assert_eq!(fixture.places(&open), named(&expected));
