@@ -261,7 +261,7 @@ function fillSelect(select, values, chosen) {
     select.replaceChildren(...options.map((value) => h("option", { value }, value)));
   }
   select.value = chosen;
-  restrict(select, reasonAgainstChange(store.get("session").view?.owner));
+  restrict(select, reasonAgainstChange(store.get("session").view ?? {}));
   select.disabled ||= options.length < 2;
 }
 

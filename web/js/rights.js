@@ -1,8 +1,8 @@
 // What the signed-in token may do. The daemon decides; this keeps the page from offering what it would refuse.
 //
-//   may(right, me?)                "write", "stop" (own runs at least), "stop-all", "revoke" or "admin"
+//   may(right, me?)                "write", "write-all", "stop" (own runs at least), "stop-all", "revoke" or "admin"
 //   mayStop({principal}, me?)      whether it may stop this run or process
-//   reasonAgainst(right), reasonAgainstStop({principal}), reasonAgainstChange(owner)   a text; "" when it may
+//   reasonAgainst(right), reasonAgainstStop({principal}), reasonAgainstChange({owner, shared})   a text; "" when it may
 //   restrict(control, reason, title?)   disables a control for this reason, else enables it with this tooltip
 
 import * as store from "./store.js";
@@ -10,7 +10,8 @@ import { oneLine, t } from "./texts.js";
 
 /** The scopes of which each right needs one. An admin has all rights. */
 const SCOPES = {
-  write: ["write"],
+  write: ["write", "write:all"],
+  "write-all": ["write:all"],
   stop: ["write", "stop:all"],
   "stop-all": ["stop:all"],
   revoke: ["approve", "write"],
@@ -35,10 +36,15 @@ export function reasonAgainstStop(owned) {
   return isOthers ? t("rights.not-your-run", { principal: oneLine(owned.principal, 60) }) : reasonAgainst("stop");
 }
 
-/** For settings of what belongs to `owner`; without one, the daemon decides. */
-export function reasonAgainstChange(owner) {
-  const isOthers = owner && owner !== store.get("me")?.principal && !may("admin");
-  return may("write") && isOthers ? t("rights.not-owner", { owner: oneLine(owner, 60) }) : reasonAgainst("write");
+/** Whether it may change the settings of what belongs to `owner`; without one, the daemon decides. */
+export function mayChange({ owner, shared = false }, me = store.get("me")) {
+  const isOwn = !owner || shared || owner === me?.principal;
+  return may("write-all", me) || (may("write", me) && isOwn);
+}
+
+export function reasonAgainstChange(owned) {
+  const isOthers = may("write") && !mayChange(owned);
+  return isOthers ? t("rights.not-owner", { owner: oneLine(owned.owner, 60) }) : reasonAgainst("write");
 }
 
 export function restrict(control, reason, title = "") {

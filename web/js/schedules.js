@@ -103,13 +103,13 @@ function changeButton(schedule, reload) {
   const label = isPaused ? t("schedules.resume") : t("schedules.pause");
   const change = () => api.patch(schedulePath(schedule), { paused: !isPaused });
   const button = actionButton("pause-schedule", isPaused ? "clock" : "hold", label, change, reload);
-  return restrict(button, reasonAgainstChange(schedule.createdBy));
+  return restrict(button, reasonAgainstChange({ owner: schedule.createdBy }));
 }
 
 function removeButton(schedule, reload) {
   const remove = () => api.del(schedulePath(schedule));
   const button = actionButton("remove-schedule", "close", t("schedules.remove"), remove, reload);
-  return restrict(button, reasonAgainstChange(schedule.createdBy));
+  return restrict(button, reasonAgainstChange({ owner: schedule.createdBy }));
 }
 
 function actionButton(name, iconName, label, act, reload) {

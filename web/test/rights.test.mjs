@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { may, mayStop } from "../js/rights.js";
+import { may, mayChange, mayStop } from "../js/rights.js";
 
 const me = (...scopes) => ({ principal: "ann", scopes });
 const rights = (...scopes) =>
@@ -16,6 +16,13 @@ test("each scope gives its rights and no more", () => {
   assert.deepEqual(rights("read", "approve"), ["revoke"]);
   assert.deepEqual(rights("admin"), ["write", "stop", "stop-all", "revoke", "admin"]);
   assert.equal(may("write", null), false);
+});
+
+test("settings of a session are changed by its owner, in a shared one by all who write, or by who writes to all", () => {
+  const [own, others, shared] = [{ owner: "ann" }, { owner: "bob" }, { owner: "bob", shared: true }];
+  assert.deepEqual([own, others, shared].map((owned) => mayChange(owned, me("write"))), [true, false, true]);
+  assert.deepEqual([own, others].map((owned) => mayChange(owned, me("read", "write:all"))), [true, true]);
+  assert.equal(mayChange(own, me("read")), false);
 });
 
 test("a run is stopped by its own token, or by one that stops all", () => {

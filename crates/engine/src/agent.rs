@@ -63,7 +63,7 @@ pub use registry::{
     AgentReloadPlan, AgentSnapshot, MODEL_CALLS, RESERVED, RemoveAgentError, RestorableAgent, StaleReloadPlan,
     build_agent_tree, check_sandbox, expand_home,
 };
-pub use sandbox::{SandboxSite, mcp_directories, open_places};
+pub use sandbox::{SandboxSite, mcp_directories, open_places, reserved_place_problem};
 pub use tools::{
     CRON_ADD, SEND_FILE, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names,
     resource_kind_of_tool, sub_run_report,
@@ -137,6 +137,7 @@ impl Agent {
             run: run.clone(),
             session: session.clone(),
             principal: principal.clone(),
+            agent: self.id.clone(),
             workdir: self.workdir.clone(),
             sandbox,
             network,

@@ -265,7 +265,7 @@ impl Engine {
     pub fn stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest) -> StopResult {
         let mut stop_result = self.0.runs.stop(scope, &caller.who(), request);
         self.stop_pending_sessions(scope, &caller.who());
-        self.stop_mcp(scope, &caller.who(), request.level);
+        self.stop_mcp(scope, &caller.who(), request.level, &stop_result);
         self.stop_schedules(scope, &caller.who(), request, ScheduleStopOrigin::ThisNode, &mut stop_result);
         stop_result.peers = self.ask_peers_to_stop(scope, caller.who(), request);
         self.log_stop(caller, scope, request, &stop_result);

@@ -11,7 +11,7 @@ use quell_protocol::display_text::one_line;
 use quell_protocol::mcp::{
     McpContentRequest, McpList, McpListKind, McpListedItem, McpPromptArgument, McpUnavailableServer,
 };
-use quell_protocol::{BadId, Principal, RunId, SessionKey};
+use quell_protocol::{AgentId, BadId, Principal, RunId, SessionKey};
 use rmcp::model::{
     GetPromptRequestParams, PaginatedRequestParams, Prompt, PromptMessage, ReadResourceRequestParams, Resource, Role,
 };
@@ -114,6 +114,7 @@ pub(super) fn person_options(workdir: &Path) -> Result<McpClientOptions, BadId> 
         run: RunId::parse("command")?,
         session: SessionKey::parse("command")?,
         principal: Principal::parse("command")?,
+        agent: AgentId::parse("command")?,
         workdir: workdir.to_path_buf(),
         sandbox: None,
         network: None,

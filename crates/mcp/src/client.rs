@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use quell_process::{CommandNetwork, OutputSink, SandboxSpec};
-use quell_protocol::{Principal, ResourceKind, RunId, SessionKey, ToolOutputStream};
+use quell_protocol::{AgentId, Principal, ResourceKind, RunId, SessionKey, ToolOutputStream};
 use quell_scope::{Cancelled, Point, Scope};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -32,8 +32,9 @@ const MAX_LIST_WAIT: Duration = Duration::from_secs(1);
 pub struct McpClientOptions {
     pub run: RunId,
     pub session: SessionKey,
-    /// Who the run works for.
+    /// Who the run works for, and its agent.
     pub principal: Principal,
+    pub agent: AgentId,
     /// The directory that the session's own servers are told to work in.
     pub workdir: PathBuf,
     /// The sandbox of the agent's commands, which a server has, too, unless its configuration says otherwise.
@@ -281,6 +282,7 @@ mod tests {
             run: RunId::parse("run").unwrap(),
             session: SessionKey::parse("session").unwrap(),
             principal: Principal::parse("alice").unwrap(),
+            agent: AgentId::parse("main").unwrap(),
             workdir: PathBuf::from("/"),
             sandbox: None,
             network: None,
@@ -334,6 +336,7 @@ mod tests {
                 session: None,
                 run: client.options.run.clone(),
                 principal: client.options.principal.clone(),
+                agent: client.options.agent.clone(),
                 workdir: PathBuf::from("/"),
                 sandbox: None,
                 network: None,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quell_process::SandboxSpec;
@@ -13,7 +13,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 use url::Url;
 
-use super::server_directory::with_workdir;
+use super::server_directory::{WORKDIR_PLACEHOLDER, with_workdir};
 
 /// The maximum configurable time, in seconds; it keeps timers in range.
 const MAX_TIME_S: u64 = 24 * 3600;
@@ -123,8 +123,9 @@ impl McpConfig {
         }
     }
 
-    /// What of the program's start lies in one of these workdirs, where an agent can change it: for people, a clause.
-    /// Directories among `args` are what a server works on; files may be its code.
+    /// What of the program's start lies in one of these places, where an agent can change it: for people, a clause.
+    /// Directories among `args` are what a server works on; files may be its code. A variable that lists search paths,
+    /// such as `PYTHONPATH`, is one that ends with `PATH`.
     #[must_use]
     pub fn agent_writable_start(&self, workdirs: &[PathBuf]) -> Option<String> {
         let command = self.command.as_ref()?;
@@ -135,10 +136,28 @@ impl McpConfig {
             let words = [command].into_iter().chain(&self.args);
             words.map(move |word| (workdir, PathBuf::from(with_workdir(word, workdir))))
         });
-        files
+        let is_inside = |place: &Path, path: &Path| {
+            let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+            real(path).starts_with(real(place))
+        };
+        let file = files
             .into_iter()
-            .find(|(workdir, file)| file.starts_with(workdir) && file.is_file())
-            .map(|(_, file)| format!("it is started with {}, which lies in a workdir", file.display()))
+            .find(|(workdir, file)| file.is_file() && is_inside(workdir, file))
+            .map(|(_, file)| format!("it is started with {}, which an agent can change", file.display()));
+        let mut search_paths = self.env.iter().filter(|(name, _)| name.ends_with("PATH"));
+        let leads_inside = |value: &str| {
+            let is_writable = |workdir: &PathBuf| {
+                with_workdir(value, workdir).split(':').any(|path| is_inside(workdir, Path::new(path)))
+            };
+            workdirs.iter().any(is_writable)
+        };
+        let variable = search_paths.find(|(_, value)| leads_inside(value));
+        file.or_else(|| variable.map(|(name, _)| format!("its variable `{name}` leads where an agent writes")))
+    }
+
+    fn names_workdir(&self) -> bool {
+        self.start_in_workdir
+            || self.args.iter().chain(self.env.values()).any(|text| text.contains(WORKDIR_PLACEHOLDER))
     }
 
     /// Checks the section of the server `name`.
@@ -168,6 +187,9 @@ impl McpConfig {
                 if let Some((key, _)) = keys.into_iter().find(|(_, is_set)| *is_set) {
                     return Err(error(key, "belongs to a server with `command`".to_owned()));
                 }
+            }
+            ServerLocation::Command(_) if self.shared && self.names_workdir() => {
+                return Err(error("shared", "excludes `{workdir}`: agents have different ones".to_owned()));
             }
             ServerLocation::Command(_) => {}
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_process::{CommandNetwork, SandboxSpec};
-use quell_protocol::{Principal, RunId, SessionKey};
+use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 use quell_scope::Release;
 use rmcp::RoleClient;
 use rmcp::service::Peer;
@@ -31,9 +31,10 @@ pub(super) struct ServerInstance {
 pub(super) struct InstanceOwner {
     /// None for an instance that all sessions share.
     pub(super) session: Option<SessionKey>,
-    /// The run that needed it first, and who that run worked for.
+    /// The run that needed it first, who that run worked for, and its agent.
     pub(super) run: RunId,
     pub(super) principal: Principal,
+    pub(super) agent: AgentId,
     /// The workdir of the agent that needed it first.
     pub(super) workdir: PathBuf,
     /// The sandbox of the agent that needed it first.

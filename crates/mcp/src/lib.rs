@@ -241,7 +241,9 @@ impl Mcp {
             let is_of_principal =
                 principal.is_none_or(|principal| owner.principal == *principal && owner.session.is_some());
             if instance.server.config.command.is_some() && is_of_session && is_of_principal {
-                instance.request_shutdown(order.clone());
+                // Another principal may be calling it in the same session; the runs that are stopped end their own calls.
+                let is_shared_now = principal.is_some() && instance.leases() > 0;
+                instance.request_shutdown(if is_shared_now { InstanceShutdown::Drain } else { order.clone() });
             }
         }
     }
@@ -320,6 +322,7 @@ impl ServerPool {
             session,
             run: options.run.clone(),
             principal: options.principal.clone(),
+            agent: options.agent.clone(),
             workdir: options.workdir.clone(),
             sandbox: options.sandbox.clone(),
             network: options.network.clone(),

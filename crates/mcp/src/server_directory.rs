@@ -10,9 +10,10 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use quell_process::CommandUser;
+use quell_protocol::AgentId;
 
 /// Stands for the workdir of the agent in `args` and in the values of `env`.
-const WORKDIR_PLACEHOLDER: &str = "{workdir}";
+pub(super) const WORKDIR_PLACEHOLDER: &str = "{workdir}";
 
 /// The directories of one server.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,15 +24,37 @@ pub(super) struct ServerDirectory {
     pub(super) home: PathBuf,
 }
 
+/// Whose home directory a process gets; with the user of agents' commands that it runs as, if that is not the daemon's.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ServerHome<'a> {
+    OfAgent(&'a AgentId, Option<u32>),
+    Shared(Option<u32>),
+}
+
+impl ServerHome<'_> {
+    fn user(self) -> Option<u32> {
+        match self {
+            Self::OfAgent(_, user) | Self::Shared(user) => user,
+        }
+    }
+
+    fn directory_name(self) -> String {
+        let owner = match self {
+            Self::OfAgent(agent, _) => format!("home-{}", agent.as_str().replace(['/', '\\', '.'], "_")),
+            Self::Shared(_) => "home".to_owned(),
+        };
+        self.user().map_or(owner.clone(), |user| format!("{owner}-{user}"))
+    }
+}
+
 impl ServerDirectory {
-    /// Makes the directories of a server below `parent`, or checks the ones that are there. Each `user` of agents'
-    /// commands has a home directory of its own.
+    /// Makes the directories of a server below `parent` that are not there.
     ///
     /// # Errors
     /// A text that names the directory and the reason.
-    pub(super) fn create(parent: &Path, server: &str, user: Option<u32>) -> Result<Self, String> {
-        let current = parent.join(server);
-        let home = current.join(user.map_or("home".to_owned(), |user| format!("home-{user}")));
+    pub(super) fn create(parent: &Path, server: &str, home: ServerHome<'_>) -> Result<Self, String> {
+        let (current, user) = (parent.join(server), home.user());
+        let home = current.join(home.directory_name());
         let failed = |error: io::Error| format!("its directory {} cannot be made: {error}", current.display());
         match user {
             None => {
@@ -63,15 +86,16 @@ mod tests {
     #[test]
     fn a_server_gets_an_empty_directory_that_is_closed_to_others() {
         let parent = tempfile::tempdir().unwrap();
-        let root = parent.path().canonicalize().unwrap();
-        let made = ServerDirectory::create(&parent.path().join(".servers"), "git", None).unwrap();
+        let (root, agent) = (parent.path().canonicalize().unwrap(), AgentId::parse("main").unwrap());
+        let made =
+            ServerDirectory::create(&parent.path().join(".servers"), "git", ServerHome::OfAgent(&agent, None)).unwrap();
         assert_eq!(made.current, root.join(".servers/git"));
-        assert_eq!(made.home, root.join(".servers/git/home"));
+        assert_eq!(made.home, root.join(".servers/git/home-main"));
         for directory in [&made.current, &made.home] {
             assert_eq!(fs::metadata(directory).unwrap().permissions().mode() & 0o777, 0o700, "{directory:?}");
         }
         assert_eq!(
-            ServerDirectory::create(&root.join(".servers"), "git", None).unwrap(),
+            ServerDirectory::create(&root.join(".servers"), "git", ServerHome::OfAgent(&agent, None)).unwrap(),
             made,
             "also when it is there"
         );
@@ -82,7 +106,7 @@ mod tests {
     fn a_place_that_cannot_be_made_is_named() {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join("git"), "").unwrap();
-        let problem = ServerDirectory::create(parent.path(), "git", None).unwrap_err();
+        let problem = ServerDirectory::create(parent.path(), "git", ServerHome::Shared(None)).unwrap_err();
         assert!(problem.contains(parent.path().join("git").to_str().unwrap()), "{problem}");
     }
 

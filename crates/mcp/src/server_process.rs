@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::instance::{InstanceEnd, InstanceShutdown, ServerInstance};
-use super::server_directory::{ServerDirectory, with_workdir};
+use super::server_directory::{ServerDirectory, ServerHome, with_workdir};
 use super::{ServerPool, user_of};
 
 /// The environment variable that names the session of a session's own server.
@@ -90,7 +90,12 @@ impl ServerProcess {
 
 fn command_spec(pool: &ServerPool, instance: &ServerInstance, command: &str) -> Result<CommandSpec, String> {
     let (server, owner) = (&instance.server, &instance.owner);
-    let directory = ServerDirectory::create(&pool.directories, &server.name, user_of(owner.sandbox.as_ref()))?;
+    let home = match (&owner.session, user_of(owner.sandbox.as_ref())) {
+        // What one agent has a server write there, the server of another would load.
+        (Some(_), user) => ServerHome::OfAgent(&owner.agent, user),
+        (None, user) => ServerHome::Shared(user),
+    };
+    let directory = ServerDirectory::create(&pool.directories, &server.name, home)?;
     let expand = |text: &String| OsString::from(with_workdir(text, &owner.workdir));
     let mut env = pool.environment.clone();
     env.extend(server.config.env.iter().map(|(name, value)| (OsString::from(name), expand(value))));

@@ -62,7 +62,8 @@ pub struct ApprovalRow {
     pub principal: Principal,
     pub call_id: CallId,
     pub tool: String,
-    /// The arguments as the model gave them, without `escalate`.
+    /// The arguments as the model gave them, without `escalate`. Outside of the sandbox a path is one without symbolic
+    /// links.
     #[schema(value_type = Object)]
     pub arguments: serde_json::Value,
     /// Present if the call asks to run outside of the sandbox.

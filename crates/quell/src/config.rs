@@ -24,7 +24,7 @@ use quell_channels::config::{ChannelConfig, MessageSettings};
 use quell_channels::create_network;
 use quell_channels::settings::FlowSettings;
 use quell_engine::EngineConfig;
-use quell_engine::agent::{AgentConfig, AgentFactory, Limits};
+use quell_engine::agent::{AgentConfig, AgentFactory, Limits, reserved_place_problem};
 use quell_engine::engine::{ApprovalSettings, Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::memory::MemorySettings;
@@ -255,7 +255,8 @@ impl LoadedConfig {
     fn check_workdirs(&self, data_dir: &Path) -> anyhow::Result<()> {
         let (work_dir, protected) = (work_dir(data_dir), self.protected(data_dir));
         for (id, agent) in &self.config.agents {
-            let problem = protected.workdir_problem(&AgentFactory::workdir_of(&work_dir, id, agent));
+            let workdir = AgentFactory::workdir_of(&work_dir, id, agent);
+            let problem = protected.workdir_problem(&workdir).or_else(|| reserved_place_problem(&work_dir, &workdir));
             match (problem, self.path()) {
                 (None, _) => {}
                 (Some(problem), Some(path)) => bail!(locate_problem(path, &format!("agents.{id}.workdir"), &problem)),
@@ -276,14 +277,18 @@ impl LoadedConfig {
 
     /// One line for each MCP server whose program, or a file that it is started with, lies where an agent writes.
     pub(crate) fn writable_server_warnings(&self, data_dir: &Path) -> Vec<String> {
+        self.config.mcp.keys().filter_map(|name| self.writable_start_of(name, data_dir)).collect()
+    }
+
+    /// The line of [`Self::writable_server_warnings`] for one server.
+    pub(crate) fn writable_start_of(&self, server: &str, data_dir: &Path) -> Option<String> {
         let work_dir = work_dir(data_dir);
         let agents = self.config.agents.iter();
-        let workdirs: Vec<PathBuf> = agents.map(|(id, agent)| AgentFactory::workdir_of(&work_dir, id, agent)).collect();
-        let warn = |(name, server): (&String, &McpConfig)| {
-            let what = server.agent_writable_start(&workdirs)?;
-            Some(format!("MCP server {name}: {what}; an agent can change what runs there, with the server's key"))
-        };
-        self.config.mcp.iter().filter_map(warn).collect()
+        let workdirs = agents.map(|(id, agent)| AgentFactory::workdir_of(&work_dir, id, agent));
+        let places: Vec<PathBuf> =
+            workdirs.chain(self.config.agents.values().flat_map(|agent| agent.writable.clone())).collect();
+        let what = self.config.mcp.get(server)?.agent_writable_start(&places)?;
+        Some(format!("MCP server {server}: {what}; an agent can change what runs there, with the server's key"))
     }
 
     /// Lists what agents may not reach: the data directory, the configuration file in use, the directory of the default

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use quell_client::text_format::escape_invisible;
 use quell_engine::agent::mcp_directories;
 use quell_mcp::{Mcp, McpBrowseAnswer, McpBrowseRequest, McpConfig, McpSettings, browse, sign_out, start_sign_in};
@@ -105,6 +105,10 @@ fn parse_argument(text: &str) -> Result<(String, String), String> {
 fn show(args: &McpServerArgs, request: McpBrowseRequest, as_json: bool) -> anyhow::Result<ExitCode> {
     let loaded = config::load(args.config.as_deref())?;
     find_server(&loaded, &args.name)?;
+    if let Some(problem) = loaded.writable_start_of(&args.name, &config::data_dir()?) {
+        // It would run with the rights of the person who typed this command.
+        bail!("{problem}; ask the daemon for it: GET /api/mcp/resources, or `/resources` in a chat");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let answer = block_on(&runtime, async {
         let (times, data_dir) = (loaded.stop_times(), config::data_dir()?);

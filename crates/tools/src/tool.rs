@@ -122,7 +122,7 @@ pub struct ToolContext<'a> {
     /// Whether a call may ask to run outside of the sandbox, which a refused one is told.
     pub may_escalate: bool,
     /// Whether a person has let this call out of the sandbox. It then acts on the paths that were shown: file tools follow
-    /// no symbolic link, and Git runs no program that the settings of a repository name.
+    /// no symbolic link, and Git runs no file watcher and no hook of a repository.
     pub is_let_out: bool,
     /// The servers that commands and `fetch_url` may reach.
     pub network: &'a NetworkAccess,

@@ -1,5 +1,7 @@
 //! Send a message whose run lasts no longer than this connection: when the client dies, the daemon stops the run.
 
+use std::time::Duration;
+
 use quell_protocol::api::{SendRequest, StopAnswer};
 use quell_protocol::{RunId, SessionKey};
 use reqwest::Method;
@@ -8,6 +10,9 @@ use tokio::time::timeout;
 
 use super::run_events::RunEventStream;
 use super::{ClientError, DaemonClient, REQUEST_TIMEOUT};
+
+/// Longer than any run.
+const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub enum AttachedSend {
     /// The events of the message's run. If this is dropped before `run.ended`, the daemon stops the run.
@@ -52,6 +57,11 @@ impl DaemonClient {
                 .map(AttachedSend::Stopped)
                 .map_err(|error| self.unexpected_answer(format!("its JSON is invalid: {error}")));
         }
-        Ok(AttachedSend::Following(self.run_event_follower(run, 0).on_connection(response).into_stream()))
+        let mut follower = self.run_event_follower(run, 0);
+        if self.is_on_unix_socket() {
+            // The connection is open as long as the daemon is there; giving it up would stop the run, as after Ctrl-Z.
+            follower.idle_timeout = UNLIMITED;
+        }
+        Ok(AttachedSend::Following(follower.on_connection(response).into_stream()))
     }
 }

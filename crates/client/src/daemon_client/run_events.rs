@@ -90,7 +90,7 @@ pub(super) struct RunEventFollower {
     run_id: RunId,
     last_seq: u64,
     /// Longest time without data on a live connection.
-    idle_timeout: Duration,
+    pub(super) idle_timeout: Duration,
     connection: Option<(Response, SseDecoder)>,
     buffered_events: VecDeque<RunEvent>,
     outage: Option<RunStreamOutage>,

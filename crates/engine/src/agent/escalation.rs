@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use quell_kernel::escalation::{AgentFiles, CallPlace, EscalationRight, describe_escalation, split_escalation};
 use quell_kernel::network_access::NetworkAccess;
@@ -59,13 +60,23 @@ impl AgentLoop<'_> {
             Err(problem) => return refused(&problem),
         };
         let mut call = ToolCall { arguments: split.arguments, ..call.clone() };
-        let is_sandboxed = self.agent.escalation_right(&self.services.limits) != EscalationRight::NotSandboxed;
-        let Some(reason) = split.reason.filter(|_| is_sandboxed) else {
+        let right = self.agent.escalation_right(&self.services.limits);
+        let Some(reason) = split.reason.filter(|_| right != EscalationRight::NotSandboxed) else {
             return Ok(Ok(PlannedCall { call, escalation: None }));
         };
+        if right != EscalationRight::MayAsk {
+            // Refused unasked, so nobody needs to know what it acts on.
+            let (sandbox, workdir) = (&self.agent.sandbox, &self.agent.workdir);
+            let escalation = Some(describe_escalation(sandbox, workdir, reason, &AgentFiles::default()));
+            return Ok(Ok(PlannedCall { call, escalation }));
+        }
         let (sandbox, workdir) = (self.agent.sandbox.clone(), self.agent.workdir.clone());
         let (tool, arguments) = (call.tool.clone(), call.arguments.clone());
-        let look = move |_: &_| Target::of(&tool, &arguments, &workdir, &sandbox.writable);
+        let home = self.services.sandbox_site.home_of(&self.agent.id);
+        let look = move |stop: &AtomicBool| {
+            let places = changeable_places(sandbox.mode, &workdir, &sandbox.writable, home);
+            Target::of(&tool, &arguments, &workdir, &places, stop)
+        };
         match self.scope.blocking(Point::Blocking, "look at what the call acts on", look).await? {
             Ok(target) => {
                 if let Some((field, path)) = target.path {
@@ -110,16 +121,22 @@ struct Target {
 }
 
 impl Target {
-    /// `writable` are places that the agent can change besides its workdir.
+    /// `places` are those that the agent can change.
     ///
     /// # Errors
     /// Those of [`real_target`].
-    fn of(tool: &str, arguments: &Value, workdir: &Path, writable: &[PathBuf]) -> Result<Self, String> {
+    fn of(
+        tool: &str,
+        arguments: &Value,
+        workdir: &Path,
+        places: &[PathBuf],
+        stop: &AtomicBool,
+    ) -> Result<Self, String> {
         let text = |field: &str| arguments.get(field).and_then(Value::as_str);
         match subject_field(tool) {
             Some("command") => {
                 let start = workdir.join(text("cwd").unwrap_or_default());
-                let agent_files = agent_files(text("command").unwrap_or_default(), &start, workdir, writable);
+                let agent_files = agent_files(text("command").unwrap_or_default(), &start, places, stop);
                 Ok(Self { path: None, agent_files })
             }
             Some(field) => {
@@ -131,16 +148,26 @@ impl Target {
     }
 }
 
+/// Where commands of an agent can change files: its home, and in a sandbox that permits it the workdir and more.
+fn changeable_places(mode: SandboxMode, workdir: &Path, writable: &[PathBuf], home: PathBuf) -> Vec<PathBuf> {
+    match mode {
+        SandboxMode::ReadOnly => vec![home],
+        SandboxMode::Workspace | SandboxMode::Off => {
+            writable.iter().cloned().chain([home, workdir.to_owned()]).collect()
+        }
+    }
+}
+
 /// What of this command lies where the agent can change it. A command can hide what it loads, so this is help, no proof.
-fn agent_files(command: &str, start: &Path, workdir: &Path, writable: &[PathBuf]) -> AgentFiles {
-    let places: Vec<PathBuf> =
-        writable.iter().map(PathBuf::as_path).chain([workdir]).filter_map(|place| place.canonicalize().ok()).collect();
+fn agent_files(command: &str, start: &Path, places: &[PathBuf], stop: &AtomicBool) -> AgentFiles {
+    let places: Vec<PathBuf> = places.iter().filter_map(|place| place.canonicalize().ok()).collect();
     let is_of_agent =
         |path: &Path| path.canonicalize().is_ok_and(|real| places.iter().any(|place| real.starts_with(place)));
     let separates = |c: char| c.is_whitespace() || ";|&()<>'\"`=".contains(c);
     let words = command.split(separates).filter(|word| !word.is_empty()).take(MAX_COMMAND_WORDS);
     let mut named: Vec<String> = Vec::new();
-    for word in words {
+    // A stop waits for one word at most.
+    for word in words.take_while(|_| !stop.load(Ordering::Relaxed)) {
         let path = start.join(word);
         if path.is_file() && is_of_agent(&path) && !named.iter().any(|known| known == word) {
             named.push(word.to_owned());
@@ -166,7 +193,7 @@ mod tests {
         symlink("../elsewhere", workdir.join("notes.txt")).unwrap();
         symlink("/", workdir.join("top")).unwrap();
         let target = |path: &str| {
-            let target = Target::of("write_file", &json!({"path": path}), &workdir, &[])?;
+            let target = Target::of("write_file", &json!({"path": path}), &workdir, &[], &AtomicBool::new(false))?;
             Ok::<_, String>(target.path.unwrap().1)
         };
         // A link whose target does not exist is named; the tool follows none.
@@ -178,7 +205,17 @@ mod tests {
             target("new/../top/etc"),
             Err("\"new/../top/etc\" goes up from a directory that does not exist".to_owned())
         );
-        assert_eq!(Target::of("write_file", &json!({"path": 1}), &workdir, &[]), Ok(Target::default()));
+        assert_eq!(
+            Target::of("write_file", &json!({"path": 1}), &workdir, &[], &AtomicBool::new(false)),
+            Ok(Target::default())
+        );
+    }
+
+    #[test]
+    fn a_read_only_sandbox_leaves_the_home_alone() {
+        let places = |mode| changeable_places(mode, Path::new("/w"), &[PathBuf::from("/more")], "/home".into());
+        assert_eq!(places(SandboxMode::ReadOnly), [PathBuf::from("/home")]);
+        assert_eq!(places(SandboxMode::Workspace), ["/more", "/home", "/w"].map(PathBuf::from));
     }
 
     #[test]
@@ -187,11 +224,19 @@ mod tests {
         let workdir = dir.path().join("work");
         std::fs::create_dir(&workdir).unwrap();
         std::fs::write(workdir.join("deploy.sh"), "").unwrap();
-        let files = agent_files("sh ./deploy.sh && cat 'deploy.sh' /etc/passwd", &workdir, &workdir, &[]);
+        let files = agent_files(
+            "sh ./deploy.sh && cat 'deploy.sh' /etc/passwd",
+            &workdir,
+            std::slice::from_ref(&workdir),
+            &AtomicBool::new(false),
+        );
         assert_eq!(
             files,
             AgentFiles { start: Some(workdir.clone()), named: vec!["./deploy.sh".into(), "deploy.sh".into()] }
         );
-        assert_eq!(agent_files("ls /etc/passwd", Path::new("/"), &workdir, &[]), AgentFiles::default());
+        assert_eq!(
+            agent_files("ls /etc/passwd", Path::new("/"), std::slice::from_ref(&workdir), &AtomicBool::new(false)),
+            AgentFiles::default()
+        );
     }
 }

@@ -29,15 +29,38 @@ pub fn mcp_directories(work_dir: &Path) -> PathBuf {
     work_dir.join(".servers")
 }
 
+/// What is wrong with a workdir, or another place that an agent may write: below the directory of the workdirs are the
+/// homes of all agents and the directories of MCP servers.
+pub fn reserved_place_problem(work_dir: &Path, place: &Path) -> Option<String> {
+    let [homes, servers] = [work_dir.join(HOME_DIRECTORY), mcp_directories(work_dir)].map(|path| absolute(&path));
+    let place = absolute(place);
+    let place = place.canonicalize().unwrap_or(place);
+    let overlaps = |reserved: &PathBuf| {
+        let real = reserved.canonicalize().unwrap_or_else(|_| reserved.clone());
+        place.starts_with(&real) || real.starts_with(&place)
+    };
+    [homes, servers].iter().find(|reserved| overlaps(reserved)).map(|reserved| {
+        format!(
+            "{} holds or lies in {}, where the homes of agents and MCP servers are; choose a directory of its own",
+            place.display(),
+            reserved.display()
+        )
+    })
+}
+
 /// What begins with a dot below the home directory of the daemon's user and can be read: programs, and settings of Git.
 /// Everything else there that begins with a dot is hidden: no list of credentials is complete.
 const OPEN_IN_HOME: &[&str] = &[
     // Toolchains, without the credentials and settings beside them.
     ".asdf",
     ".bun/bin",
+    ".bun/install",
     ".cargo/bin",
     ".deno/bin",
-    ".dotnet",
+    ".dotnet/sdk",
+    ".dotnet/shared",
+    ".dotnet/tools",
+    ".elan",
     ".fnm",
     ".ghcup/bin",
     ".ghcup/ghc",
@@ -48,13 +71,18 @@ const OPEN_IN_HOME: &[&str] = &[
     ".local/bin",
     ".local/lib",
     ".local/share/fnm",
+    ".local/pipx/venvs",
     ".local/share/mise",
     ".local/share/pipx/venvs",
+    ".local/share/pnpm",
     ".local/share/uv/python",
     ".local/share/uv/tools",
-    ".nix-profile",
-    ".npm-global",
+    ".nodenv",
+    ".npm-global/bin",
+    ".npm-global/lib",
     ".nvm",
+    ".opam",
+    ".pixi",
     ".pyenv",
     ".rbenv",
     ".rustup",
@@ -248,7 +276,10 @@ impl SandboxSite {
         };
         // Only a new file: the agent may have put a link there.
         match fs::OpenOptions::new().write(true).create_new(true).open(&settings) {
-            Ok(mut file) => writeln!(file, "[include]\n\tpath = {}", own.display()),
+            // A link of the home directory is not there for the commands; what it leads to may be.
+            Ok(mut file) => {
+                writeln!(file, "[include]\n\tpath = {}", own.canonicalize().unwrap_or(own).display())
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
         }
@@ -271,15 +302,16 @@ impl SandboxSite {
     /// Moves the temporary files of earlier starts out of the way, so that a start neither waits for their deletion nor
     /// depends on it. A failure is logged.
     pub fn put_aside_temporary_files(&self) {
+        let found = self.temporary_dir.symlink_metadata();
+        if found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return;
+        }
         let aside = self.files_put_aside();
         let moved = fs::create_dir_all(&aside)
             .and_then(|()| fs::rename(&self.temporary_dir, aside.join(uuid::Uuid::now_v7().to_string())));
-        match moved {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                let directory = self.temporary_dir.display();
-                tracing::warn!(%directory, %error, "the temporary files of an earlier start stay where they are");
-            }
-            _ => {}
+        if let Err(error) = moved {
+            let directory = self.temporary_dir.display();
+            tracing::warn!(%directory, %error, "the temporary files of an earlier start stay where they are");
         }
     }
 
@@ -297,7 +329,8 @@ impl SandboxSite {
         self.temporary_dir.with_extension("of-earlier-starts")
     }
 
-    fn home_of(&self, agent: &AgentId) -> PathBuf {
+    /// The home directory that commands of this agent see.
+    pub fn home_of(&self, agent: &AgentId) -> PathBuf {
         self.work_dir.join(HOME_DIRECTORY).join(directory_name(agent))
     }
 
@@ -338,4 +371,61 @@ fn absolute(path: &Path) -> PathBuf {
 fn host_keys() -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir("/etc/ssh").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with("_key"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static NOT_STOPPED: AtomicBool = AtomicBool::new(false);
+
+    fn site_in(data_dir: &Path) -> SandboxSite {
+        SandboxSite::new(data_dir.join("work"), data_dir.join("tmp"), None, &ProtectedPaths::default())
+    }
+
+    fn count_entries(directory: &Path) -> usize {
+        fs::read_dir(directory).unwrap().count()
+    }
+
+    #[test]
+    fn a_start_deletes_no_file_before_it_goes_on() {
+        let data_dir = tempfile::tempdir().unwrap();
+        let (site, temporary) = (site_in(data_dir.path()), data_dir.path().join("tmp"));
+        let aside = site.files_put_aside();
+        for starts in 1..=2 {
+            fs::create_dir_all(temporary.join("session/deep")).unwrap();
+            fs::write(temporary.join("session/deep/file"), "").unwrap();
+            site.put_aside_temporary_files();
+            assert!(!temporary.exists());
+            assert_eq!(count_entries(&aside), starts);
+            // The end of the daemon interrupts the deletion.
+            let interrupted = site.delete_files_put_aside(&AtomicBool::new(true)).unwrap_err();
+            assert_eq!(interrupted.kind(), io::ErrorKind::Interrupted);
+            assert!(interrupted.to_string().contains(&aside.display().to_string()), "{interrupted}");
+        }
+        // A session begins before the deletion.
+        fs::create_dir_all(temporary.join("new")).unwrap();
+        site.delete_files_put_aside(&NOT_STOPPED).unwrap();
+        assert!(!aside.exists() && temporary.join("new").exists());
+    }
+
+    #[test]
+    fn a_start_deletes_what_an_interrupted_deletion_has_left() {
+        let data_dir = tempfile::tempdir().unwrap();
+        let site = site_in(data_dir.path());
+        fs::create_dir_all(site.files_put_aside().join("left/deep")).unwrap();
+        site.put_aside_temporary_files();
+        site.delete_files_put_aside(&NOT_STOPPED).unwrap();
+        assert_eq!(count_entries(data_dir.path()), 0);
+    }
+
+    #[test]
+    fn a_start_without_temporary_files_makes_no_directory() {
+        let data_dir = tempfile::tempdir().unwrap();
+        let site = site_in(data_dir.path());
+        site.put_aside_temporary_files();
+        assert_eq!(count_entries(data_dir.path()), 0);
+        site.delete_files_put_aside(&NOT_STOPPED).unwrap();
+        assert_eq!(count_entries(data_dir.path()), 0);
+    }
 }

@@ -3,6 +3,7 @@
 //! The servers are those of the agent, in its workdir and its sandbox. People share one instance of a server for each
 //! agent, apart from those of sessions; it closes when it is idle.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use quell_kernel::StopLevel;
@@ -15,6 +16,7 @@ use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey};
 use sha2::{Digest, Sha256};
 
 use super::{Caller, Engine};
+use crate::runs::StopResult;
 
 /// Why a person does not get a list or a content of an MCP server.
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +99,13 @@ impl Engine {
 
     /// Ends what a stop covers of MCP servers: programs with all that they started, if everything is stopped, or a
     /// session by force; and the requests of people for resources and prompts, if everything is stopped.
-    pub(super) fn stop_mcp(&self, scope: &StopScope, requester: &StopRequester, level: StopLevel) {
+    pub(super) fn stop_mcp(
+        &self,
+        scope: &StopScope,
+        requester: &StopRequester,
+        level: StopLevel,
+        stopped: &StopResult,
+    ) {
         let mcp = &self.inner().services.mcp;
         let of_requester = (!requester.admin).then_some(&requester.principal);
         match scope {
@@ -111,7 +119,12 @@ impl Engine {
             | StopScope::Conversation { session: key, .. }
                 if level == StopLevel::Forced =>
             {
-                mcp.end_programs(Some(key), of_requester, level);
+                // Sub-runs have sessions of their own.
+                let runs = stopped.aborted.iter().chain(&stopped.already_ending);
+                let below = runs.filter_map(|run| self.live_run(run)).map(|run| run.run.session.clone());
+                for session in below.chain([key.clone()]).collect::<HashSet<_>>() {
+                    mcp.end_programs(Some(&session), of_requester, level);
+                }
             }
             StopScope::Session { .. }
             | StopScope::Conversation { .. }

@@ -178,7 +178,7 @@ impl Engine {
             }
             let mut stop_result = self.inner().runs.stop(&stop.scope, &stop.requester, &stop.request);
             self.stop_pending_sessions(&stop.scope, &stop.requester);
-            self.stop_mcp(&stop.scope, &stop.requester, stop.request.level);
+            self.stop_mcp(&stop.scope, &stop.requester, stop.request.level, &stop_result);
             let origin = ScheduleStopOrigin::OtherNode;
             self.stop_schedules(&stop.scope, &stop.requester, &stop.request, origin, &mut stop_result);
             tracing::info!(

@@ -1,6 +1,6 @@
 //! Start each MCP server and list its tools, in the same way as a run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use quell_engine::agent::{AgentFactory, mcp_directories};
 use quell_mcp::{Mcp, McpConfig, McpServerHealth, McpSettings, probe};
@@ -24,13 +24,16 @@ pub(super) fn servers(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
             }
         };
         let warnings = input.loaded.writable_server_warnings(input.data_dir);
-        let remedy = "keep its program elsewhere, and give it the workdir as {workdir} in args";
+        let remedy = "it was not started for this check; keep its program elsewhere, and give it the workdir as {workdir} in args";
         let mut findings: Vec<_> = warnings.into_iter().map(|warning| DoctorFinding::warn(warning, remedy)).collect();
         // A server is told of a workdir as in a run.
         let agents = &input.loaded.config.agents;
-        let workdir = agents.iter().map(|(id, agent)| AgentFactory::workdir_of(&input.work_dir, id, agent)).next();
-        let workdir = workdir.unwrap_or_else(|| input.work_dir.clone());
-        for (name, server) in configured {
+        let workdirs: Vec<PathBuf> =
+            agents.iter().map(|(id, agent)| AgentFactory::workdir_of(&input.work_dir, id, agent)).collect();
+        let workdir = workdirs.first().unwrap_or(&input.work_dir).clone();
+        // This would run, without a sandbox, what an agent may have put there.
+        let is_writable = |server: &McpConfig| server.agent_writable_start(&workdirs).is_some();
+        for (name, server) in configured.iter().filter(|(_, server)| !is_writable(server)) {
             findings.push(check_server(&mcp, name, server, &workdir).await);
         }
         findings

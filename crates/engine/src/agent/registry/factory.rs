@@ -12,7 +12,7 @@ use quell_protocol::AgentId;
 use quell_protocol::sandbox::SandboxMode;
 use quell_tools::{AgentFacts, Toolbox};
 
-use super::super::sandbox::{SandboxSite, directory_name};
+use super::super::sandbox::{SandboxSite, directory_name, reserved_place_problem};
 use super::super::tools::tool_specs;
 use super::super::{Agent, AgentConfig, check_tool_names, thinking_unsupported, web_search_unsupported};
 
@@ -132,7 +132,9 @@ impl AgentFactory {
         let (model, fallbacks) = with_chain_retries(model, &fallbacks);
         let workdir_path =
             expand_home(&Self::workdir_of(self.sandbox_site.work_dir(), id, &config), self.sandbox_site.home_dir());
-        if let Some(problem) = self.toolbox.protected_paths().workdir_problem(&workdir_path) {
+        let reserved = |place: &Path| reserved_place_problem(self.sandbox_site.work_dir(), place);
+        let problem = self.toolbox.protected_paths().workdir_problem(&workdir_path).or_else(|| reserved(&workdir_path));
+        if let Some(problem) = problem {
             return Err(invalid(problem));
         }
         // Absolute, because messages name files by it: `[IMAGE:/...]`.
@@ -240,6 +242,11 @@ impl AgentFactory {
             hidden: config.hidden.iter().map(|path| expand_home(path, home)).collect(),
             ..config.clone()
         };
+        let reserved =
+            config.writable.iter().find_map(|place| reserved_place_problem(self.sandbox_site.work_dir(), place));
+        if let Some(problem) = reserved {
+            return Err(("writable", problem));
+        }
         for (key, paths) in [("writable", &config.writable), ("readable", &config.readable)] {
             let protected = self.toolbox.protected_paths();
             if let Some(path) = paths.iter().find(|path| protected.contains(path)) {

@@ -21,13 +21,13 @@ async fn a_program_starts_where_its_agent_does_not_write() {
     let fixture = McpFixture::start_with(|server| server.sandbox = None).await;
     let place = fixture.place().await;
     let own = fixture.server_directory();
-    assert_eq!(place[..2], [own.clone(), own.join("home")]);
-    let plant = format!("touch {0}/module.py {0}/home/module.py; ls -a {0}", own.display());
+    assert_eq!(place[..2], [own.clone(), own.join("home-main")]);
+    let plant = format!("touch {0}/module.py {0}/home-main/module.py; ls -a {0}", own.display());
     fixture.model.script(shell_call(&plant)).script(ScriptedResponse::text("fine"));
     fixture.run_message("s", "plant it").await;
     let told = last_result(&fixture);
-    assert!(told.contains("No such file or directory") && !told.contains("home\n"), "{told}");
-    assert!(!own.join("module.py").exists() && !own.join("home/module.py").exists());
+    assert!(told.contains("No such file or directory") && !told.contains("home-main\n"), "{told}");
+    assert!(!own.join("module.py").exists() && !own.join("home-main/module.py").exists());
     fixture.close().await;
 }
 
