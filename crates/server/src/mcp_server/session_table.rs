@@ -273,11 +273,12 @@ impl SessionCalls {
 }
 
 fn cancel(call: &ApiCall, session_call: &SessionCall, reason: &StopReason) {
+    // First, so that the end of the stopped run, which may come at once, is not answered.
+    session_call.cancelled.cancel();
     if session_call.followed.purpose == CallPurpose::RunAgent {
         let scope = StopScope::run(session_call.followed.run.clone());
         stop_for_client(call.engine(), &call.caller, &scope, reason.clone());
     }
-    session_call.cancelled.cancel();
 }
 
 /// True while a run of this node is not over. One of another node counts as over: a call that nobody waits for is then
