@@ -130,7 +130,7 @@ impl McpConfig {
     pub fn agent_writable_start(&self, workdirs: &[PathBuf]) -> Option<String> {
         let command = self.command.as_ref()?;
         if self.start_in_workdir {
-            return Some("it starts in the workdir (`start_in_workdir`)".to_owned());
+            return Some("it starts in the workdir of the agent (`start_in_workdir`)".to_owned());
         }
         let files = workdirs.iter().flat_map(|workdir| {
             let words = [command].into_iter().chain(&self.args);

@@ -288,7 +288,7 @@ impl LoadedConfig {
         let places: Vec<PathBuf> =
             workdirs.chain(self.config.agents.values().flat_map(|agent| agent.writable.clone())).collect();
         let what = self.config.mcp.get(server)?.agent_writable_start(&places)?;
-        Some(format!("MCP server {server}: {what}; an agent can change what runs there, with the server's key"))
+        Some(format!("MCP server {server}: {what}: what it puts there runs with the server's key"))
     }
 
     /// Lists what agents may not reach: the data directory, the configuration file in use, the directory of the default
