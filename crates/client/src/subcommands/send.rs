@@ -217,15 +217,9 @@ async fn send_until_answered(
         tokio::select! {
             // Cancel safe: `sending` is made outside the loop, and `stops` owns its requests.
             sent = &mut sending => return sent.map(Ok),
-            interruption = io.interrupts.next() => match interruption {
-                Interruption::End => return Ok(Err(Exit::Terminated)),
-                Interruption::ReaderGone => return Err(reader_gone()),
-                Interruption::CtrlC => match stops.handle_press() {
-                    CtrlCAction::Leave => return report_left_early(stops, io).map(Err),
-                    press => {
-                        io.output.show_status(OutputStyle::Stopping, &format!("◆ stopping{}", stop_hint(press)))?;
-                    }
-                },
+            interruption = io.interrupts.next() => match press_or_exit(interruption, stops, io)? {
+                Ok(press) => io.output.show_status(OutputStyle::Stopping, &format!("◆ stopping{}", stop_hint(press)))?,
+                Err(exit) => return Ok(Err(exit)),
             },
             // The daemon keeps a stop of a run that it does not know yet, so a not-found answer is no error here.
             _ = stops.next_stop_result() => {}
@@ -304,17 +298,13 @@ async fn print_run_events(
                 }
                 None => return report_left_early(stops, io).map(Err),
             },
-            interruption = io.interrupts.next() => match interruption {
-                Interruption::End => return Ok(Err(Exit::Terminated)),
-                Interruption::ReaderGone => return Err(reader_gone()),
-                Interruption::CtrlC => match stops.handle_press() {
-                    CtrlCAction::Leave => return report_left_early(stops, io).map(Err),
-                    press => {
-                        io.output.end_answer_line()?;
-                        transcript.set_stopping(stop_hint(press));
-                        transcript.show_status(&mut io.output)?;
-                    }
-                },
+            interruption = io.interrupts.next() => match press_or_exit(interruption, stops, io)? {
+                Ok(press) => {
+                    io.output.end_answer_line()?;
+                    transcript.set_stopping(stop_hint(press));
+                    transcript.show_status(&mut io.output)?;
+                }
+                Err(exit) => return Ok(Err(exit)),
             },
             answer = stops.next_stop_result() => {
                 if let Err(error) = answer {
@@ -326,9 +316,21 @@ async fn print_run_events(
     }
 }
 
-/// As a write would fail.
-fn reader_gone() -> SubcommandError {
-    io::Error::from(io::ErrorKind::BrokenPipe).into()
+/// Requests the stop of a press of Ctrl-C. The inner error is the exit of a user who leaves, or of a process that is to
+/// end; a closed output fails as a write to it would.
+fn press_or_exit(
+    interruption: Interruption,
+    stops: &mut CtrlCStops,
+    io: &mut CommandIo,
+) -> SubcommandResult<Result<CtrlCAction, Exit>> {
+    match interruption {
+        Interruption::End => Ok(Err(Exit::Terminated)),
+        Interruption::ReaderGone => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
+        Interruption::CtrlC => match stops.handle_press() {
+            CtrlCAction::Leave => report_left_early(stops, io).map(Err),
+            press => Ok(Ok(press)),
+        },
+    }
 }
 
 /// What another press of Ctrl-C does, for the status line.

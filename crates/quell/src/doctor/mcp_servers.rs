@@ -1,6 +1,6 @@
 //! Start each MCP server and list its tools, in the same way as a run.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use quell_engine::agent::{AgentFactory, mcp_directories};
 use quell_mcp::{Mcp, McpConfig, McpServerHealth, McpSettings, probe};
@@ -27,13 +27,12 @@ pub(super) fn servers(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
         let remedy = "it was not started for this check; keep its program elsewhere, and give it the workdir as {workdir} in args";
         let mut findings: Vec<_> = warnings.into_iter().map(|warning| DoctorFinding::warn(warning, remedy)).collect();
         // A server is told of a workdir as in a run.
-        let agents = &input.loaded.config.agents;
-        let workdirs: Vec<PathBuf> =
-            agents.iter().map(|(id, agent)| AgentFactory::workdir_of(&input.work_dir, id, agent)).collect();
-        let workdir = workdirs.first().unwrap_or(&input.work_dir).clone();
-        // This would run, without a sandbox, what an agent may have put there.
-        let is_writable = |server: &McpConfig| server.agent_writable_start(&workdirs).is_some();
-        for (name, server) in configured.iter().filter(|(_, server)| !is_writable(server)) {
+        let first = input.loaded.config.agents.iter().next();
+        let workdir = first.map(|(id, agent)| AgentFactory::workdir_of(&input.work_dir, id, agent));
+        let workdir = workdir.unwrap_or_else(|| input.work_dir.clone());
+        // Those warned of would run, without a sandbox, what an agent may have put there.
+        let is_started = |name: &str| input.loaded.writable_start_of(name, input.data_dir).is_none();
+        for (name, server) in configured.iter().filter(|(name, _)| is_started(name)) {
             findings.push(check_server(&mcp, name, server, &workdir).await);
         }
         findings

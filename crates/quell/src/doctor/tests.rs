@@ -332,6 +332,19 @@ fn skills_are_named_and_so_is_what_is_left_out() {
 }
 
 #[test]
+fn an_mcp_server_that_an_agent_can_replace_is_warned_of_and_not_started() {
+    let places = TempDir::with_prefix("quell-doctor-writable-").unwrap();
+    let (writable, started) = (places.path().join("writable"), places.path().join("started"));
+    fs::create_dir(&writable).unwrap();
+    let program = writable.join("server");
+    fs::write(&program, format!("#!/bin/sh\ntouch {}\n", started.display())).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let toml = format!("[agents.main]\nwritable = [{writable:?}]\n[mcp.files]\ncommand = {program:?}\n");
+    DoctorFixture::new(&toml).assert_check("MCP servers", FindingStatus::Warn, "it was not started");
+    assert!(!started.exists());
+}
+
+#[test]
 fn a_port_that_is_taken_and_doors_open_to_others_are_told() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
