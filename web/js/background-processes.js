@@ -43,7 +43,8 @@ function render(root, processes) {
     (a, b) => Number(isAlive(b)) - Number(isAlive(a)) || (a.startedAt < b.startedAt ? 1 : -1),
   );
   empty.hidden = processes.length > 0;
-  reconcileChildren(list, sorted, (process) => process.id, createItem, updateItem);
+  // A shared server is listed in each session that has used it.
+  reconcileChildren(list, sorted, (process) => `${process.id} ${process.sessionKey}`, createItem, updateItem);
 }
 
 function createItem(process) {
@@ -131,9 +132,15 @@ function endText({ how, exitCode, signal }) {
 }
 
 function detailText(process) {
-  const parts = [t("processes.age", { age: age(process.startedAt) ?? "" }), size(process.outputBytes)];
+  const parts = [t("processes.age", { age: age(process.startedAt) ?? "" })];
+  if (process.kind !== "mcp_server") {
+    parts.push(size(process.outputBytes));
+  }
   if (process.pid) {
     parts.unshift(`pid ${process.pid}`);
+  }
+  if (process.alive?.length > 1) {
+    parts.push(t("processes.alive", { count: process.alive.length }));
   }
   if (process.swept > 0) {
     parts.push(t("processes.swept", { count: process.swept }));

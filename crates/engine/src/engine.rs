@@ -49,7 +49,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quell_kernel::RunRegistry;
-use quell_kernel::registry::{AdmissionGate, StopRequest, StopScope};
+use quell_kernel::registry::{AdmissionGate, StopRequest, StopRequester, StopScope};
 use quell_llm::Models;
 use quell_mcp::{Mcp, McpSettings};
 use quell_process::Wardens;
@@ -100,6 +100,7 @@ pub use notes::NoteFilter;
 pub use peer_agents::AgentActivity;
 pub use peers::{PeerMessages, PeerService};
 pub use placement::{Placement, PlacementError};
+pub use processes::SessionProcess;
 pub use quell_llm::{MAX_SPEECH_CHARS, SPEECH_MEDIA_TYPE};
 use recovery::Recovery;
 pub use reload::{ReloadError, ReloadSummary};
@@ -263,12 +264,21 @@ impl Engine {
     /// that happens to the caller afterwards can undo it. The tickets in the result can be waited for.
     #[must_use]
     pub fn stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest) -> StopResult {
-        let mut stop_result = self.0.runs.stop(scope, &caller.who(), request);
-        self.stop_pending_sessions(scope, &caller.who());
-        self.stop_mcp(scope, &caller.who(), request.level, &stop_result);
+        let mut stop_result = self.stop_work(scope, &caller.who(), request);
         self.stop_schedules(scope, &caller.who(), request, ScheduleStopOrigin::ThisNode, &mut stop_result);
         stop_result.peers = self.ask_peers_to_stop(scope, caller.who(), request);
         self.log_stop(caller, scope, request, &stop_result);
+        stop_result
+    }
+
+    /// Stops the runs and what else is at work on this node.
+    fn stop_work(&self, scope: &StopScope, requester: &StopRequester, request: &StopRequest) -> StopResult {
+        // A server that everything is stopped with is told before the runs that use it: none of them keeps it.
+        let early = self.stop_all_servers(scope, requester, request.level);
+        let mut stop_result = self.0.runs.stop(scope, requester, request);
+        self.stop_pending_sessions(scope, requester);
+        self.stop_servers(scope, requester, request.level, &mut stop_result);
+        stop_result.servers.add(early);
         stop_result
     }
 
@@ -293,7 +303,7 @@ impl Engine {
         }
         tracing::info!(
             principal = %caller.principal, surface = ?caller.surface, scope = ?scope, stop_level = ?request.level,
-            stopped = stop_result.aborted.len(), processes = stop_result.background.newly_ended, tasks = stop_result.background.tasks.len(), "abort request handled"
+            stopped = stop_result.aborted.len(), processes = stop_result.newly_ended_processes(), tasks = stop_result.background.tasks.len(), "abort request handled"
         );
         self.audit_stop(caller, scope, request, stop_result);
     }

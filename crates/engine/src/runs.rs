@@ -126,6 +126,10 @@ impl RunTable {
                 Self(inner).forget_run_if_stored(run);
             }
         });
+        let program_hub = inner.hub.clone();
+        inner.services.mcp.set_program_callback(move |session| {
+            program_hub.publish(&EngineNotice::session_changed(session.clone(), "process"));
+        });
         let weak = Arc::downgrade(&inner);
         inner.services.mcp.set_late_call_callback(move |fact| {
             if let Some(inner) = weak.upgrade() {

@@ -18,6 +18,7 @@ use super::call::{CallUpdate, LeasedConnection, McpCall, wait_until_ready};
 use super::questions::{PendingQuestion, QuestionAsker};
 use super::result::{self, ToolAnswer};
 use super::server::{McpServer, OfferedTool};
+use super::server_use;
 use super::tool_names::server_of_tool;
 use super::{ServerPool, SessionEndpoint};
 use quell_kernel::ToolSpec;
@@ -56,6 +57,8 @@ pub struct McpClient {
     pub(super) servers: Vec<Arc<McpServer>>,
     /// Servers whose start failed during this run. The run does not wait for them again at its next step.
     failed_servers: Mutex<BTreeSet<String>>,
+    /// The numbers of the instances that the ledger of the run holds.
+    held_instances: Mutex<BTreeSet<u64>>,
 }
 
 /// A tool of a server, under the name that models use. Whether the server has it is known when it is called.
@@ -90,7 +93,7 @@ impl McpClient {
             pool.servers.iter().filter(|(name, _)| is_allowed(name) && !is_hidden(name) && (all || is_named(name)));
         let own = endpoint.filter(|own| all || is_named(&own.name));
         let servers = servers.map(|(_, server)| server).chain(own).map(Arc::clone).collect();
-        Self { pool, options, servers, failed_servers: Mutex::default() }
+        Self { pool, options, servers, failed_servers: Mutex::default(), held_instances: Mutex::default() }
     }
 
     /// The tools that may be offered now. Servers whose tools are unknown are started first, all at once. One that
@@ -133,7 +136,16 @@ impl McpClient {
 
     /// Nothing happens before the first poll, which comes after the check of the scope that races it.
     async fn connect(&self, server: &Arc<McpServer>, scope: &Scope) -> Result<LeasedConnection, String> {
-        wait_until_ready(self.pool.acquire(server, &self.options)?, scope).await
+        let leased = wait_until_ready(self.pool.acquire(server, &self.options)?, scope).await?;
+        let instance = leased.0.instance();
+        // Under the lock, so that no parallel call is sent before the processes of the program are known.
+        let mut held = self.held_instances.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.insert(instance.number) && instance.program.get().is_some() {
+            server_use::hold_for_run(instance, scope, &self.options);
+            self.pool.publish_program_change(&self.options.session);
+        }
+        drop(held);
+        Ok(leased)
     }
 
     /// True when the tools of the server are unknown and a start may succeed.
@@ -249,7 +261,7 @@ mod tests {
     use std::sync::Barrier;
     use std::thread;
 
-    use quell_kernel::StopTimeouts;
+    use quell_kernel::{Moment, StopTimeouts};
     use quell_process::{WardenExe, Wardens};
     use quell_protocol::mcp::McpListKind;
     use quell_scope::PointProbe;
@@ -341,8 +353,8 @@ mod tests {
                 sandbox: None,
                 network: None,
             };
-            let instance = Arc::new(ServerInstance::new(Arc::clone(&client.servers[0]), owner));
-            let leases = [InstanceLease::acquire(&instance), InstanceLease::acquire(&instance)];
+            let instance = Arc::new(ServerInstance::new(Arc::clone(&client.servers[0]), owner, 1, Moment::default()));
+            let leases = [(); 2].map(|()| InstanceLease::acquire(&instance, &client.options.run));
             // Any state but the first one does: only a start ends by itself.
             instance.set_state(InstanceState::Ended(Arc::default()));
             let both = Barrier::new(leases.len());

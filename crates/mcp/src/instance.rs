@@ -1,14 +1,17 @@
-//! The state of one server instance: starting, ready or ended; its leases and its shutdown level.
+//! The state of one server instance: starting, ready or ended; its program, its users and leases, its shutdown level.
 //!
 //! The task that drives it is in [`super::supervisor`].
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use quell_process::{CommandNetwork, SandboxSpec};
+use quell_kernel::Moment;
+use quell_process::{CommandNetwork, CommandProcesses, SandboxSpec};
+use quell_protocol::receipt::ProcessFacts;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
-use quell_scope::Release;
+use quell_scope::{Ledger, Release};
 use rmcp::RoleClient;
 use rmcp::service::Peer;
 use tokio::sync::watch;
@@ -22,9 +25,46 @@ use super::server::{McpServer, OfferedTools};
 pub(super) struct ServerInstance {
     pub(super) server: Arc<McpServer>,
     pub(super) owner: InstanceOwner,
+    /// Unique during the life of the daemon.
+    pub(super) number: u64,
+    pub(super) started: Moment,
+    /// Set when the process of a program is started.
+    pub(super) program: OnceLock<InstanceProgram>,
     state: watch::Sender<InstanceState>,
-    lease_count: watch::Sender<usize>,
+    /// The number of leases of each run.
+    leases: watch::Sender<BTreeMap<RunId, usize>>,
+    users: Mutex<InstanceUsers>,
     shutdown: watch::Sender<InstanceShutdown>,
+}
+
+/// What is known of the process of a program.
+#[derive(Debug)]
+pub(super) struct InstanceProgram {
+    pub(super) processes: CommandProcesses,
+    /// Its first row is the process.
+    pub(super) ledger: Ledger,
+}
+
+impl InstanceProgram {
+    pub(super) fn facts(&self) -> Option<ProcessFacts> {
+        self.ledger.rows().into_iter().next()?.process
+    }
+}
+
+/// Who has used an instance.
+#[derive(Debug, Default)]
+struct InstanceUsers {
+    /// The last run of each session.
+    sessions: BTreeMap<SessionKey, ServerUser>,
+    /// The number of runs that have used it and are not over.
+    active_runs: usize,
+}
+
+/// The run of a session that used a server last.
+#[derive(Debug, Clone)]
+pub(super) struct ServerUser {
+    pub(super) run: RunId,
+    pub(super) principal: Principal,
 }
 
 #[derive(Debug, Clone)]
@@ -77,6 +117,8 @@ pub(super) struct InstanceEnd {
     pub(super) stderr_tail: String,
     /// What a person can do about a failed start, if that is known.
     pub(super) remedy: Option<String>,
+    /// None until its supervisor is done.
+    pub(super) at: Option<Moment>,
 }
 
 impl Default for InstanceEnd {
@@ -88,6 +130,7 @@ impl Default for InstanceEnd {
             leftovers: Vec::new(),
             stderr_tail: String::new(),
             remedy: None,
+            at: None,
         }
     }
 }
@@ -151,10 +194,18 @@ impl McpConnection {
 
 impl ServerInstance {
     /// An instance that is about to be started.
-    pub(super) fn new(server: Arc<McpServer>, owner: InstanceOwner) -> Self {
-        let (state, shutdown) =
-            (watch::Sender::new(InstanceState::Starting), watch::Sender::new(InstanceShutdown::KeepRunning));
-        Self { server, owner, state, lease_count: watch::Sender::new(0), shutdown }
+    pub(super) fn new(server: Arc<McpServer>, owner: InstanceOwner, number: u64, started: Moment) -> Self {
+        Self {
+            server,
+            owner,
+            number,
+            started,
+            program: OnceLock::new(),
+            state: watch::Sender::new(InstanceState::Starting),
+            leases: watch::Sender::default(),
+            users: Mutex::default(),
+            shutdown: watch::Sender::new(InstanceShutdown::KeepRunning),
+        }
     }
 
     pub(super) fn state(&self) -> InstanceState {
@@ -191,15 +242,18 @@ impl ServerInstance {
         }
     }
 
-    /// Raises the shutdown level, without waiting.
-    pub(super) fn request_shutdown(&self, requested: InstanceShutdown) {
+    /// Raises the shutdown level, without waiting. Returns true for the first request.
+    pub(super) fn request_shutdown(&self, requested: InstanceShutdown) -> bool {
+        let mut is_first = false;
         self.shutdown.send_if_modified(|current| {
             let is_stronger = current.severity() < requested.severity();
             if is_stronger {
+                is_first = *current == InstanceShutdown::KeepRunning;
                 *current = requested;
             }
             is_stronger
         });
+        is_first
     }
 
     pub(super) fn watch_shutdown(&self) -> watch::Receiver<InstanceShutdown> {
@@ -231,8 +285,13 @@ impl ServerInstance {
 
     /// The directory that a program is offered as its root. A shared one works for agents with different workdirs.
     pub(super) fn root(&self) -> Option<&Path> {
-        let is_own_program = self.owner.session.is_some() && self.server.config.command.is_some();
+        let is_own_program = self.owner.session.is_some() && self.is_program();
         is_own_program.then_some(&self.owner.workdir)
+    }
+
+    /// True if the server is a program that is started here.
+    pub(super) fn is_program(&self) -> bool {
+        self.server.config.command.is_some()
     }
 
     /// True while a new lease may be given out.
@@ -242,11 +301,51 @@ impl ServerInstance {
     }
 
     pub(super) fn leases(&self) -> usize {
-        *self.lease_count.borrow()
+        self.leases.borrow().values().sum()
     }
 
-    pub(super) fn watch_leases(&self) -> watch::Receiver<usize> {
-        self.lease_count.subscribe()
+    pub(super) fn watch_leases(&self) -> watch::Receiver<BTreeMap<RunId, usize>> {
+        self.leases.subscribe()
+    }
+
+    /// Waits until a run has no lease.
+    pub(super) async fn wait_left_by(&self, run: &RunId) {
+        let mut lease_changes = self.watch_leases();
+        // The sender lives in `self`, so waiting cannot fail.
+        // waits: as one arm of several, in `server_use`.
+        let _ = lease_changes.wait_for(|leases| !leases.contains_key(run)).await;
+    }
+
+    /// Records that a run has begun to use it.
+    pub(super) fn note_user(&self, session: SessionKey, user: ServerUser) {
+        let mut users = self.lock_users();
+        users.sessions.insert(session, user);
+        users.active_runs += 1;
+    }
+
+    /// Records that such a run is over.
+    pub(super) fn note_user_gone(&self) {
+        let mut users = self.lock_users();
+        users.active_runs = users.active_runs.saturating_sub(1);
+    }
+
+    /// True while at most one run uses it that is not over.
+    pub(super) fn has_one_user(&self) -> bool {
+        self.lock_users().active_runs <= 1
+    }
+
+    /// Each session that has used it, with its last run.
+    pub(super) fn sessions(&self) -> BTreeMap<SessionKey, ServerUser> {
+        self.lock_users().sessions.clone()
+    }
+
+    /// Forgets a session that is closed.
+    pub(super) fn forget_session(&self, session: &SessionKey) {
+        self.lock_users().sessions.remove(session);
+    }
+
+    fn lock_users(&self) -> MutexGuard<'_, InstanceUsers> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True while a waiter needs the start.
@@ -260,7 +359,7 @@ impl ServerInstance {
         // Both arms wait for conditions.
         // waits: beside the start, in the supervisor.
         tokio::select! {
-            _ = lease_changes.wait_for(|count| *count == 0) => {}
+            _ = lease_changes.wait_for(BTreeMap::is_empty) => {}
             _ = shutdown_changes.wait_for(|order| *order != InstanceShutdown::KeepRunning) => {}
         }
     }
@@ -268,22 +367,30 @@ impl ServerInstance {
 
 /// A lease on an instance. An instance with leases is not closed as idle.
 #[derive(Debug)]
-pub(super) struct InstanceLease(Arc<ServerInstance>);
+pub(super) struct InstanceLease {
+    instance: Arc<ServerInstance>,
+    run: RunId,
+}
 
 impl InstanceLease {
     /// Call it under the lock of the pool, under which an instance is found to be unused.
-    pub(super) fn acquire(instance: &Arc<ServerInstance>) -> Self {
-        instance.lease_count.send_modify(|count| *count += 1);
-        Self(Arc::clone(instance))
+    pub(super) fn acquire(instance: &Arc<ServerInstance>, run: &RunId) -> Self {
+        instance.leases.send_modify(|leases| *leases.entry(run.clone()).or_default() += 1);
+        Self { instance: Arc::clone(instance), run: run.clone() }
     }
 
     pub(super) fn instance(&self) -> &Arc<ServerInstance> {
-        &self.0
+        &self.instance
     }
 }
 
 impl Drop for InstanceLease {
     fn drop(&mut self) {
-        self.0.lease_count.send_modify(|count| *count -= 1);
+        self.instance.leases.send_modify(|leases| {
+            if let Some(count) = leases.get_mut(&self.run) {
+                *count -= 1;
+            }
+            leases.retain(|_, count| *count > 0);
+        });
     }
 }

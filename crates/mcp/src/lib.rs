@@ -19,6 +19,7 @@ mod message_monitor;
 mod oauth;
 mod ordered_transport;
 mod probe;
+mod program;
 mod questions;
 mod result;
 mod roots;
@@ -26,14 +27,16 @@ mod server;
 mod server_directory;
 mod server_process;
 mod server_transport;
+mod server_use;
 mod sign_in;
 mod supervisor;
 mod tool_names;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quell_kernel::StopTimeouts;
 use quell_net::AddressPolicy;
@@ -54,6 +57,7 @@ use late_calls::LateCallListener;
 pub use late_calls::LateCallUpdate;
 use oauth::{TokenFile, TokenRefresher};
 pub use probe::{McpServerHealth, probe};
+pub use program::{ServerProgram, ServerStop};
 pub use questions::{QuestionAnswer, QuestionAsker};
 pub use result::ToolAnswer;
 use server::McpServer;
@@ -80,7 +84,9 @@ pub struct McpSettings {
     pub clock: Clock,
 }
 
-#[derive(Debug)]
+/// The ended programs that are remembered.
+const MAX_ENDED_PROGRAMS: usize = 16;
+
 struct ServerPool {
     servers: BTreeMap<String, Arc<McpServer>>,
     wardens: Wardens,
@@ -93,6 +99,8 @@ struct ServerPool {
     state: Mutex<ServerPoolState>,
     /// Called when more becomes known of a cancelled call after its run has ended.
     late_calls: Arc<LateCallListener>,
+    /// Called with each session whose programs have changed.
+    program_callback: OnceLock<ProgramCallback>,
     /// The number of instances that have not ended.
     live_instances: watch::Sender<usize>,
     /// Refreshes the tokens of sign-ins.
@@ -105,6 +113,9 @@ struct ServerPool {
 struct ServerPoolState {
     instances: HashMap<InstanceKey, Vec<Arc<ServerInstance>>>,
     closed: bool,
+    last_number: u64,
+    /// The programs that ended last, so that people see how they ended.
+    ended_programs: VecDeque<Arc<ServerInstance>>,
     /// Leftovers of ended servers, by name, each with the run that had started the server.
     leftovers: Vec<(RunId, String)>,
 }
@@ -142,6 +153,14 @@ impl ClosingServers {
     }
 }
 
+type ProgramCallback = Box<dyn Fn(&SessionKey) + Send + Sync>;
+
+impl fmt::Debug for ServerPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServerPool({} servers)", self.servers.len())
+    }
+}
+
 /// The name of a server, and its session; none for a shared server.
 type InstanceKey = (String, Option<SessionKey>);
 
@@ -174,6 +193,7 @@ impl Mcp {
             tasks,
             state: Mutex::default(),
             late_calls: Arc::default(),
+            program_callback: OnceLock::new(),
             live_instances: watch::Sender::new(0),
             browse_stops: watch::Sender::new(0),
         })))
@@ -182,6 +202,13 @@ impl Mcp {
     /// Sets the callback for late updates on cancelled calls whose runs have ended. It must not block.
     pub fn set_late_call_callback(&self, callback: impl Fn(LateCallUpdate) + Send + Sync + 'static) {
         self.0.late_calls.set_callback(callback);
+    }
+
+    /// Sets the callback for programs that start or end; it gets a session that has them and must not block. Only the first
+    /// call counts.
+    pub fn set_program_callback(&self, callback: impl Fn(&SessionKey) + Send + Sync + 'static) {
+        // An engine sets it once.
+        let _ = self.0.program_callback.set(Box::new(callback));
     }
 
     /// The client for one run, with the servers that its agent may use.
@@ -213,6 +240,12 @@ impl Mcp {
         for instance in &instances {
             instance.request_shutdown(InstanceShutdown::Drain);
         }
+        let mut state = self.0.lock_state();
+        state.ended_programs.retain(|ended| ended.owner.session.as_ref() != Some(session));
+        for instance in state.instances.values().flatten().chain(&state.ended_programs) {
+            instance.forget_session(session);
+        }
+        drop(state);
         ClosingServers(instances)
     }
 
@@ -227,25 +260,39 @@ impl Mcp {
         self.0.browse_stops.send_modify(|count| *count += 1);
     }
 
+    /// The programs of servers, oldest first, with those that have ended recently.
+    #[must_use]
+    pub fn programs(&self) -> Vec<ServerProgram> {
+        let state = self.0.lock_state();
+        let instances = state.instances.values().flatten().chain(&state.ended_programs);
+        let programs = instances.filter(|instance| instance.is_program());
+        let mut programs: Vec<_> =
+            programs.map(|instance| ServerProgram::new(Arc::clone(instance), self.0.clock)).collect();
+        programs.sort_by_key(ServerProgram::number);
+        programs
+    }
+
     /// Ends programs and all that they started, without waiting: those of a session, or all, also shared ones, if there is
     /// none; only those of a principal's runs, if there is one. Gently, each ends after the calls that it works on.
-    pub fn end_programs(&self, session: Option<&SessionKey>, principal: Option<&Principal>, level: StopLevel) {
-        let order = match level {
-            StopLevel::Gentle => InstanceShutdown::Drain,
-            StopLevel::Forced => InstanceShutdown::Kill,
-        };
-        for instance in self.0.lock_state().instances.values().flatten() {
-            let owner = &instance.owner;
-            let is_of_session = session.is_none_or(|session| owner.session.as_ref() == Some(session));
+    pub fn end_programs(
+        &self,
+        session: Option<&SessionKey>,
+        principal: Option<&Principal>,
+        level: StopLevel,
+    ) -> ServerStop {
+        let mut stop = ServerStop::default();
+        for program in self.programs().into_iter().filter(|program| !program.has_ended()) {
+            let is_of_session = session.is_none_or(|session| program.owner_session() == Some(session));
             // Others work with a shared one.
-            let is_of_principal =
-                principal.is_none_or(|principal| owner.principal == *principal && owner.session.is_some());
-            if instance.server.config.command.is_some() && is_of_session && is_of_principal {
+            let is_of_principal = principal.is_none_or(|principal| program.is_of(principal));
+            if is_of_session && is_of_principal {
                 // Another principal may be calling it in the same session; the runs that are stopped end their own calls.
-                let is_shared_now = principal.is_some() && instance.leases() > 0;
-                instance.request_shutdown(if is_shared_now { InstanceShutdown::Drain } else { order.clone() });
+                let level = if principal.is_some() && program.is_at_work() { StopLevel::Gentle } else { level };
+                stop.newly_ended += usize::from(program.send_end(level));
+                stop.programs.push(program);
             }
         }
+        stop
     }
 
     /// Starts no more servers, and tells each to close after its last call, without waiting.
@@ -306,14 +353,13 @@ impl ServerPool {
         if state.closed {
             return Err("Quell is shutting down".to_owned());
         }
-        let instances = state.instances.entry(key).or_default();
         // A session may have changed its own endpoint while an earlier run still uses the old one.
-        if let Some(running) = instances.iter().find(|instance| {
+        if let Some(running) = state.instances.get(&key).into_iter().flatten().find(|instance| {
             instance.accepts_leases()
                 && Arc::ptr_eq(&instance.server, server)
                 && user_of(instance.owner.sandbox.as_ref()) == user_of(options.sandbox.as_ref())
         }) {
-            return Ok(InstanceLease::acquire(running));
+            return Ok(InstanceLease::acquire(running, &options.run));
         }
         if let Some(failure) = server.recent_start_failure() {
             return Err(failure);
@@ -327,9 +373,11 @@ impl ServerPool {
             sandbox: options.sandbox.clone(),
             network: options.network.clone(),
         };
-        let instance = Arc::new(ServerInstance::new(Arc::clone(server), owner));
-        let lease = InstanceLease::acquire(&instance);
-        instances.push(Arc::clone(&instance));
+        state.last_number += 1;
+        let instance = ServerInstance::new(Arc::clone(server), owner, state.last_number, self.clock.now());
+        let instance = Arc::new(instance);
+        let lease = InstanceLease::acquire(&instance, &options.run);
+        state.instances.entry(key).or_default().push(Arc::clone(&instance));
         self.live_instances.send_modify(|count| *count += 1);
         drop(state);
         self.tasks.spawn(supervisor::supervise(Arc::clone(self), instance));
@@ -375,9 +423,21 @@ impl ServerPool {
                 state.instances.remove(&key);
             }
         }
+        if instance.is_program() {
+            state.ended_programs.push_back(Arc::clone(instance));
+            let excess = state.ended_programs.len().saturating_sub(MAX_ENDED_PROGRAMS);
+            state.ended_programs.drain(..excess);
+        }
         state.leftovers.extend(leftovers.iter().map(|name| (instance.owner.run.clone(), name.clone())));
         drop(state);
         self.live_instances.send_modify(|count| *count -= 1);
+        instance.sessions().keys().for_each(|session| self.publish_program_change(session));
+    }
+
+    fn publish_program_change(&self, session: &SessionKey) {
+        if let Some(callback) = self.program_callback.get() {
+            callback(session);
+        }
     }
 
     /// The tools of a server: those of the session's own instance if it is ready, otherwise the last known ones.

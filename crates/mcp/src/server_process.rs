@@ -16,7 +16,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::instance::{InstanceEnd, InstanceShutdown, ServerInstance};
+use super::instance::{InstanceEnd, InstanceProgram, InstanceShutdown, ServerInstance};
 use super::server_directory::{ServerDirectory, ServerHome, with_workdir};
 use super::{ServerPool, user_of};
 
@@ -46,6 +46,9 @@ impl ServerProcess {
         let mut running = pool.wardens.start(&spec, scope).map_err(|error| error_chain(&error))?;
         let pipes = running.take_stdout().zip(running.take_input());
         let stop_handle = running.stop_handle();
+        let program = InstanceProgram { processes: running.processes(), ledger: scope.ledger().clone() };
+        // An instance starts one process.
+        let _ = instance.program.set(program);
         let mut sink = StderrLogSink { server: instance.server.name.clone() };
         let (end_sender, end) = watch::channel(None);
         scope.spawn(async move {
@@ -140,7 +143,7 @@ fn instance_end(end: Result<ProcessEnd, SpawnError>) -> InstanceEnd {
         (_, _, ProcessEndMethod::Term | ProcessEndMethod::Exited) => "ended by SIGTERM".to_owned(),
     };
     let stderr_tail = end.output.text().trim().to_owned();
-    InstanceEnd { cause, how: end.how.into(), leftovers: end.leftovers, stderr_tail, remedy: None }
+    InstanceEnd { cause, how: end.how.into(), leftovers: end.leftovers, stderr_tail, ..InstanceEnd::default() }
 }
 
 /// Writes the standard error output of a server to the debug log.

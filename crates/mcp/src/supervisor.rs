@@ -40,6 +40,7 @@ enum InstanceEndReason {
 pub(super) async fn supervise(pool: Arc<ServerPool>, instance: Arc<ServerInstance>) {
     let scope = Scope::new(pool.clock, PointProbe::default());
     let end = run_instance(&pool, &instance, &scope).await;
+    let end = InstanceEnd { at: Some(pool.clock.now()), ..end };
     // Everything that the scope held is released already; this only closes it.
     // waits: not at all in practice: when `run_instance` returns, everything is over.
     let _released = scope.close().await;
@@ -140,7 +141,7 @@ async fn watch_ready_instance(
         tool_list_changes.mark_changed();
     }
     loop {
-        let unused = *users.borrow_and_update() == 0;
+        let unused = users.borrow_and_update().is_empty();
         let level = shutdown_changes.borrow_and_update().clone();
         // After an ignored cancel, the calls of others go on, but new users get another instance.
         let is_free = *ignored_cancel.borrow_and_update() && !pool.stop_accepting(instance);

@@ -63,7 +63,7 @@ pub use command_user::CommandUser;
 pub use lifetime_limit::{LifetimeLimit, boot_time_now};
 pub use output::CapturedOutput;
 pub use program_pages::unmap_unused_code;
-pub use running::{RunningCommand, StopHandle, StopOnDrop};
+pub use running::{CommandProcesses, LiveProcess, RunningCommand, StopHandle, StopOnDrop};
 pub use sandbox::{CommandNetwork, PROXY_PORT, SandboxNetwork, SandboxSpec};
 pub use session_network::SessionNetwork;
 pub use survivors::Survivors;

@@ -1,14 +1,16 @@
 //! A running command: its input, its output, its stop handle and its end.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use quell_protocol::background::AliveProcess;
 use quell_scope::StopLevel;
+use rustix::process::Pid;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::task::JoinHandle;
 
 use super::output::{self, OutputPipes};
 use super::warden_watch::{StopCause, WardenControl};
-use super::{OutputSink, ProcessEnd, SpawnError};
+use super::{OutputSink, ProcessEnd, SpawnError, process_tree};
 
 /// A started command. A task of the scope watches its warden and holds it in the ledger until its last process is
 /// dead. Dropping this value ends neither the command nor the task.
@@ -19,6 +21,50 @@ pub struct RunningCommand {
     pub(super) streams: OutputPipes,
     pub(super) end_task: JoinHandle<Result<ProcessEnd, SpawnError>>,
     pub(super) output_limit: usize,
+}
+
+/// A living process of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveProcess {
+    pub pid: u32,
+    /// Its name in `/proc`, which it may choose itself.
+    pub name: String,
+    /// Start time in ticks since the boot of the machine. Together with the pid it identifies a process.
+    start_ticks: u64,
+}
+
+impl LiveProcess {
+    /// None if it is dead.
+    pub(super) fn read(pid: Pid) -> Option<Self> {
+        let stat = process_tree::read_stat(pid).filter(|stat| !stat.is_dead())?;
+        let pid = u32::try_from(pid.as_raw_nonzero().get()).ok()?;
+        Some(Self { pid, name: stat.name, start_ticks: stat.start_ticks })
+    }
+
+    /// The row of the API.
+    #[must_use]
+    pub fn to_row(&self) -> AliveProcess {
+        AliveProcess { pid: self.pid, name: self.name.clone() }
+    }
+
+    /// True if both are the same process. It may have changed its name meanwhile.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.pid == other.pid && self.start_ticks == other.start_ticks
+    }
+}
+
+/// Shows the living processes of a command. Clones show the same command. Holds no descriptor once the command has ended.
+#[derive(Debug, Clone)]
+pub struct CommandProcesses(Weak<WardenControl>);
+
+impl CommandProcesses {
+    /// All living processes, parents first: the command and what it has started, also what has left it. Reads `/proc`,
+    /// which takes about 0.1 ms for a few processes. Empty after the end.
+    #[must_use]
+    pub fn list(&self) -> Vec<LiveProcess> {
+        self.0.upgrade().map(|control| control.processes()).unwrap_or_default()
+    }
 }
 
 /// Stops a command. Clones stop the same command.
@@ -73,6 +119,12 @@ impl RunningCommand {
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
         StopHandle(Arc::clone(&self.control))
+    }
+
+    /// Returns a view of the command's living processes.
+    #[must_use]
+    pub fn processes(&self) -> CommandProcesses {
+        CommandProcesses(Arc::downgrade(&self.control))
     }
 
     /// Collects the output until all processes of the command have ended. An input that was not taken stays open

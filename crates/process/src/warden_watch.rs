@@ -6,14 +6,15 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quell_protocol::receipt::{Containment, ProcessFacts};
 use quell_protocol::sandbox::SandboxFacts;
 use quell_scope::{Held, Release, Scope, StopLevel};
-use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, getpid, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -21,7 +22,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::orphans::{self, LostWarden, TakeOverOutcome};
-use super::process_tree;
+use super::process_tree::{self, ChildLookup};
+use super::running::LiveProcess;
 use super::warden_protocol::{self, CommandEndReport, StartFailure, StartStep, WardenReport};
 use super::{
     CapturedOutput, CommandNetwork, CommandSpec, Isolate, ProcessEnd, ProcessEndMethod, ProcessEndReason,
@@ -55,11 +57,19 @@ pub(super) struct WardenControl {
     pid: Pid,
     pidfd: AsyncFd<OwnedFd>,
     sent_stop: watch::Sender<Option<SentStop>>,
+    /// Set once the command has started.
+    held_by: OnceLock<Containment>,
 }
 
 impl WardenControl {
     pub(super) fn new(socket: UnixStream, pid: Pid, pidfd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { socket, pid, pidfd: into_async_fd(pidfd)?, sent_stop: watch::Sender::new(None) })
+        Ok(Self {
+            socket,
+            pid,
+            pidfd: into_async_fd(pidfd)?,
+            sent_stop: watch::Sender::new(None),
+            held_by: OnceLock::new(),
+        })
     }
 
     /// Sends a stop to the warden, once per level.
@@ -83,6 +93,30 @@ impl WardenControl {
         let _ = rustix::io::write(&self.socket, &[byte]);
         // The command may have stopped its warden with SIGSTOP.
         self.signal(Signal::CONT);
+    }
+
+    /// The living processes of the command, as `/proc` shows them.
+    pub(super) fn processes(&self) -> Vec<LiveProcess> {
+        let listing = ChildLookup::cheapest(getpid());
+        let mut pids = Vec::new();
+        for child in listing.children(self.pid) {
+            let is_init = match self.held_by.get() {
+                Some(held_by) => *held_by == Containment::Namespace,
+                // The report of the start is not read yet.
+                None => process_tree::innermost_pid(child) == Some(1),
+            };
+            // The init of the namespace is no process of the command.
+            pids.extend((!is_init).then_some(child));
+            pids.extend(listing.descendants(child));
+        }
+        let found = pids.into_iter().filter_map(LiveProcess::read).collect();
+        // A warden that is alive afterwards was alive before, so its pid was not that of another process.
+        if self.is_warden_alive() { found } else { Vec::new() }
+    }
+
+    fn is_warden_alive(&self) -> bool {
+        let mut ended = [PollFd::new(self.pidfd.get_ref(), PollFlags::IN)];
+        poll(&mut ended, Some(&Timespec::default())) == Ok(0)
     }
 
     fn signal(&self, signal: Signal) {
@@ -305,6 +339,7 @@ impl WardenWatch {
         if let Some(WardenReport::Started { pid, held_by, sandbox }) = warden_protocol::parse_reports(buffer).next() {
             self.facts.pid = u32::try_from(pid).unwrap_or_default();
             self.facts.held_by = Some(held_by);
+            let _ = self.control.held_by.set(held_by);
             self.warn_of_weak_containment(held_by);
             self.warn_of_missing_layers(sandbox.as_ref());
             self.facts.sandbox = sandbox;

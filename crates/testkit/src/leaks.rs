@@ -19,8 +19,8 @@ use crate::or_fail::OrFail as _;
 
 pub use baseline::{LeakAllowance, ResourceBaseline, TaskBaseline};
 pub use proc_fs::{
-    DescriptorCounts, ObservedProcess, children_of, count_descriptors, descendants_of, processes_by_marker,
-    processes_with_env, processes_with_marker, read_process, rss_bytes, threads_of,
+    DescriptorCounts, ObservedProcess, anonymous_bytes, children_of, count_descriptors, descendants_of,
+    processes_by_marker, processes_with_env, processes_with_marker, read_process, rss_bytes, threads_of,
 };
 pub(crate) use proc_fs::{count_connecting, group_members, has_marker};
 

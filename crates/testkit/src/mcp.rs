@@ -3,8 +3,8 @@
 //!
 //! It writes each received line with its time to the file in `MCP_LOG`. Variables change its behaviour: with `MCP_MUTE`
 //! it never answers `initialize`; with `MCP_NO_PING` it refuses pings; with `MCP_HUGE` it answers `initialize` with
-//! more than 16 MiB; with `MCP_STUCK` it ignores the end of its input and SIGTERM. `MCP_MARK` marks all of its
-//! processes.
+//! more than 16 MiB; with `MCP_WORKER` it has a second process that works beside it; with `MCP_STUCK` it ignores the
+//! end of its input and SIGTERM. `MCP_MARK` marks all of its processes.
 
 mod authorization;
 mod http_server;
@@ -18,9 +18,10 @@ pub use http_server::{FakeMcpServer, McpFault};
 /// The script, for `sh -c`. Its tool `fork` starts a child in its own session, named by the argument `text`, and then
 /// reads nothing more. `shut` closes its input and continues; `nap` reads nothing for 0.4 s; `huge` answers with
 /// more than 16 MiB. `ask` asks the user for a name, and answers with what the client says. `grow` adds a tool and announces it; with the argument
-/// `slowly` the changed list is never sent. `late`, `sorry` and `drip` work beside the server, which
-/// keeps reading, and do not answer a cancel. When the file named by their argument `text` exists, they answer with a
-/// result, with an error, and with endless progress. Its prompt `greet` greets its argument `who`, and `hang` gets no
+/// `slowly` the changed list is never sent. `late`, `sorry`, `drip` and `hum` need
+/// `MCP_WORKER`, work beside the server, which keeps reading, and do not answer a cancel. When somebody writes to the
+/// file named by their argument `text`, the first three answer with a result, with an error, and with progress; `hum`
+/// reports progress all the time. Its prompt `greet` greets its argument `who`, and `hang` gets no
 /// answer; its resource is `note://today`.
 pub const SERVER_SCRIPT: &str = include_str!("mcp/server.sh");
 

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quell_kernel::Moment;
-use quell_process::{CommandSpec, OutputSink, ProcessEnd, SpawnError, Wardens};
-use quell_protocol::background::ProcessRow;
+use quell_process::{CommandProcesses, CommandSpec, LiveProcess, OutputSink, ProcessEnd, SpawnError, Wardens};
+use quell_protocol::background::{ProcessKind, ProcessRow};
 use quell_protocol::receipt::{Leftover, ProcessFacts};
 use quell_protocol::{Principal, ResourceKind, RunId, SessionKey, ToolOutputStream};
 use quell_scope::clock::Clock;
@@ -76,6 +76,7 @@ pub struct BackgroundProcess {
     clock: Clock,
     started: Moment,
     scope: Scope,
+    processes: CommandProcesses,
     /// The standard input; it is closed when the command ends, even if its output is remembered longer.
     input: Mutex<Option<Arc<Sender>>>,
     tail: Mutex<OutputTail>,
@@ -156,6 +157,7 @@ impl BackgroundWork {
             clock: self.0.clock,
             started,
             scope,
+            processes: running.processes(),
             input: Mutex::new(running.take_input().map(Arc::new)),
             tail: Mutex::new(OutputTail::new(spec.output_limit)),
             state: watch::Sender::new(BackgroundState::Running),
@@ -416,6 +418,7 @@ impl BackgroundProcess {
             end.as_ref().map(|end| end.as_ref().map_or(Release::Failed, |end| end.how.into()).as_str().to_owned());
         ProcessRow {
             id: self.id.clone(),
+            kind: ProcessKind::Command,
             session_key: self.owner.session.clone(),
             started_by_run: self.owner.run.clone(),
             principal: self.owner.principal.clone(),
@@ -430,6 +433,7 @@ impl BackgroundProcess {
             how,
             leftovers: end.and_then(Result::ok).map(|end| end.leftovers).unwrap_or_default(),
             output_bytes: self.lock_tail().end_offset(),
+            alive: self.processes.list().iter().map(LiveProcess::to_row).collect(),
         }
     }
 

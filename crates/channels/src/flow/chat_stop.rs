@@ -178,7 +178,7 @@ impl PerformedStop {
     }
 
     fn background_commands(&self) -> usize {
-        self.engine_stop.background.newly_ended + self.peer_commands
+        self.engine_stop.newly_ended_processes() + self.peer_commands
     }
 
     /// Counts what other nodes have answered.
@@ -234,7 +234,7 @@ fn perform_stop(
     let mut stop = engine.stop(&caller, scope, &request(StopLevel::Gentle));
     // A second stop while the first one settles forces it. A stop that ended a command of the chat is not such a second
     // stop.
-    let ends_already = !stop.already_ending.is_empty() || !stop.background.processes.is_empty();
+    let ends_already = !stop.already_ending.is_empty() || stop.has_processes();
     let is_forced = !stop.stopped_anything() && ends_already && newly_stopped.is_empty();
     if is_forced {
         let paused = std::mem::take(&mut stop.schedules);
@@ -257,7 +257,7 @@ fn perform_stop(
     let (queued_runs, stopped_runs): (Vec<_>, Vec<_>) =
         root_runs(&stop).cloned().partition(|live_run| queued.contains(live_run.id()));
     let is_still_stopping = !stop.already_ending.is_empty()
-        || stop.background.processes.len() > stop.background.newly_ended
+        || stop.count_processes() > stop.newly_ended_processes()
         || !already_stopping.is_empty();
     PerformedStop {
         stopped_runs,
@@ -296,8 +296,8 @@ fn report_when_settled(channels: &Channels, origin: &ChatOrigin, stop: Performed
             receipts.extend(channels.engine().find_run(&run).await.ok().flatten().and_then(|view| view.receipt));
         }
         receipts.retain(|receipt| !receipt.resources.is_empty());
-        let left: Vec<&str> =
-            stop.background.processes.iter().filter(|it| !it.ended_cleanly()).map(|it| it.id.as_str()).collect();
+        let left = stop.unclean_processes();
+        let left: Vec<&str> = left.iter().map(String::as_str).collect();
         let language = origin.language(&channels);
         let commands_ended = texts::commands_ended_text(background_commands, &left, language);
         // The channel's configuration may have changed meanwhile.

@@ -1,4 +1,4 @@
-//! `quell processes`: list background processes, print their output, end one.
+//! `quell processes`: list background commands and MCP servers, print their output, end one.
 
 use quell_protocol::SessionKey;
 use quell_protocol::background::ProcessRow;
@@ -11,8 +11,12 @@ use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{one_line, relative_age};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "An agent starts them with its tool `shell`. A stop of the session ends them too.\n\n\
-    Examples:\n  quell processes\n  quell processes --session demo\n  quell processes output p1\n  quell processes kill p1")]
+#[command(
+    after_help = "An agent starts commands in the background with its tool `shell` (p1, p2); a stop of the session ends \
+    them. Sessions also have the programs of their MCP servers (m1, m2); a stop of everything, or of the session with \
+    --force, ends them. ALIVE is the number of living processes of each.\n\n\
+    Examples:\n  quell processes\n  quell processes --session demo\n  quell processes output p1\n  quell processes kill p1"
+)]
 pub struct ProcessesArgs {
     /// Only those of this session; sub-agents have sessions of their own
     #[arg(long, global = true, value_name = "KEY")]
@@ -112,12 +116,13 @@ async fn print_processes(cx: &mut SubcommandContext<'_>, session: Option<&Sessio
             CliTableCell::from(row.id.clone()),
             CliTableCell::from(process_state_text(row)),
             CliTableCell::from(row.pid.map(|pid| pid.to_string()).unwrap_or_default()),
+            CliTableCell::from(if row.alive.is_empty() { String::new() } else { row.alive.len().to_string() }),
             CliTableCell::from(relative_age(&row.started_at, now)),
             CliTableCell::truncated(row.session_key.as_str(), 30),
             CliTableCell::truncated(&one_line(&row.command, 200), 60),
         ]
     };
-    let heads = ["ID", "STATE", "PID", "STARTED", "SESSION", "COMMAND"];
+    let heads = ["ID", "STATE", "PID", "ALIVE", "STARTED", "SESSION", "COMMAND"];
     cx.print_table(&rows, heads, row, nothing)
 }
 

@@ -173,6 +173,9 @@ impl Engine {
         if stop_result.background.newly_ended > 0 {
             parts.push(format!("background processes: {}", stop_result.background.newly_ended));
         }
+        if stop_result.servers.newly_ended > 0 {
+            parts.push(format!("MCP servers: {}", stop_result.servers.newly_ended));
+        }
         if !stop_result.background.tasks.is_empty() {
             parts.push(format!("background tasks: {}", stop_result.background.tasks.len()));
         }

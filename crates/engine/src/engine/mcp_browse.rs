@@ -9,10 +9,10 @@ use std::sync::Arc;
 use quell_kernel::StopLevel;
 use quell_kernel::api_key::KeyRefusal;
 use quell_kernel::registry::{BackgroundPolicy, StopRequester, StopScope};
-use quell_mcp::{McpBrowseAnswer, McpBrowseError, McpBrowseRequest, McpClient};
+use quell_mcp::{McpBrowseAnswer, McpBrowseError, McpBrowseRequest, McpClient, ServerStop};
 use quell_process::CommandNetwork;
 use quell_protocol::mcp::{McpContentRequest, McpList, McpListKind, McpUnavailableServer};
-use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey};
+use quell_protocol::{AgentId, ErrorCode, Principal, RunId, SessionKey};
 use sha2::{Digest, Sha256};
 
 use super::{Caller, Engine};
@@ -99,22 +99,16 @@ impl Engine {
 
     /// Ends what a stop covers of MCP servers: programs with all that they started, if everything is stopped, or a
     /// session by force; and the requests of people for resources and prompts, if everything is stopped.
-    pub(super) fn stop_mcp(
+    pub(super) fn stop_servers(
         &self,
         scope: &StopScope,
         requester: &StopRequester,
         level: StopLevel,
-        stopped: &StopResult,
+        stopped: &mut StopResult,
     ) {
         let mcp = &self.inner().services.mcp;
-        let of_requester = (!requester.admin).then_some(&requester.principal);
         match scope {
-            StopScope::Everything => {
-                if requester.admin {
-                    mcp.stop_browsing();
-                }
-                mcp.end_programs(None, of_requester, level);
-            }
+            StopScope::Everything => stopped.servers.add(self.stop_all_servers(scope, requester, level)),
             StopScope::Session { key, background: BackgroundPolicy::Stop, .. }
             | StopScope::Conversation { session: key, .. }
                 if level == StopLevel::Forced =>
@@ -123,7 +117,7 @@ impl Engine {
                 let runs = stopped.aborted.iter().chain(&stopped.already_ending);
                 let below = runs.filter_map(|run| self.live_run(run)).map(|run| run.run.session.clone());
                 for session in below.chain([key.clone()]).collect::<HashSet<_>>() {
-                    mcp.end_programs(Some(&session), of_requester, level);
+                    stopped.servers.add(mcp.end_programs(Some(&session), principal_of(requester), level));
                 }
             }
             StopScope::Session { .. }
@@ -133,6 +127,23 @@ impl Engine {
             | StopScope::Agents { .. }
             | StopScope::Channel { .. } => {}
         }
+    }
+
+    /// Ends all programs and the requests of people, if everything is stopped.
+    pub(super) fn stop_all_servers(
+        &self,
+        scope: &StopScope,
+        requester: &StopRequester,
+        level: StopLevel,
+    ) -> ServerStop {
+        if *scope != StopScope::Everything {
+            return ServerStop::default();
+        }
+        let mcp = &self.inner().services.mcp;
+        if requester.admin {
+            mcp.stop_browsing();
+        }
+        mcp.end_programs(None, principal_of(requester), level)
     }
 
     fn mcp_client_of_people(&self, caller: &Caller, agent: Option<&AgentId>) -> Result<McpClient, McpRequestError> {
@@ -160,6 +171,11 @@ impl Engine {
             network,
         )))
     }
+}
+
+/// Whose programs a requester may end; all, if it is an admin.
+fn principal_of(requester: &StopRequester) -> Option<&Principal> {
+    (!requester.admin).then_some(&requester.principal)
 }
 
 fn short_digest(text: &str) -> String {

@@ -176,14 +176,12 @@ impl Engine {
             if stop.hold {
                 self.hold_now();
             }
-            let mut stop_result = self.inner().runs.stop(&stop.scope, &stop.requester, &stop.request);
-            self.stop_pending_sessions(&stop.scope, &stop.requester);
-            self.stop_mcp(&stop.scope, &stop.requester, stop.request.level, &stop_result);
+            let mut stop_result = self.stop_work(&stop.scope, &stop.requester, &stop.request);
             let origin = ScheduleStopOrigin::OtherNode;
             self.stop_schedules(&stop.scope, &stop.requester, &stop.request, origin, &mut stop_result);
             tracing::info!(
                 principal = %stop.requester.principal, surface = ?stop.request.surface, scope = ?stop.scope, stop_level = ?stop.request.level,
-                stopped = stop_result.aborted.len(), processes = stop_result.background.newly_ended, "stop of another node carried out"
+                stopped = stop_result.aborted.len(), processes = stop_result.newly_ended_processes(), "stop of another node carried out"
             );
             stop_result
         })
@@ -311,7 +309,7 @@ async fn store_stop(store: &dyn ClusterStore, own: &Membership, mut epochs: Vec<
 
 async fn answer_stop(stopped: Arc<StopResult>, wait: bool, mut answer: PeerAnswer) {
     let build = || {
-        let covered = !stopped.tickets.is_empty() || !stopped.background.processes.is_empty();
+        let covered = !stopped.tickets.is_empty() || stopped.has_processes();
         serde_json::to_vec(&PeerStopAnswer { answer: build_stop_answer(&stopped), covered }).unwrap_or_default()
     };
     // waits: the stop has been carried out; a firing of a schedule must not follow its answer. The asking node stores the

@@ -325,7 +325,7 @@ pub fn build_stop_answer(stop_result: &StopResult) -> StopAnswer {
     let withdrawn = stop_result.withdrawn.iter().cloned();
     let mut answer = StopAnswer {
         aborted: stop_result.stopped_anything(),
-        processes: stop_result.background.processes.iter().map(|process| process.to_row()).collect(),
+        processes: stop_result.process_rows(),
         run_ids: stop_result.aborted.clone(),
         ending: stop_result.already_ending.clone(),
         withdrawn: withdrawn.map(|(run_id, text)| Withdrawn { run_id, text }).collect(),

@@ -8,7 +8,6 @@ use quell_protocol::approval::ApprovalRow;
 use quell_protocol::audit::Action;
 use quell_protocol::{EventKind, Principal, RunEvent, RunId, SessionKey, Surface};
 use quell_store::StoreError;
-use quell_tools::background::BackgroundProcess;
 use tokio::sync::watch;
 
 use super::client_runs::is_model_call_session;
@@ -86,10 +85,6 @@ impl Engine {
         let mut withdrawals = self.subscribe_withdrawals();
         // The sender lives as long as the engine.
         while self.may_read_run(caller, principal, session) && withdrawals.changed().await.is_ok() {}
-    }
-
-    pub fn may_read_process(&self, caller: &Caller, process: &BackgroundProcess) -> bool {
-        self.may_read_run(caller, &process.owner.principal, &process.owner.session)
     }
 
     /// The waiting calls that the caller may see: those of runs that it may read, and for an approver all.

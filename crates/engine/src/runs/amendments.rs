@@ -1,12 +1,10 @@
 //! Amend the receipt of an ended run, in memory and in the database, when a late result of an MCP call arrives.
 
-use std::sync::Arc;
-
 use quell_mcp::LateCallUpdate;
 use quell_protocol::Instant;
 
 use super::{RunTable, recording};
-use crate::live_run::{EngineNotice, LiveRun};
+use crate::live_run::EngineNotice;
 
 impl RunTable {
     /// Amends the receipt of a run that is over. If the run is not over, its receipt will include the fact. Not async.
@@ -29,13 +27,13 @@ impl RunTable {
             return;
         };
         if let Some(amendment) = live_run.add_amendment(|at| fact.into_amendment(at)) {
-            let (run_id, session_key) = (live_run.run.id.clone(), live_run.run.session.clone());
-            self.hub().publish(&EngineNotice::Amended { run_id, session_key, amendment });
-            self.store_amended_end(&live_run);
+            let runs = self.clone();
+            self.spawn(async move {
+                let (run_id, session_key) = (live_run.run.id.clone(), live_run.run.session.clone());
+                // Told when it is stored: the run may leave the memory meanwhile, and who is told must find it.
+                recording::store_end_and_forget(runs.clone(), live_run).await;
+                runs.hub().publish(&EngineNotice::Amended { run_id, session_key, amendment });
+            });
         }
-    }
-
-    fn store_amended_end(&self, live_run: &Arc<LiveRun>) {
-        self.spawn(recording::store_end_and_forget(self.clone(), Arc::clone(live_run)));
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use quell_mcp::{ServerProgram, ServerStop};
 use quell_protocol::RunId;
+use quell_protocol::background::ProcessRow;
 use quell_tools::background::BackgroundStop;
 
 use crate::cluster::{PeerStopWait, PeerStops};
@@ -18,6 +20,8 @@ pub struct StopResult {
     /// Every run that the stop covers, aborted by this call or not.
     pub tickets: Vec<Ticket>,
     pub background: BackgroundStop,
+    /// The programs of MCP servers that it ended.
+    pub servers: ServerStop,
     /// The schedules that it paused.
     pub schedules: PausedSchedules,
     /// The part of other nodes of the cluster.
@@ -25,9 +29,37 @@ pub struct StopResult {
 }
 
 impl StopResult {
-    /// True if this call stopped a run or a background command.
+    /// True if this call stopped a run, a background command or an MCP server.
     pub fn stopped_anything(&self) -> bool {
-        !self.aborted.is_empty() || self.background.newly_ended > 0 || self.peers.stopped_anything()
+        !self.aborted.is_empty() || self.newly_ended_processes() > 0 || self.peers.stopped_anything()
+    }
+
+    /// The number of background commands and MCP servers that this call was the first to end.
+    pub fn newly_ended_processes(&self) -> usize {
+        self.background.newly_ended + self.servers.newly_ended
+    }
+
+    /// True if it covers a background command or an MCP server that had not ended.
+    pub fn has_processes(&self) -> bool {
+        self.count_processes() > 0
+    }
+
+    /// The number of background commands and MCP servers that it covers and that had not ended.
+    pub fn count_processes(&self) -> usize {
+        self.background.processes.len() + self.servers.programs.len()
+    }
+
+    /// The covered background commands and MCP servers, as they are now.
+    pub fn process_rows(&self) -> Vec<ProcessRow> {
+        let commands = self.background.processes.iter().map(|process| process.to_row());
+        commands.chain(self.servers.programs.iter().flat_map(ServerProgram::to_rows)).collect()
+    }
+
+    /// The ids of those background commands and MCP servers that have not ended cleanly.
+    pub fn unclean_processes(&self) -> Vec<String> {
+        let commands = self.background.processes.iter().filter(|process| !process.ended_cleanly());
+        let programs = self.servers.programs.iter().filter(|program| !program.ended_cleanly());
+        commands.map(|process| process.id.clone()).chain(programs.map(ServerProgram::id)).collect()
     }
 
     /// True if the answer waits for no other node, and for no pause of a schedule.
@@ -63,6 +95,7 @@ impl StopResult {
             ticket.wait_settled().await;
         }
         self.background.wait_ended().await;
+        self.servers.wait_ended().await;
     }
 }
 

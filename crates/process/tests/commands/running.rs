@@ -70,3 +70,26 @@ async fn a_program_that_cannot_be_executed_says_so_at_its_end() {
     let error = running.collect(&mut WatchedOutput::new().0).await.unwrap_err();
     assert_eq!(error.to_string(), "cannot execute no-such-program-here");
 }
+
+/// The list is what the system shows, also of what has left the command's session.
+#[tokio::test]
+async fn all_its_living_processes_are_listed() {
+    for isolate in [Isolate::None, Isolate::Auto] {
+        let fixture = CommandFixture::with_isolation(isolate).await;
+        let script = "setsid sleep 1000 & (sleep 1001 &) ; echo ready; read -r line; kill $!; wait; echo less; cat";
+        let mut running = fixture.wardens.start(&fixture.spec(script), &fixture.scope).unwrap();
+        let processes = running.processes();
+        let (mut input, output) = (running.take_input().unwrap(), running.take_stdout().unwrap());
+        let mut lines = BufReader::new(output).lines();
+        assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("ready"));
+        let listed = processes.list();
+        assert_eq!((listed.len(), listed[0].name.as_str()), (3, "sh"), "{isolate:?}: {listed:?}");
+        input.write_all(b"\n").await.unwrap();
+        assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("less"));
+        let later = processes.list();
+        assert_eq!(later.iter().filter(|process| listed.iter().any(|known| known.is_same(process))).count(), 2);
+        running.stop_handle().send_stop(StopLevel::Forced);
+        running.collect(&mut WatchedOutput::new().0).await.unwrap();
+        assert_eq!(processes.list(), []);
+    }
+}

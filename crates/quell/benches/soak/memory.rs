@@ -1,4 +1,5 @@
-//! Sample the daemon's resident memory once a second.
+//! Sample the daemon's anonymous memory once a second. Its code is not counted: a daemon gives back what only its start
+//! needed, and reads again what a scene needs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,7 +26,7 @@ impl MemorySamples {
             let mut second = tokio::time::interval(Duration::from_secs(1));
             loop {
                 second.tick().await;
-                let Some(bytes) = leaks::rss_bytes(pid) else { return };
+                let Some(bytes) = leaks::anonymous_bytes(pid) else { return };
                 #[expect(clippy::cast_precision_loss, reason = "a size in MiB")]
                 samples.samples().push(bytes as f64 / f64::from(1 << 20));
             }

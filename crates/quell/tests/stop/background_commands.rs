@@ -80,7 +80,7 @@ async fn a_kill_ends_it_with_everything_it_started() {
     marker.wait_gone(WAIT_TIMEOUT).await;
     let outputs = watcher.call_ends(&run);
     assert!(outputs[0].1.contains("ended by signal 15"), "{outputs:?}");
-    let row = test.engine.session_processes(&parse_session_key("s"))[0].to_row();
+    let row = test.engine.session_processes(&parse_session_key("s"))[0].to_rows().remove(0);
     assert_eq!((row.state.as_str(), row.how.as_deref()), ("ended", Some("term")));
     assert!(row.leftovers.is_empty(), "{row:#?}");
     test.close().await;

@@ -17,8 +17,10 @@ use std::ops::Deref;
 use std::sync::Mutex;
 use std::time::Instant;
 
+use quell_engine::engine::build_stop_answer;
 use quell_mcp::McpConfig;
 use quell_protocol::Resource;
+use quell_protocol::background::ProcessRow;
 use quell_test_support::mcp_servers::{call_row, config_section, last_result, test_server_config};
 use quell_testkit::mcp::{self, FakeMcpServer, McpFault};
 
@@ -105,6 +107,12 @@ impl McpFixture {
         rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.is_held())
     }
 
+    /// The servers that are listed in a session.
+    fn session_servers(&self, key: &str) -> Vec<ProcessRow> {
+        let key = parse_session_key(key);
+        self.engine.session_processes(&key).iter().filter_map(|process| process.row_of(&key)).collect()
+    }
+
     /// Waits until the server has received `count` messages of a method.
     async fn wait_messages(&self, method: &'static str, count: usize) -> Vec<mcp::McpReceivedMessage> {
         poll_until(&format!("{count} messages of {method}"), async || {
@@ -129,6 +137,13 @@ impl McpFixture {
 /// Sets these variables of the test server's environment, each of which makes it misbehave.
 fn set_env(server: &mut McpConfig, names: &[&str]) {
     server.env.extend(names.iter().map(|name| (String::from(*name), "1".to_owned())));
+}
+
+/// The row of the server's program in the receipt of a run.
+fn server_row(view: &RunView) -> &Resource {
+    let rows = &receipt_of(view).resources;
+    let row = rows.iter().find(|row| row.kind == ResourceKind::Process && row.label.starts_with("MCP server test"));
+    row.unwrap_or_else(|| panic!("{rows:#?}"))
 }
 
 /// The text of the last model request.

@@ -1,14 +1,12 @@
-//! List, show and end background processes.
-
-use std::sync::Arc;
+//! List, show and end the processes of sessions.
 
 use axum::Json;
 use axum::extract::Path;
+use quell_engine::engine::SessionProcess;
 use quell_kernel::StopLevel;
 use quell_protocol::api::Page;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::{ErrorCode, SessionKey};
-use quell_tools::background::BackgroundProcess;
 use serde::Deserialize;
 
 use super::extractors::{ForceQuery, QueryParams};
@@ -24,15 +22,19 @@ pub(super) struct ProcessOutputQuery {
 }
 
 pub(super) async fn list_all(call: ApiCall) -> Json<Page<ProcessRow>> {
-    let mut processes = call.engine().all_processes();
-    processes.retain(|process| call.engine().may_read_process(&call.caller, process));
-    Json(Page { items: processes.iter().map(|process| process.to_row()).collect(), next_cursor: None })
+    let rows = call.engine().all_processes().iter().flat_map(SessionProcess::to_rows).collect();
+    Json(readable_page(&call, rows))
 }
 
 pub(super) async fn list(call: ApiCall, Path(key): Path<String>) -> ApiResult<Page<ProcessRow>> {
-    let mut processes = call.engine().session_processes(&SessionKey::parse(key)?);
-    processes.retain(|process| call.engine().may_read_process(&call.caller, process));
-    Ok(Json(Page { items: processes.iter().map(|process| process.to_row()).collect(), next_cursor: None }))
+    let key = SessionKey::parse(key)?;
+    let processes = call.engine().session_processes(&key);
+    Ok(Json(readable_page(&call, processes.iter().filter_map(|process| process.row_of(&key)).collect())))
+}
+
+fn readable_page(call: &ApiCall, mut items: Vec<ProcessRow>) -> Page<ProcessRow> {
+    items.retain(|row| call.engine().may_read_process(&call.caller, row));
+    Page { items, next_cursor: None }
 }
 
 pub(super) async fn show(
@@ -40,13 +42,18 @@ pub(super) async fn show(
     Path((key, id)): Path<(String, String)>,
     QueryParams(query): QueryParams<ProcessOutputQuery>,
 ) -> ApiResult<ProcessView> {
-    let process = find_process(&call, key.clone(), &id)?;
-    if !call.engine().may_read_process(&call.caller, &process) {
-        return Err(process_not_found(&SessionKey::parse(key)?, &id));
-    }
-    let excerpt = process.output(query.after, MAX_OUTPUT_BYTES);
-    let (output, missing, next) = (excerpt.text, excerpt.missing, excerpt.next);
-    Ok(Json(ProcessView { process: process.to_row(), output, missing, next }))
+    let key = SessionKey::parse(key)?;
+    let process = find_process(&call, &key, &id)?;
+    let row = process.row_of(&key).filter(|row| call.engine().may_read_process(&call.caller, row));
+    let row = row.ok_or_else(|| process_not_found(&key, &id))?;
+    let (output, missing, next) = match &process {
+        SessionProcess::Command(command) => {
+            let excerpt = command.output(query.after, MAX_OUTPUT_BYTES);
+            (excerpt.text, excerpt.missing, excerpt.next)
+        }
+        SessionProcess::Server(_) => (String::new(), 0, 0),
+    };
+    Ok(Json(ProcessView { process: row, output, missing, next }))
 }
 
 /// Ends a process and answers when its last process is dead. The end is requested before the first await, so that a
@@ -57,19 +64,23 @@ pub(super) async fn end(
     QueryParams(query): QueryParams<ForceQuery>,
 ) -> ApiResult<ProcessRow> {
     let caller = call.require_stop()?;
-    let process = find_process(&call, key, &id)?;
+    let key = SessionKey::parse(key)?;
+    let process = find_process(&call, &key, &id)?;
     let level = if query.force.0 { StopLevel::Forced } else { StopLevel::Gentle };
     if !call.engine().end_process(caller, &process, level) {
-        let detail = format!("the process {id:?} is not yours; whoever sent its message or an admin can end it");
+        let who = match process {
+            SessionProcess::Command(_) => "whoever sent its message or an admin",
+            SessionProcess::Server(_) => "whoever it works for alone or an admin",
+        };
+        let detail = format!("the process {id:?} is not yours; {who} can end it");
         return Err(problem_response(ErrorCode::Forbidden, detail));
     }
     process.wait_ended().await;
-    Ok(Json(process.to_row()))
+    Ok(Json(process.row_of(&key).ok_or_else(|| process_not_found(&key, &id))?))
 }
 
-fn find_process(call: &ApiCall, key: String, id: &str) -> Result<Arc<BackgroundProcess>, ProblemResponse> {
-    let key = SessionKey::parse(key)?;
-    call.engine().find_process(&key, id).ok_or_else(|| process_not_found(&key, id))
+fn find_process(call: &ApiCall, key: &SessionKey, id: &str) -> Result<SessionProcess, ProblemResponse> {
+    call.engine().find_process(key, id).ok_or_else(|| process_not_found(key, id))
 }
 
 fn process_not_found(key: &SessionKey, id: &str) -> ProblemResponse {

@@ -198,6 +198,11 @@ pub fn rss_bytes(pid: u32) -> Option<u64> {
     read_status_field(pid, "VmRSS:").map(|kib| kib * 1024)
 }
 
+/// The part of the resident memory that no file holds, in bytes; `None` when the process is gone.
+pub fn anonymous_bytes(pid: u32) -> Option<u64> {
+    read_status_field(pid, "RssAnon:").map(|kib| kib * 1024)
+}
+
 /// Number of threads; `None` when the process is gone.
 pub fn threads_of(pid: u32) -> Option<u64> {
     read_status_field(pid, "Threads:")

@@ -8,7 +8,7 @@ ask() { say '{"jsonrpc":"2.0","id":"'"$1"'","method":"'"$2"'","params":'"$3"'}';
 tool() { printf '{"name":"%s","description":"Does %s.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}' "$1" "$1"; }
 tools() {
     list=
-    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap huge late sorry drip picture ask place roots spawn dot.ted $grown; do
+    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap huge late sorry drip hum picture ask place roots spawn dot.ted $grown; do
         list=$list,$(tool "$name")
     done
     printf '{"tools":[%s]}' "${list#,}"
@@ -24,13 +24,22 @@ linger() { while :; do sleep 60; done; }
 
 PIXEL=iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==
 
-# Work of a call that a cancel does not reach.
+# Work of a call that a cancel does not reach. It starts no process.
 afterwards() {
     case $how in
     late) text "$id" 'finished in secret' ;;
     sorry) say '{"jsonrpc":"2.0","id":'"$id"',"error":{"code":0,"message":"cancelled"}}' ;;
-    drip) n=0; while :; do progress "$token" $n; n=$((n + 1)); sleep 0.05; done ;;
+    drip) progress "$token" 1 ;;
+    hum) while :; do progress "$token" 1; n=0; while [ $n -lt 20000 ]; do n=$((n + 1)); done; done ;;
     esac
+}
+
+# Works beside the server from its start on, as the thread of a program would.
+worker() {
+    while read -r how id token gate <"$MCP_LOG.jobs"; do
+        [ -z "$gate" ] || read -r _ <"$gate"
+        afterwards
+    done
 }
 
 call() {
@@ -56,7 +65,11 @@ call() {
     ask) asking=$id; ask q elicitation/create '{"mode":"form","message":"Who are you?","requestedSchema":{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}}' ;;
     huge) huge "$id" ;;
     nap) progress "$token" 1; sleep 0.4; text "$id" rested ;;
-    late | sorry | drip) (how=$(field name); gate=$(field text); while [ ! -e "$gate" ]; do sleep 0.02; done; afterwards) & ;;
+    late | sorry | drip | hum)
+        gate=$(field text)
+        [ -z "$gate" ] || mkfifo "$gate"
+        printf '%s %s %s %s\n' "$(field name)" "$id" "$token" "$gate" >"$MCP_LOG.jobs"
+        ;;
     picture) answer "$id" '{"content":[{"type":"text","text":"look"},{"type":"image","mimeType":"image/png","data":"'"$PIXEL"'"}]}' ;;
     shut) exec 0<&-; text "$id" shut; linger ;;
     dot.ted) text "$id" dotted ;;
@@ -64,6 +77,7 @@ call() {
     esac
 }
 
+if [ -n "$MCP_WORKER" ]; then mkfifo "$MCP_LOG.jobs"; worker & fi
 if [ -n "$MCP_STUCK" ]; then trap '' TERM; fi
 while IFS= read -r line; do
     if [ -n "$MCP_LOG" ]; then printf '%s %s\n' "$(date +%s%N)" "$line" >>"$MCP_LOG"; fi

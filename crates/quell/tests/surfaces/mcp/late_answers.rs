@@ -35,7 +35,11 @@ async fn what_comes_late_amends_the_receipt_and_may_cost_the_server(
     #[case] kinds: &[&str],
     #[case] says: &str,
 ) {
-    let fixture = McpFixture::start_with(|server| server.grace_ms = Some(LONG_GRACE_MS)).await;
+    let fixture = McpFixture::start_with(|server| {
+        server.grace_ms = Some(LONG_GRACE_MS);
+        set_env(server, &["MCP_WORKER"]);
+    })
+    .await;
     let before = fixture.call_and_answer("s", "pid").await;
     let (run, gate) = fixture.stop_pending_call(tool).await;
     // The message after the stop did not wait, and uses the same server.
@@ -66,6 +70,7 @@ async fn a_late_call_does_not_cost_the_call_of_another_session() {
     let fixture = McpFixture::start_with(|server| {
         server.grace_ms = Some(LONG_GRACE_MS);
         server.shared = true;
+        set_env(server, &["MCP_WORKER"]);
     })
     .await;
     let before = fixture.call_and_answer("two", "pid").await;
@@ -88,6 +93,7 @@ async fn a_late_answer_during_the_run_is_in_its_receipt() {
     let fixture = McpFixture::start_with(|server| {
         server.grace_ms = Some(LONG_GRACE_MS);
         server.call_timeout_s = Some(1);
+        set_env(server, &["MCP_WORKER"]);
     })
     .await;
     let gate = gate_path(&fixture);
@@ -111,7 +117,7 @@ async fn an_amendment_is_told_and_outlives_the_daemon() {
     let _process_lock = ProcessLock::shared().await;
     let (exe, folder, model) = (quell_exe(), tempfile::tempdir().unwrap(), ScriptedModel::start().await);
     let [gate, log] = ["gate", "log"].map(|name| folder.path().join(name));
-    let section = config_section(folder.path(), &format!("MCP_LOG = {log:?}"));
+    let section = config_section(folder.path(), &format!("MCP_LOG = {log:?}, MCP_WORKER = \"1\""));
     let home = DaemonHome::new(&config_toml(&model, &section));
     let daemon = home.start(exe).await;
     let mut gateway = GatewayTestClient::connect(&daemon).await;

@@ -92,3 +92,56 @@ async fn a_forced_stop_of_one_call_does_not_cost_the_calls_of_others() {
     fixture.stop_and_wait(&other).await;
     fixture.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_listed_in_each_session_that_has_used_it_and_ended_by_an_admin_alone() {
+    let fixture = McpFixture::start_with(|server| server.shared = true).await;
+    let first = fixture.run_call("one", "spawn").await.run_id;
+    let second = fixture.run_call("two", "echo").await.run_id;
+    let (one, two) = (fixture.session_servers("one").remove(0), fixture.session_servers("two").remove(0));
+    assert_eq!((&one.id, &one.alive, &one.started_by_run), (&two.id, &two.alive, &first));
+    assert_eq!((two.session_key.as_str(), &two.started_by_run), ("two", &second));
+    assert!(fixture.session_servers("three").is_empty());
+    let process = fixture.engine.session_processes(&parse_session_key("one")).remove(0);
+    assert!(!fixture.engine.end_process(&alice(), &process, StopLevel::Forced), "others work with it");
+    assert!(fixture.engine.end_process(&root(), &process, StopLevel::Forced));
+    process.wait_ended().await;
+    assert_eq!(fixture.marker.marked_processes(), []);
+    fixture.close().await;
+}
+
+#[rstest]
+#[case::its_last_user_by_force(StopLevel::Forced, false, "echo", true)]
+#[case::one_of_two_users_by_force(StopLevel::Forced, true, "echo", false)]
+#[case::one_of_two_users_that_left_a_process(StopLevel::Gentle, true, "spawn", true)]
+#[case::one_of_two_users_that_is_clean(StopLevel::Gentle, true, "echo", false)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_of_a_run_ends_it_for_what_the_run_has_left(
+    #[case] level: StopLevel,
+    #[case] has_other_user: bool,
+    #[case] tool: &str,
+    #[case] is_ended: bool,
+) {
+    let fixture = McpFixture::start_with(|server| server.shared = true).await;
+    let before = fixture.call_and_answer("one", "pid").await;
+    let mut other = None;
+    if has_other_user {
+        fixture.model.script(ScriptedResponse::tool_call("call-1", "test__echo", &json!({"text": "hello"})));
+        fixture.model.script(ScriptedResponse::silent_mid_stream("thinking"));
+        let run = fixture.send(submission("two", "do it")).await;
+        fixture.wait_text(&run).await;
+        other = Some(run);
+    }
+    fixture.model.script(ScriptedResponse::tool_call("call-2", format!("test__{tool}"), &json!({"text": "hello"})));
+    fixture.model.script(ScriptedResponse::silent_mid_stream("thinking"));
+    let run = fixture.send(submission("one", "do it")).await;
+    fixture.wait_text(&run).await;
+    let _stopped = fixture.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(level));
+    let view = fixture.wait_ended(&run).await;
+    assert_eq!(server_row(&view).how != "kept", is_ended, "{view:#?}");
+    if let Some(other) = other {
+        fixture.stop_and_wait(&other).await;
+    }
+    assert_eq!(fixture.call_and_answer("one", "pid").await != before, is_ended);
+    fixture.close().await;
+}

@@ -95,8 +95,12 @@ async fn a_forced_stop_does_not_wait_for_the_grace() {
 /// It reports progress all the time. For half of the grace the stop cannot tell whether that was sent before the cancel.
 #[tokio::test]
 async fn a_server_that_works_on_in_secret_is_restarted_when_it_is_found_out() {
-    let fixture = McpFixture::start_with(|server| server.grace_ms = Some(LONG_GRACE_MS)).await;
-    let run = fixture.start_call("s", "tick", json!({})).await;
+    let fixture = McpFixture::start_with(|server| {
+        server.grace_ms = Some(LONG_GRACE_MS);
+        set_env(server, &["MCP_WORKER"]);
+    })
+    .await;
+    let run = fixture.start_call("s", "hum", json!({})).await;
     fixture.wait_printed(&run, "progress").await;
     let view = fixture.stop_to_end(&run).await;
     assert_eq!((call_row(&view).how.as_str(), receipt_of(&view).rung), ("unconfirmed", Rung::Cancel), "{view:#?}");
@@ -189,9 +193,18 @@ async fn a_stop_ends_idle_servers_with_what_they_started(#[case] scope: StopScop
     let gentle = fixture.engine.stop(&alice(), &session_stop_scope("s"), &stop_ask(StopLevel::Gentle));
     assert!(gentle.aborted.is_empty());
     assert_eq!(fixture.call_and_answer("s", "pid").await, before);
-    let _stopped = fixture.engine.stop(&root(), &scope, &stop_ask(level));
-    fixture.wait_servers(0).await;
-    fixture.marker.wait_gone(WAIT_TIMEOUT).await;
+    let listed = fixture.session_servers("s");
+    assert_eq!((listed[0].command.as_str(), listed[0].state.as_str()), ("MCP server test", "running"));
+    assert_alive_as_the_system_shows(&fixture, &listed[0]);
+    let stop = fixture.engine.stop(&root(), &scope, &stop_ask(level));
+    let named = build_stop_answer(&stop);
+    assert!(named.aborted, "{named:#?}");
+    assert_eq!(named.processes.iter().map(|row| &row.id).collect::<Vec<_>>(), [&listed[0].id]);
+    stop.wait_settled().await;
+    assert_eq!(fixture.marker.marked_processes(), [], "the stop was over before the server");
+    let ended = fixture.session_servers("s").remove(0);
+    assert!(ended.state == "ended" && ended.alive.is_empty() && ended.leftovers.is_empty(), "{ended:#?}");
+    assert_eq!(build_stop_answer(&stop).processes, [ended]);
     assert_ne!(fixture.call_and_answer("s", "pid").await, before, "the next message has a new one");
     fixture.close().await;
 }
@@ -204,4 +217,88 @@ async fn a_stop_of_everything_leaves_the_servers_of_others() {
     let _stopped = fixture.engine.stop(&bob(), &StopScope::Everything, &stop_ask(StopLevel::Forced));
     assert_eq!(fixture.call_and_answer("s", "pid").await, before);
     fixture.close().await;
+}
+
+/// The server need not have a call when the run is stopped.
+#[rstest]
+#[case::in_a_call(Some("wait"))]
+#[case::between_calls(None)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gentle_stop_ends_a_server_with_what_was_born_in_the_run(#[case] call: Option<&str>) {
+    let fixture = McpFixture::start().await;
+    let before = fixture.call_and_answer("s", "pid").await;
+    fixture.model.script(ScriptedResponse::tool_call("call-1", "test__spawn", &json!({"text": "hello"})));
+    match call {
+        Some(tool) => fixture.model.script(ScriptedResponse::tool_call("call-2", format!("test__{tool}"), &json!({}))),
+        None => fixture.model.script(ScriptedResponse::silent_mid_stream("thinking")),
+    };
+    let run = fixture.send(submission("s", "do it")).await;
+    match call {
+        Some(_) => drop(fixture.wait_messages("tools/call", 3).await),
+        None => fixture.wait_text(&run).await,
+    }
+    let view = fixture.stop_to_end(&run).await;
+    assert_eq!(fixture.marker.marked_processes(), [], "the stop was over before what the server had started");
+    let row = server_row(&view);
+    assert_eq!(row.how, "term", "{row:#?}");
+    assert!(row.label.contains("a process that it had started outlived the stop"), "{row:#?}");
+    assert!(row.process.as_ref().is_some_and(|facts| facts.pid > 0), "{row:#?}");
+    assert_ne!(fixture.call_and_answer("s", "pid").await, before);
+    fixture.close().await;
+}
+
+/// What it started for an earlier run is no reason to end it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gentle_stop_keeps_a_server_that_has_started_nothing_in_the_run() {
+    let fixture = McpFixture::start().await;
+    let before = fixture.call_and_answer("s", "pid").await;
+    let finished = fixture.run_call("s", "spawn").await;
+    assert_eq!(server_row(&finished).how, "kept");
+    let run = fixture.start_held_call("s", "wait", json!({}), 3).await;
+    let view = fixture.stop_to_end(&run).await;
+    assert_eq!((server_row(&view).how.as_str(), receipt_of(&view).rung), ("kept", Rung::Cancel), "{view:#?}");
+    assert_eq!(fixture.call_and_answer("s", "pid").await, before);
+    assert_alive_as_the_system_shows(&fixture, &fixture.session_servers("s")[0]);
+    fixture.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_stop_of_a_run_ends_its_server() {
+    let fixture = McpFixture::start().await;
+    let before = fixture.call_and_answer("s", "pid").await;
+    fixture.model.script(ScriptedResponse::tool_call("call-1", "test__echo", &json!({"text": "hello"})));
+    fixture.model.script(ScriptedResponse::silent_mid_stream("thinking"));
+    let run = fixture.send(submission("s", "do it")).await;
+    fixture.wait_text(&run).await;
+    let _stopped = fixture.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(StopLevel::Forced));
+    let view = fixture.wait_ended(&run).await;
+    assert!(matches!(server_row(&view).how.as_str(), "term" | "kill"), "{view:#?}");
+    assert_eq!(fixture.marker.marked_processes(), []);
+    assert_ne!(fixture.call_and_answer("s", "pid").await, before);
+    fixture.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_ends_the_server_of_a_session() {
+    let fixture = McpFixture::start().await;
+    fixture.call_and_answer("s", "spawn").await;
+    let process = fixture.engine.session_processes(&parse_session_key("s")).remove(0);
+    assert!(!fixture.engine.end_process(&bob(), &process, StopLevel::Gentle), "it works for another");
+    assert!(fixture.engine.end_process(&alice(), &process, StopLevel::Gentle));
+    process.wait_ended().await;
+    assert_eq!(fixture.marker.marked_processes(), []);
+    fixture.close().await;
+}
+
+/// The server with all that is below it, and nothing else.
+fn assert_alive_as_the_system_shows(fixture: &McpFixture, server: &ProcessRow) {
+    let mut shown: Vec<u32> = server.alive.iter().map(|process| process.pid).collect();
+    let mut alive: Vec<u32> = fixture.marker.marked_processes().iter().map(|process| process.pid).collect();
+    shown.sort_unstable();
+    alive.sort_unstable();
+    assert!(
+        alive.len() > 1 && alive.iter().all(|pid| shown.contains(pid)),
+        "{server:#?}, but the system has {alive:?}"
+    );
+    assert_eq!(server.pid, server.alive.first().map(|process| process.pid), "its own comes first");
 }

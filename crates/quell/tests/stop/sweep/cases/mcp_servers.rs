@@ -20,11 +20,23 @@ pub(super) fn mcp_cases() -> Vec<SweepCase> {
             script_call(case_run, "test__wait", &json!({}))
         })
         .when(|case_run| wait_called(case_run, "test: wait").boxed()),
+        SweepCase::new("MCP server that has started something in the run")
+            .prepare(|case_run| script_spawn_and_silence(case_run))
+            .when(|case_run| wait_text(case_run).boxed()),
         calling("question of an MCP server", |case_run| script_call(case_run, "test__ask", &json!({})))
             .when(|case_run| wait_pending_approval(case_run).boxed())
             // The server may still answer the call once it hears that nobody answers its question.
             .shows(&["stopped on purpose"]),
     ]
+}
+
+fn script_spawn_and_silence<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let spawn = ScriptedResponse::tool_call("c1", "test__spawn", &json!({"text": "hello"}));
+    script_model(case_run, [spawn, ScriptedResponse::silent_mid_stream("I wait")])
+}
+
+async fn wait_text(case_run: &CaseRun<'_>) {
+    case_run.sweep.test_engine.wait_text(&case_run.run).await;
 }
 
 /// Waits until the call itself was sent; its server is running by then.
