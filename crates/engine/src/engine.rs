@@ -49,6 +49,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quell_kernel::RunRegistry;
+use quell_kernel::hold_order::HoldOrder;
 use quell_kernel::registry::{AdmissionGate, StopRequest, StopRequester, StopScope};
 use quell_llm::Models;
 use quell_mcp::{Mcp, McpSettings};
@@ -146,6 +147,7 @@ struct EngineInner {
     closing: CancellationToken,
     /// A hold that could not be stored yet.
     unwritten_hold: tokio::sync::Mutex<Option<Hold>>,
+    hold_order: Mutex<HoldOrder>,
     /// Runs of the last daemon while the database cannot be written; `None` once they are sealed.
     unsealed_runs: Mutex<Option<UnsealedRuns>>,
     /// Result of the last check whether the database takes writes, and when it was made.
@@ -212,7 +214,9 @@ impl Engine {
             let today = clock.day(clock.now());
             runs.load_spend(today, DaySums::load(&store, today.to_string()).await?);
         }
-        if store.runs().hold().await?.held {
+        let (hold, mut hold_order) = (store.runs().hold().await?, HoldOrder::default());
+        hold_order.stored(hold.revision);
+        if hold.held {
             runs.set_gate(AdmissionGate::Held);
         }
         let access_audit = AccessAudit::load(&store).await?;
@@ -235,6 +239,7 @@ impl Engine {
             channel_names: Mutex::default(),
             closing,
             unwritten_hold,
+            hold_order: Mutex::new(hold_order),
             unsealed_runs: Mutex::new(unsealed),
             writable_check,
             node,
@@ -433,7 +438,6 @@ async fn run_maintenance(engine: Engine) {
                 engine.0.runs.sweep();
                 engine.0.sessions.drop_unused_histories(HISTORY_CACHE_TTL);
                 engine.remove_unconfigured_agents();
-                engine.store_refused_hold().await;
             }
         }
     }

@@ -17,6 +17,7 @@ pub mod daily_spend;
 pub mod escalation;
 pub mod expiry;
 pub mod file_undo;
+pub mod hold_order;
 pub mod image;
 pub mod journal;
 pub mod json_size;

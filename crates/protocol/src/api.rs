@@ -225,7 +225,7 @@ pub struct StopAllRequest {
     pub reason: Option<String>,
 }
 
-/// Body of `PUT /api/hold`, and the answer of all hold routes.
+/// The answer of all hold routes. The body of `PUT /api/hold` has `held` and `reason` alone.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -238,6 +238,12 @@ pub struct Hold {
     pub since: Option<String>,
     /// The principal who set the hold.
     pub by: Option<Principal>,
+    /// Rises with each stored change. An older hold or lift never replaces a newer one.
+    #[serde(default)]
+    pub revision: u64,
+    /// True if the hold is in force and the database has not stored it; it is stored as soon as possible. Absent if false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unstored: bool,
 }
 
 /// Answer of `POST /api/agent/{agentId}/abort`.

@@ -138,8 +138,9 @@ pub trait RunStore: Send + Sync {
     /// stay. Not synced.
     fn delete_runs_of_agent_before(&self, agent: AgentId, before: String) -> StoreFuture<'_, ()>;
 
-    /// Sets or lifts the hold on new runs.
-    fn set_hold(&self, hold: &Hold) -> StoreFuture<'_, ()>;
+    /// Sets or lifts the hold on new runs, if the stored one has the revision `after` or none is given. Returns the new
+    /// revision; `None` if somebody has changed the hold since.
+    fn set_hold(&self, hold: &Hold, after: Option<u64>) -> StoreFuture<'_, Option<u64>>;
 
     /// Returns the hold as last set, or the default (not held).
     fn hold(&self) -> StoreFuture<'_, Hold>;

@@ -198,7 +198,7 @@ impl DaemonClient {
     /// # Cancel safety
     /// If dropped, the hold may or may not have been set.
     pub async fn set_hold(&self, reason: Option<String>) -> Result<Hold, ClientError> {
-        let hold = Hold { held: true, reason, ..Hold::default() };
+        let hold = serde_json::json!({"held": true, "reason": reason});
         let request = self.build_request(Method::PUT, &["api", "hold"], &[])?.json(&hold);
         self.fetch_json(request, ClientRequestTimeout::Default).await
     }

@@ -1,12 +1,14 @@
 //! Hold and release new runs, in memory first and then durably, with retries; check whether the database is writable.
 
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
+use quell_kernel::hold_order::HoldOrder;
 use quell_kernel::registry::AdmissionGate;
 use quell_protocol::api::Hold;
 use quell_protocol::audit::Action;
 use quell_store::StoreError;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{AuditAction, Caller, Engine, EngineNotice};
 
@@ -14,13 +16,24 @@ use super::{AuditAction, Caller, Engine, EngineNotice};
 const WRITABLE_CACHE_TTL: Duration = Duration::from_secs(1);
 /// Time limit for a probe of the database.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause between two tries to store a hold that the database refused.
+const HOLD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Holds new runs from this moment, not durably: for a caller that stops everything first and stores the hold then.
     pub fn hold_now(&self) {
+        self.lock_hold_order().hold_unstored();
+        self.hold_admission();
+    }
+
+    fn hold_admission(&self) {
         if self.is_open() {
             self.inner().runs.set_gate(AdmissionGate::Held);
         }
+    }
+
+    fn lock_hold_order(&self) -> MutexGuard<'_, HoldOrder> {
+        self.inner().hold_order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True while new runs are refused by a hold.
@@ -40,7 +53,7 @@ impl Engine {
     pub async fn set_hold(&self, caller: &Caller, held: bool, reason: Option<String>) -> Result<Hold, StoreError> {
         let since = held.then(|| self.inner().clock.rfc3339(self.inner().clock.now()));
         let by = held.then(|| caller.principal.clone());
-        let hold = Hold { held, reason: reason.filter(|_| held), since, by };
+        let mut hold = Hold { held, reason: reason.filter(|_| held), since, by, ..Hold::default() };
         let action = if held { Action::Hold } else { Action::LiftHold };
         let audit_action = AuditAction { action, target: None, detail: hold.reason.clone() };
         if held {
@@ -52,14 +65,22 @@ impl Engine {
         let outcome = self.run_detached(async move {
             // Locked during the write, so that no older hold is written after this one.
             let mut unwritten = engine.inner().unwritten_hold.lock().await;
-            if let Err(error) = engine.inner().store.runs().set_hold(&hold).await {
+            let stored = engine.inner().store.runs().set_hold(&hold, None).await;
+            if let Err(error) = stored {
                 if held {
                     tracing::error!(%error, "the hold could not be stored: a restart would lift it");
-                    *unwritten = Some(hold);
+                    if let Ok(older) = engine.inner().store.runs().hold().await {
+                        engine.lock_hold_order().refused_at(older.revision);
+                    }
+                    if unwritten.replace(hold).is_none() {
+                        engine.inner().runs.spawn(engine.clone().retry_hold_writes());
+                    }
                     engine.inner().hub.publish(&EngineNotice::Hold { held });
                 }
                 return Err(error);
             }
+            hold.revision = stored?.unwrap_or_default();
+            engine.lock_hold_order().stored(hold.revision);
             *unwritten = None;
             if !held {
                 engine.audit(&requester, audit_action);
@@ -74,10 +95,11 @@ impl Engine {
 
     /// Takes over a hold that another node has set or lifted.
     pub(super) async fn reload_hold(&self) -> Result<(), StoreError> {
-        let held = self.inner().store.runs().hold().await?.held;
+        let stored = self.inner().store.runs().hold().await?;
+        let Some(held) = self.lock_hold_order().read(stored.revision, stored.held) else { return Ok(()) };
         if held != self.is_held() {
             if held {
-                self.hold_now();
+                self.hold_admission();
             } else {
                 self.resume_admission();
             }
@@ -86,38 +108,60 @@ impl Engine {
         Ok(())
     }
 
-    /// The hold that is in force.
+    /// The hold that is in force on this node, also before it is stored.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn hold(&self) -> Result<Hold, StoreError> {
-        if let Some(unwritten) = &*self.inner().unwritten_hold.lock().await {
-            return Ok(unwritten.clone());
+        let unwritten = self.inner().unwritten_hold.lock().await.clone();
+        if let Some(unwritten) = unwritten.filter(|_| self.lock_hold_order().unstored_after().is_some()) {
+            return Ok(Hold { unstored: true, ..unwritten });
         }
-        self.inner().store.runs().hold().await
+        let stored = self.inner().store.runs().hold().await?;
+        // Another node holds everything and has not stored that yet.
+        let is_ahead = self.is_held() && !stored.held;
+        Ok(if is_ahead { Hold { held: true, unstored: true, ..Hold::default() } } else { stored })
     }
 
-    /// Stores a hold that the database refused. Dropped, it stores it once more the next time.
+    /// Stores a hold that the database refused, unless somebody has changed the hold since. Dropped, it tries once more
+    /// the next time.
     async fn retry_hold_write(&self) -> Result<(), StoreError> {
         let mut unwritten = self.inner().unwritten_hold.lock().await;
-        if let Some(hold) = &*unwritten {
-            self.inner().store.runs().set_hold(hold).await?;
+        let Some(hold) = &*unwritten else { return Ok(()) };
+        // None if a newer word of another node was read meanwhile.
+        let after = self.lock_hold_order().unstored_after();
+        let stored = match after {
+            Some(_) => self.inner().store.runs().set_hold(hold, after).await?,
+            None => None,
+        };
+        if let Some(revision) = stored {
             tracing::info!("the hold is stored now");
-            *unwritten = None;
+            self.lock_hold_order().stored(revision);
+        } else {
+            tracing::info!("the hold was changed before it could be stored; the newer word is in force");
+            self.reload_hold().await?;
         }
+        *unwritten = None;
         Ok(())
+    }
+
+    /// Tries to store a refused hold until that succeeds.
+    ///
+    /// # Cancel safety
+    /// Safe: each try is one statement.
+    async fn retry_hold_writes(self) {
+        while self.has_unwritten_hold() {
+            tokio::select! {
+                () = self.inner().closing.cancelled() => return,
+                () = sleep(HOLD_RETRY_INTERVAL) => {}
+            }
+            let _ = self.probe_database().await;
+        }
     }
 
     fn has_unwritten_hold(&self) -> bool {
         // Locked means that one is just being written.
         self.inner().unwritten_hold.try_lock().map_or(true, |unwritten| unwritten.is_some())
-    }
-
-    /// Tries again to store a hold that the database refused, for a caller that comes again.
-    pub(super) async fn store_refused_hold(&self) {
-        if self.has_unwritten_hold() {
-            let _ = self.probe_database().await;
-        }
     }
 
     /// Tries whether the database takes writes, and stores a hold that it refused.

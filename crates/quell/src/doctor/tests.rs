@@ -176,7 +176,7 @@ fn a_database_on_a_server_is_looked_at_and_left_alone() {
     let location = fixture.input.loaded.as_ref().unwrap().config.store.location();
     let store = location.open(fixture.data_dir()).unwrap();
     let hold = Hold { held: true, ..Hold::default() };
-    fixture.input.runtime.block_on(store.runs().set_hold(&hold)).unwrap();
+    fixture.input.runtime.block_on(store.runs().set_hold(&hold, None)).unwrap();
     fixture.assert_check("database", FindingStatus::Ok, "PostgreSQL 1");
     fixture.assert_check("database", FindingStatus::Ok, "the schema is known");
     fixture.assert_check("hold", FindingStatus::Warn, "quell hold off");
@@ -275,12 +275,13 @@ fn a_hold_that_was_forgotten_is_told() {
         reason: Some("upgrade".into()),
         since: Some("2026-11-20T10:00:00.000000Z".into()),
         by: Some(Principal::parse("alice").unwrap()),
+        ..Hold::default()
     };
-    fixture.input.runtime.block_on(store.runs().set_hold(&hold)).unwrap();
+    fixture.input.runtime.block_on(store.runs().set_hold(&hold, None)).unwrap();
     // Also while another process has the database open.
     fixture.assert_check("hold", FindingStatus::Warn, "quell hold off");
     fixture.assert_check("hold", FindingStatus::Warn, "by alice (upgrade)");
-    fixture.input.runtime.block_on(store.runs().set_hold(&Hold::default())).unwrap();
+    fixture.input.runtime.block_on(store.runs().set_hold(&Hold::default(), None)).unwrap();
     fixture.assert_check("hold", FindingStatus::Ok, "off");
 }
 

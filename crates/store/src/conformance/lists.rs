@@ -128,11 +128,14 @@ pub(crate) async fn the_hold_is_kept_whole_and_lifted<D: TestDatabase>() {
         reason: Some("upgrade".into()),
         since: Some("noon".into()),
         by: Some(Principal::parse("admin").unwrap()),
+        ..Hold::default()
     };
-    store.runs().set_hold(&hold).await.unwrap();
-    assert_eq!(store.runs().hold().await, Ok(hold));
-    store.runs().set_hold(&Hold::default()).await.unwrap();
-    assert_eq!(store.runs().hold().await, Ok(Hold::default()));
+    assert_eq!(store.runs().set_hold(&hold, None).await, Ok(Some(1)));
+    assert_eq!(store.runs().hold().await, Ok(Hold { revision: 1, ..hold.clone() }));
+    assert_eq!(store.runs().set_hold(&Hold::default(), Some(1)).await, Ok(Some(2)));
+    // An older word comes too late.
+    assert_eq!(store.runs().set_hold(&hold, Some(1)).await, Ok(None));
+    assert_eq!(store.runs().hold().await, Ok(Hold { revision: 2, ..Hold::default() }));
 }
 
 fn token_row(name: &str, scope: AccessLevel) -> TokenRow {

@@ -112,11 +112,11 @@ pub(crate) async fn nothing_fires_while_new_runs_are_held<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     create(&store, "a", "ann", ROOM).await;
     let next = || StoredSchedule { revision: 2, ..schedule("a", "ann") };
-    store.runs().set_hold(&Hold { held: true, ..Hold::default() }).await.unwrap();
+    store.runs().set_hold(&Hold { held: true, ..Hold::default() }, None).await.unwrap();
     let held = store.schedules().fire(next(), accepted_row("r1", "s")).await;
     assert_eq!(held, Ok(AcceptRunOutcome::NotDue));
     assert_eq!(store.schedules().list().await, Ok(vec![schedule("a", "ann")]));
     assert_eq!(store.runs().find(run_id("r1")).await, Ok(None));
-    store.runs().set_hold(&Hold::default()).await.unwrap();
+    store.runs().set_hold(&Hold::default(), None).await.unwrap();
     assert_eq!(store.schedules().fire(next(), accepted_row("r1", "s")).await, Ok(AcceptRunOutcome::New));
 }

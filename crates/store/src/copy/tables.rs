@@ -146,7 +146,7 @@ pub(crate) const TABLES: &[CopiedTable] = &[
         ],
     ),
     numbered("history", &[number("seq"), id("session"), id("run"), text("turn"), id("reset_at")]),
-    plain("hold", &[flag("held"), text("reason"), id("since"), id("set_by")]),
+    plain("hold", &[flag("held"), text("reason"), id("since"), id("set_by"), number("revision")]),
     plain(
         "tokens",
         &[

@@ -268,9 +268,15 @@ impl RunStore for MemoryStore {
         })
     }
 
-    fn set_hold(&self, hold: &Hold) -> StoreFuture<'_, ()> {
+    fn set_hold(&self, hold: &Hold, after: Option<u64>) -> StoreFuture<'_, Option<u64>> {
         let hold = hold.clone();
-        self.change(move |data| data.hold = hold)
+        self.write(move |data| {
+            if after.is_some_and(|after| after != data.hold.revision) {
+                return Ok(None);
+            }
+            data.hold = Hold { revision: data.hold.revision + 1, unstored: false, ..hold };
+            Ok(Some(data.hold.revision))
+        })
     }
 
     fn hold(&self) -> StoreFuture<'_, Hold> {

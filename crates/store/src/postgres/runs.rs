@@ -118,9 +118,9 @@ impl RunStore for PostgresStore {
         })
     }
 
-    fn set_hold(&self, hold: &Hold) -> StoreFuture<'_, ()> {
+    fn set_hold(&self, hold: &Hold, after: Option<u64>) -> StoreFuture<'_, Option<u64>> {
         let hold = hold.clone();
-        self.write(move |db| hold::write_hold(db, &hold))
+        self.write(move |db| hold::write_hold(db, &hold, after))
     }
 
     fn hold(&self) -> StoreFuture<'_, Hold> {

@@ -5,7 +5,7 @@ use super::connection::PgConnection;
 use crate::StoreError;
 
 /// Statements from each schema to the next one, beginning with an empty database.
-const MIGRATIONS: [&str; 11] = [
+const MIGRATIONS: [&str; 12] = [
     include_str!("schema.sql"),
     include_str!("cluster.sql"),
     include_str!("node_spend.sql"),
@@ -17,6 +17,7 @@ const MIGRATIONS: [&str; 11] = [
     include_str!("push_targets.sql"),
     include_str!("response_bytes.sql"),
     include_str!("writer_batches.sql"),
+    include_str!("holds_and_room.sql"),
 ];
 
 /// The advisory lock of migrations: the bytes of `quell`, and 2.

@@ -32,6 +32,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0021_responses.sql"),
     include_str!("migrations/0022_push_targets.sql"),
     include_str!("migrations/0023_response_bytes.sql"),
+    include_str!("migrations/0024_hold_revision.sql"),
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.

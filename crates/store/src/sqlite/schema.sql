@@ -70,7 +70,9 @@ CREATE TABLE hold (
     held   INTEGER NOT NULL CHECK (held IN (0, 1)),
     reason TEXT,
     since  TEXT,
-    set_by TEXT
+    set_by TEXT,
+    -- Rises with each change, so that a hold which is stored late does not replace a newer word.
+    revision INTEGER NOT NULL DEFAULT 1
 ) STRICT;
 
 CREATE TABLE tokens (

@@ -124,6 +124,9 @@ async fn a_full_disk_of_the_database_refuses_messages_and_no_stop() {
         let refused = cluster.api(node).post_run(&format!("new-{node}"), &json!({"text": text})).await;
         assert_problem(&refused, 503, "store_unavailable");
         assert!(refused.body["detail"].as_str().unwrap().contains("No space left on device"), "{refused:?}");
+        // A result of the last second is told again.
+        let ready = async || (cluster.api(node).get("/readyz").await.status == 503).then_some(());
+        poll_until("a node that takes no messages is not ready", ready).await;
     }
     for (node, marker) in markers.iter().enumerate() {
         let at = Instant::now();
@@ -144,4 +147,43 @@ async fn a_full_disk_of_the_database_refuses_messages_and_no_stop() {
     }
     assert!(cluster.nodes.iter().all(|node| !node.has_exited()));
     cluster.model.assert_histories_valid();
+}
+
+/// The database refuses the hold while it takes everything else. Meanwhile somebody lifts it at another node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_is_stored_late_does_not_replace_a_newer_word() {
+    let Some(cluster) = TestCluster::start(3, Bus::Nats).await else { return };
+    cluster.wait_for_bus().await;
+    cluster.server.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+             $$BEGIN RAISE EXCEPTION 'no space' USING ERRCODE = 'disk_full'; END$$;
+         CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON hold FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    let stopped = cluster.api(1).post("/api/stop", &json!({"hold": true})).await.expect_status(200);
+    assert!(stopped["held"] == true && stopped["holdProblem"].as_str().unwrap().contains("no space"), "{stopped:#}");
+    for node in 0..3 {
+        let hold = cluster.api(node).get("/api/hold").await.expect_status(200);
+        assert_fields(&hold, &json!({"held": true, "unstored": true}));
+        assert_problem(&cluster.api(node).post_run("s", &json!({"text": "hello"})).await, 503, "held");
+    }
+    // One transaction, so that the node which retries cannot come before.
+    cluster.server.sql(
+        "BEGIN; LOCK TABLE hold; DROP TRIGGER refuse ON hold;
+         INSERT INTO hold (held) VALUES (false) ON CONFLICT (only_row) DO UPDATE SET revision = hold.revision + 1;
+         COMMIT",
+    );
+    cluster.api(0).delete("/api/hold").await.expect_status(200);
+    for node in 0..3 {
+        let lifted = async || {
+            let hold = cluster.api(node).get("/api/hold").await.expect_status(200);
+            (hold["held"] == false && hold.get("unstored").is_none()).then_some(())
+        };
+        poll_until("the hold is lifted", lifted).await;
+    }
+    for node in 0..3 {
+        cluster.complete_run(node, &format!("s-{node}")).await;
+    }
+    let has_given_up = async || log_of(&cluster.homes[1]).contains("the newer word is in force").then_some(());
+    poll_until("the node that held everything sees the newer word", has_given_up).await;
+    assert_eq!(cluster.server.sql("SELECT held FROM hold"), "f");
 }

@@ -197,7 +197,7 @@ async fn a_hold_refuses_new_runs_and_survives_a_restart() {
     let server = TestServer::start().await;
     let active = server.start_streaming_run("s").await;
     let waiting = server.send_message("s", "later").await;
-    assert_eq!(server.http.get("/api/hold").await.expect_status(200), json!({"held": false}));
+    assert_eq!(server.http.get("/api/hold").await.expect_status(200), json!({"held": false, "revision": 0}));
     let held = server.http.put("/api/hold", &json!({"held": true, "reason": "audit"})).await.expect_status(200);
     assert_fields(&held, &json!({"held": true, "reason": "audit", "by": "admin"}));
     assert!(held["since"].is_string());
@@ -208,8 +208,9 @@ async fn a_hold_refuses_new_runs_and_survives_a_restart() {
     let server = server.restart().await;
     assert_eq!(server.http.get("/api/hold").await.expect_status(200)["reason"], "audit");
     assert_problem(&server.post_run("t", &json!({"text": "x"})).await, 503, "held");
-    for lifted in [server.http.put("/api/hold", &json!({"held": false})).await, server.http.delete("/api/hold").await] {
-        assert_eq!(lifted.expect_status(200), json!({"held": false}));
+    let lifts = [server.http.put("/api/hold", &json!({"held": false})).await, server.http.delete("/api/hold").await];
+    for (lifted, revision) in lifts.into_iter().zip(2..) {
+        assert_eq!(lifted.expect_status(200), json!({"held": false, "revision": revision}));
     }
     server.run_to_end("t").await;
 }

@@ -163,8 +163,9 @@ async fn fill_access(store: &Store) {
     }
     let cookie = StoredCookie { sha256: "33".into(), token: "11".into(), expires: i64::MAX, verified_person: true };
     store.access().save_cookie(cookie, 10).await.unwrap();
-    let hold = Hold { held: true, reason: Some(ODD.into()), since: Some("noon".into()), by: Some(admin()) };
-    store.runs().set_hold(&hold).await.unwrap();
+    let hold =
+        Hold { held: true, reason: Some(ODD.into()), since: Some("noon".into()), by: Some(admin()), ..Hold::default() };
+    store.runs().set_hold(&hold, None).await.unwrap();
     let agent = StoredAgent {
         id: AgentId::parse("late").unwrap(),
         config: ODD.into(),

@@ -326,7 +326,7 @@ async fn changes_of_what_nodes_have_in_memory_are_counted() {
     let before = number(renew(&nodes.b, vec![]).await).unwrap();
     let mut wakeups = cluster(&nodes.b).wakeups();
     wakeups.mark_unchanged();
-    nodes.a.runs().set_hold(&quell_protocol::api::Hold { held: true, ..Default::default() }).await.unwrap();
+    nodes.a.runs().set_hold(&quell_protocol::api::Hold { held: true, ..Default::default() }, None).await.unwrap();
     wakeups.changed().await.unwrap();
     assert!(number(renew(&nodes.b, vec![]).await).unwrap() > before);
 }

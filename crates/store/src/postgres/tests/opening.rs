@@ -48,7 +48,7 @@ async fn a_newer_schema_is_refused_and_left_alone() {
     open(&settings(&server)).unwrap().close().await;
     server.sql("UPDATE quell_schema SET version = 99");
     let refused = open(&settings(&server)).unwrap_err();
-    assert_eq!(refused, StoreError::NewerServerSchema { found: 99, known: 11 });
+    assert_eq!(refused, StoreError::NewerServerSchema { found: 99, known: 12 });
     assert!(refused.to_string().contains("upgrade quell"), "{refused}");
     assert_eq!(server.sql("SELECT version FROM quell_schema"), "99");
 }
@@ -65,7 +65,7 @@ async fn two_daemons_that_start_at_once_make_one_schema() {
     for start in starts {
         assert_eq!(start.join().unwrap(), Ok(()));
     }
-    assert_eq!(server.sql("SELECT version, (SELECT number FROM boot) FROM quell_schema"), "11|4");
+    assert_eq!(server.sql("SELECT version, (SELECT number FROM boot) FROM quell_schema"), "12|4");
 }
 
 #[tokio::test]

@@ -60,7 +60,7 @@ async fn a_reopened_store_finds_everything() {
     run_to_end(&store, "b", "s").await;
     accept_run(&store, "c", "s").await;
     let hold = Hold { held: true, ..Hold::default() };
-    store.runs().set_hold(&hold).await.unwrap();
+    store.runs().set_hold(&hold, None).await.unwrap();
     let before = store.runs().list(all_runs()).await.unwrap();
     store.close().await;
     let left: Vec<_> = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -69,7 +69,7 @@ async fn a_reopened_store_finds_everything() {
     let store = open_store(&home);
     assert_eq!(store.runs().list(all_runs()).await.unwrap(), before);
     assert_eq!(turns(&store, "s").await, ["turn b"]);
-    assert_eq!(store.runs().hold().await, Ok(hold));
+    assert_eq!(store.runs().hold().await, Ok(Hold { revision: 1, ..hold }));
     accept_run(&store, "d", "s").await;
     assert_eq!(run_ids(&store.runs().list(all_runs()).await.unwrap().0), ["d", "c", "b", "a"]);
 }
@@ -139,9 +139,9 @@ fn a_second_daemon_is_refused_by_name_and_pid() {
 }
 
 #[rstest]
-#[case::first(1, "schema 1 of an early version of quell (this version knows 12 to 23) and was left unchanged; restore")]
-#[case::last_unsupported(11, "schema 11 of an early version of quell (this version knows 12 to 23)")]
-#[case::newer(1000, "its schema is 1000, this version knows up to 23); upgrade quell or restore an older backup")]
+#[case::first(1, "schema 1 of an early version of quell (this version knows 12 to 24) and was left unchanged; restore")]
+#[case::last_unsupported(11, "schema 11 of an early version of quell (this version knows 12 to 24)")]
+#[case::newer(1000, "its schema is 1000, this version knows up to 24); upgrade quell or restore an older backup")]
 fn an_unsupported_schema_is_refused_and_left_alone(#[case] version: i32, #[case] message: &str) {
     let home = database_with_schema(version);
     let file = home.path().join(FILE);
@@ -214,10 +214,10 @@ async fn a_look_changes_nothing_and_sees_the_holder_and_the_hold() {
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
     let store = open_store(&home);
     let hold = Hold { held: true, ..Hold::default() };
-    store.runs().set_hold(&hold).await.unwrap();
+    store.runs().set_hold(&hold, None).await.unwrap();
     let seen = inspect_database(home.path(), FILE).unwrap();
     assert_eq!(seen.holder, Some(LockHolder { pid: Some(std::process::id()) }));
-    assert_eq!(seen.database, DatabaseState::Readable(hold));
+    assert_eq!(seen.database, DatabaseState::Readable(Hold { revision: 1, ..hold }));
     store.close().await;
     assert_eq!(inspect_database(home.path(), FILE).unwrap().holder, None);
     // The inspection released the lock.
