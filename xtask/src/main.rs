@@ -67,6 +67,11 @@ fn run(args: &[String]) -> anyhow::Result<()> {
     let (command, rest) = args.split_first().map_or(("help", args), |(first, rest)| (first.as_str(), rest));
     match command {
         _ if weight::is_rustc_wrapper() => weight::run_rustc(args),
+        // Before anything is built or measured for it.
+        _ if rest.iter().any(|arg| arg == "--help" || arg == "-h") => {
+            eprint!("{USAGE}");
+            Ok(())
+        }
         "fmt" => cargo(["fmt", "--all"]),
         "test" => test::run(rest),
         "tidy" => tidy(),

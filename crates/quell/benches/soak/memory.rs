@@ -8,7 +8,8 @@ use quell_testkit::leaks;
 
 /// Seconds in which a daemon has probably met every scene.
 const WARM_UP_SAMPLES: usize = 20;
-/// From this length on, the first and the last minute are compared.
+/// From this length on, the minute after a third of the time is compared with the last one: the caches of all sessions
+/// take three minutes to fill, and a leak goes on after that.
 const LONG_SOAK_SAMPLES: usize = 240;
 
 /// Largest allowed ratio of memory in the last part to memory in the first.
@@ -46,15 +47,17 @@ impl MemorySamples {
     /// with too few samples it does.
     pub(crate) fn compare(&self) -> (String, bool) {
         let all = self.samples().clone();
-        let warm = all.get(WARM_UP_SAMPLES..).unwrap_or_default();
-        let (part, name) = if all.len() >= LONG_SOAK_SAMPLES { (60, "minute") } else { (warm.len() / 4, "quarter") };
+        let is_long = all.len() >= LONG_SOAK_SAMPLES;
+        let warm_up = if is_long { all.len() / 3 } else { WARM_UP_SAMPLES };
+        let warm = all.get(warm_up..).unwrap_or_default();
+        let (part, name) = if is_long { (60, "minute") } else { (warm.len() / 4, "quarter") };
         if part == 0 {
             return ("too few samples".to_owned(), true);
         }
         let (first, last) = (median(&warm[..part]), median(&warm[warm.len() - part..]));
         let flat = last / first <= MAX_GROWTH;
         let (word, percent) = (if flat { "flat" } else { "GROWS" }, (last / first - 1.0) * 100.0);
-        let spans = format!("first and last {name} ({part} s) after {WARM_UP_SAMPLES} s of warm-up");
+        let spans = format!("first and last {name} ({part} s) after {warm_up} s of warm-up");
         (format!("{first:.1} MiB, {last:.1} MiB, {percent:+.1} %: {word}; {spans}"), flat)
     }
 }
