@@ -34,6 +34,7 @@ use tokio::time::timeout;
 use super::{ApiCall, ProblemResponse, problem_response};
 use crate::client_run::SESSION_HEADER;
 use crate::cluster_routes::{ClusterRoute, merge_answers, replace_channel_row, session_of_path};
+use crate::sent_message::new_run_id;
 use crate::state::ServerState;
 use crate::ws::{ForwardedMethod, answer_forwarded_method};
 
@@ -212,10 +213,12 @@ async fn at_owner_of(
     let Some(mut owner) = engine.find_node_for(&key, placement).await? else {
         return Ok(next.run(authenticated(parts, &call, body)).await);
     };
-    let body = read_body(server, body).await?;
+    let (body, run) = with_idempotency_key(&parts, read_body(server, body).await?);
     let mut forwarded = forward(engine, &owner, &parts, &call, &body).await;
     for _ in 0..REPEATS {
-        if forwarded.is_ok() || !is_repeatable(&parts.method, &body) {
+        // A deletion that is repeated could tell that there is nothing to delete, or delete what was created since.
+        let is_repeatable = parts.method != Method::DELETE && (parts.method != Method::POST || run.is_some());
+        if forwarded.is_ok() || !is_repeatable {
             break;
         }
         // The request or its answer was lost. The session may have moved meanwhile.
@@ -226,11 +229,11 @@ async fn at_owner_of(
         forwarded = forward(engine, &owner, &parts, &call, &body).await;
     }
     forwarded.map_err(|problem| {
-        let detail = format!(
-            "the session {key:?} is on the node {}: {problem}. It is not known whether the request was carried out; send it \
-             again with the same idempotency key",
-            owner.node
-        );
+        let unknown = match &run {
+            Some(run) => format!("whether the message was accepted; send it again with the idempotency key {run}"),
+            None => "whether the request was carried out".to_owned(),
+        };
+        let detail = format!("the session {key:?} is on the node {}: {problem}. It is not known {unknown}", owner.node);
         problem_response(ErrorCode::NodeUnreachable, detail).retry_after(1)
     })
 }
@@ -296,11 +299,19 @@ async fn parse_send_answer(response: Response) -> Result<SendAnswer, ProblemResp
     })
 }
 
-/// True for a request that has the same effect when it is carried out twice.
-fn is_repeatable(method: &Method, body: &[u8]) -> bool {
-    let has_key = || serde_json::from_slice::<SendRequest>(body).is_ok_and(|message| message.idempotency_key.is_some());
-    // A deletion that is repeated could tell that there is nothing to delete, or delete what was created since.
-    *method != Method::DELETE && (*method != Method::POST || has_key())
+/// Gives a message an idempotency key if it has none, so that it can be sent again when it or its answer was lost.
+/// Returns the key; `None` for any other request.
+fn with_idempotency_key(parts: &Parts, body: Bytes) -> (Bytes, Option<RunId>) {
+    let is_message = parts.method == Method::POST && parts.uri.path().ends_with("/runs");
+    let message = is_message.then(|| serde_json::from_slice::<SendRequest>(&body).ok()).flatten();
+    // The owner says what is wrong with a body that is no message.
+    let Some(mut message) = message else { return (body, None) };
+    if message.idempotency_key.is_some() {
+        return (body, message.idempotency_key);
+    }
+    let run = new_run_id();
+    message.idempotency_key = Some(run.clone());
+    (serde_json::to_vec(&message).map_or(body, Bytes::from), Some(run))
 }
 
 /// Answers an undo on the node that has the files of the run, else on the node that has its session. Authenticated

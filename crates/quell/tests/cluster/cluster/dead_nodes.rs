@@ -33,6 +33,25 @@ async fn settle_killed_node() -> Option<Duration> {
     Some(settled_after)
 }
 
+/// It waits until the lease has ended, also without an idempotency key, and is carried out once.
+#[rstest]
+#[case::with_nats(Bus::Nats)]
+#[case::without(Bus::Database)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_for_the_session_of_a_dead_node_waits_until_it_is_free(#[case] bus: Bus) {
+    let Some(mut cluster) = TestCluster::start(3, bus).await else { return };
+    cluster.complete_run(0, "s").await;
+    assert_eq!(cluster.owner("s"), "node-0");
+    cluster.nodes.remove(0).kill9().await;
+    cluster.model.script(ScriptedResponse::text("an answer"));
+    let answer = cluster.api(1).post_run("s", &json!({"text": "a question"})).await;
+    assert!(matches!(answer.status, 200 | 202), "{answer:?}");
+    let run = answer.body["runId"].as_str().unwrap();
+    assert_eq!(cluster.api(0).run_events(run, 0).await.read_to_end().await.verdict(), "completed");
+    assert_eq!(cluster.server.sql("SELECT count(*) FROM runs"), "2");
+    cluster.model.assert_histories_valid();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_of_a_run_on_a_dead_node_is_answered_when_its_lease_has_ended() {
     let Some(mut cluster) = TestCluster::start(2, Bus::Nats).await else { return };
