@@ -215,7 +215,7 @@ impl Engine {
             runs.load_spend(today, DaySums::load(&store, today.to_string()).await?);
         }
         let (hold, mut hold_order) = (store.runs().hold().await?, HoldOrder::default());
-        hold_order.stored(hold.revision);
+        hold_order.stored_hold(hold.revision);
         if hold.held {
             runs.set_gate(AdmissionGate::Held);
         }

@@ -476,7 +476,7 @@ impl RunTable {
 
     fn amend_receipt(&self, live_run: &Arc<LiveRun>, debts: Debts) {
         live_run.rebuild_receipt(debts);
-        self.spawn(recording::store_end_and_forget(self.clone(), Arc::clone(live_run)));
+        self.spawn(recording::store_end_and_forget(self.clone(), Arc::clone(live_run)).map(drop));
     }
 
     fn now(&self) -> Moment {

@@ -277,6 +277,7 @@ impl Sessions {
         self.0.runs.services().background.forget_session(key);
         self.0.runs.services().approvals.forget_session(key);
         self.0.runs.services().mcp.close_session(key);
+        self.0.runs.services().mcp.forget_session(key);
     }
 
     /// The files with project instructions in the prompts of a live session, each with its size.

@@ -68,25 +68,34 @@ async fn run_start_wait(
         settled = instance.wait_started() => Some(settled),
     };
     match started {
-        Some(Ok(connection)) => {
-            held.release(Release::Finished);
-            // If the caller has left, the lease is released together with the message.
-            let _ = ready_sender.send(Ok((lease, connection)));
-        }
+        Some(Ok(connection)) => match ready_sender.send(Ok((lease, connection))) {
+            Ok(()) => held.release(Release::Finished),
+            Err(unread) => {
+                drop(unread);
+                end_unwanted_start(&instance, &scope, held).await;
+            }
+        },
         Some(Err(end)) => {
             release_with_leftovers(held, &end, Release::Failed);
             let _ = ready_sender.send(Err(end.cause.clone()));
         }
         None => {
             drop(lease);
-            if instance.leases() > 0 || matches!(instance.state(), InstanceState::Ready(_)) {
-                held.release(Release::Cancelled);
-                return;
-            }
-            let end = wait_ended_or_kill(&instance, &scope).await;
-            release_with_leftovers(held, &end, end.how);
+            end_unwanted_start(&instance, &scope, held).await;
         }
     }
+}
+
+/// Ends a server for whose start nobody waits any more: no ledger holds it.
+async fn end_unwanted_start(instance: &ServerInstance, scope: &Scope, held: Held) {
+    if instance.leases() > 0 {
+        return held.release(Release::Cancelled);
+    }
+    if matches!(instance.state(), InstanceState::Ready(_)) {
+        instance.request_shutdown(InstanceShutdown::EndNow("nobody waits for its start any more".into()));
+    }
+    let end = wait_ended_or_kill(instance, scope).await;
+    release_with_leftovers(held, &end, end.how);
 }
 
 /// Waits for the end of a server that has been told to end; a forced stop of the scope kills it.

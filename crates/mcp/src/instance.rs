@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use quell_kernel::Moment;
-use quell_process::{CommandNetwork, CommandProcesses, SandboxSpec};
+use quell_process::{CommandNetwork, CommandProcesses, LiveProcess, SandboxSpec};
 use quell_protocol::receipt::ProcessFacts;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 use quell_scope::{Ledger, Release};
@@ -33,6 +33,8 @@ pub(super) struct ServerInstance {
     state: watch::Sender<InstanceState>,
     /// The number of leases of each run.
     leases: watch::Sender<BTreeMap<RunId, usize>>,
+    /// The number of runs that have used it and are neither over nor stopped.
+    active_runs: watch::Sender<usize>,
     users: Mutex<InstanceUsers>,
     shutdown: watch::Sender<InstanceShutdown>,
 }
@@ -56,8 +58,13 @@ impl InstanceProgram {
 struct InstanceUsers {
     /// The last run of each session.
     sessions: BTreeMap<SessionKey, ServerUser>,
-    /// The number of runs that have used it and are not over.
-    active_runs: usize,
+    /// The processes that are older than what a stopped run may have left, which could not be told while others were
+    /// calling.
+    older_processes: Option<Vec<LiveProcess>>,
+    /// A stop has ended it: whoever is stopped waits for its end.
+    is_stopped: bool,
+    /// Its session is gone, and nobody is shown how it ended.
+    is_forgotten: bool,
 }
 
 /// The run of a session that used a server last.
@@ -203,6 +210,7 @@ impl ServerInstance {
             program: OnceLock::new(),
             state: watch::Sender::new(InstanceState::Starting),
             leases: watch::Sender::default(),
+            active_runs: watch::Sender::new(0),
             users: Mutex::default(),
             shutdown: watch::Sender::new(InstanceShutdown::KeepRunning),
         }
@@ -318,20 +326,43 @@ impl ServerInstance {
 
     /// Records that a run has begun to use it.
     pub(super) fn note_user(&self, session: SessionKey, user: ServerUser) {
-        let mut users = self.lock_users();
-        users.sessions.insert(session, user);
-        users.active_runs += 1;
+        self.lock_users().sessions.insert(session, user);
+        self.active_runs.send_modify(|count| *count += 1);
     }
 
-    /// Records that such a run is over.
+    /// Records that such a run is stopped or over.
     pub(super) fn note_user_gone(&self) {
-        let mut users = self.lock_users();
-        users.active_runs = users.active_runs.saturating_sub(1);
+        self.active_runs.send_modify(|count| *count = count.saturating_sub(1));
     }
 
-    /// True while at most one run uses it that is not over.
-    pub(super) fn has_one_user(&self) -> bool {
-        self.lock_users().active_runs <= 1
+    /// Waits until no run uses it that is neither over nor stopped.
+    pub(super) async fn wait_unused_by_active_runs(&self) {
+        let mut active_runs = self.active_runs.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        // waits: as one arm of several, in `server_use`.
+        let _ = active_runs.wait_for(|count| *count == 0).await;
+    }
+
+    /// Leaves it to the next run that leaves to end what a stopped run has left. `older` were there before that run.
+    pub(super) fn defer_cleanup(&self, older: Vec<LiveProcess>) {
+        self.lock_users().older_processes.get_or_insert(older);
+    }
+
+    /// The processes that are older than what an earlier stopped run may have left.
+    pub(super) fn deferred_cleanup(&self) -> Option<Vec<LiveProcess>> {
+        self.lock_users().older_processes.clone()
+    }
+
+    pub(super) fn mark_stopped(&self) {
+        self.lock_users().is_stopped = true;
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.lock_users().is_stopped
+    }
+
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.lock_users().is_forgotten
     }
 
     /// Each session that has used it, with its last run.
@@ -339,9 +370,11 @@ impl ServerInstance {
         self.lock_users().sessions.clone()
     }
 
-    /// Forgets a session that is closed.
+    /// Forgets a session that is gone.
     pub(super) fn forget_session(&self, session: &SessionKey) {
-        self.lock_users().sessions.remove(session);
+        let mut users = self.lock_users();
+        users.sessions.remove(session);
+        users.is_forgotten |= self.owner.session.as_ref() == Some(session);
     }
 
     fn lock_users(&self) -> MutexGuard<'_, InstanceUsers> {

@@ -32,7 +32,7 @@ mod sign_in;
 mod supervisor;
 mod tool_names;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
@@ -240,13 +240,16 @@ impl Mcp {
         for instance in &instances {
             instance.request_shutdown(InstanceShutdown::Drain);
         }
+        ClosingServers(instances)
+    }
+
+    /// Lists the programs of a session that is gone no more.
+    pub fn forget_session(&self, session: &SessionKey) {
         let mut state = self.0.lock_state();
-        state.ended_programs.retain(|ended| ended.owner.session.as_ref() != Some(session));
         for instance in state.instances.values().flatten().chain(&state.ended_programs) {
             instance.forget_session(session);
         }
-        drop(state);
-        ClosingServers(instances)
+        state.ended_programs.retain(|ended| !ended.is_forgotten());
     }
 
     /// The stops of everything from now on, for requests of people. Watch them before you check for a hold.
@@ -286,8 +289,11 @@ impl Mcp {
             // Others work with a shared one.
             let is_of_principal = principal.is_none_or(|principal| program.is_of(principal));
             if is_of_session && is_of_principal {
-                // Another principal may be calling it in the same session; the runs that are stopped end their own calls.
-                let level = if principal.is_some() && program.is_at_work() { StopLevel::Gentle } else { level };
+                // Another principal is calling it in the same session: it ends after that, which this stop does not wait for.
+                if principal.is_some_and(|principal| program.is_at_work_for_others(principal)) {
+                    program.send_end(StopLevel::Gentle);
+                    continue;
+                }
                 stop.newly_ended += usize::from(program.send_end(level));
                 stop.programs.push(program);
             }
@@ -423,7 +429,7 @@ impl ServerPool {
                 state.instances.remove(&key);
             }
         }
-        if instance.is_program() {
+        if instance.is_program() && !instance.is_forgotten() {
             state.ended_programs.push_back(Arc::clone(instance));
             let excess = state.ended_programs.len().saturating_sub(MAX_ENDED_PROGRAMS);
             state.ended_programs.drain(..excess);
@@ -431,7 +437,8 @@ impl ServerPool {
         state.leftovers.extend(leftovers.iter().map(|name| (instance.owner.run.clone(), name.clone())));
         drop(state);
         self.live_instances.send_modify(|count| *count -= 1);
-        instance.sessions().keys().for_each(|session| self.publish_program_change(session));
+        let sessions = instance.owner.session.clone().into_iter().chain(instance.sessions().into_keys());
+        sessions.collect::<BTreeSet<_>>().iter().for_each(|session| self.publish_program_change(session));
     }
 
     fn publish_program_change(&self, session: &SessionKey) {

@@ -67,24 +67,28 @@ impl ServerProgram {
         format!("m{}", self.instance.number)
     }
 
-    /// True if the program works for this principal alone.
+    /// True for the program of a session that was started for this principal, who may end it.
     #[must_use]
     pub fn is_of(&self, principal: &Principal) -> bool {
         self.instance.owner.session.is_some() && self.instance.owner.principal == *principal
     }
 
-    pub(super) fn is_at_work(&self) -> bool {
-        self.instance.leases() > 0
+    /// True while it may work on a call of somebody else.
+    #[must_use]
+    pub fn is_at_work_for_others(&self, principal: &Principal) -> bool {
+        let users = self.instance.sessions();
+        self.instance.leases() > 0 && users.values().any(|user| user.principal != *principal)
     }
 
-    /// The sessions that it is listed in, each with the principal of its last run.
+    /// True if it is listed in this session.
     #[must_use]
-    pub fn sessions(&self) -> Vec<(SessionKey, Principal)> {
-        self.users().into_iter().map(|(session, user)| (session, user.principal)).collect()
+    pub fn is_listed_in(&self, session: &SessionKey) -> bool {
+        self.owner_session() == Some(session) || self.instance.sessions().contains_key(session)
     }
 
     /// Tells it to end, without waiting: gently after the calls that it works on. Returns true for the first request.
     pub fn send_end(&self, level: StopLevel) -> bool {
+        self.instance.mark_stopped();
         self.instance.request_shutdown(match level {
             StopLevel::Gentle => InstanceShutdown::Drain,
             StopLevel::Forced => InstanceShutdown::Kill,
@@ -121,19 +125,17 @@ impl ServerProgram {
         names.into_iter().map(leftover).collect()
     }
 
-    /// The row of the API, as a session that uses it sees it.
+    /// Its row for each session that it is listed in.
     #[must_use]
-    pub fn to_row(&self, session: &SessionKey) -> ProcessRow {
-        let owner = &self.instance.owner;
-        let user = self.users().into_iter().find(|(key, _)| key == session).map(|(_, user)| user);
-        let user = user.unwrap_or_else(|| ServerUser { run: owner.run.clone(), principal: owner.principal.clone() });
+    pub fn to_rows(&self) -> Vec<ProcessRow> {
         let program = self.instance.program.get();
         let facts = program.and_then(InstanceProgram::facts);
+        let alive = program.map(|program| program.processes.list()).unwrap_or_default();
         let end = self.end();
-        ProcessRow {
+        let to_row = |(session_key, user): (SessionKey, ServerUser)| ProcessRow {
             id: self.id(),
             kind: ProcessKind::McpServer,
-            session_key: session.clone(),
+            session_key,
             started_by_run: user.run,
             principal: user.principal,
             command: program_label(&self.instance),
@@ -145,32 +147,22 @@ impl ServerProgram {
             signal: facts.as_ref().and_then(|facts| facts.signal),
             swept: facts.as_ref().map_or(0, |facts| facts.swept),
             how: end.as_ref().map(|end| end.how.as_str().to_owned()),
-            leftovers: end.map(|end| end.leftovers.clone()).unwrap_or_default(),
+            leftovers: end.as_ref().map(|end| end.leftovers.clone()).unwrap_or_default(),
             output_bytes: 0,
-            alive: program
-                .map(|program| program.processes.list())
-                .unwrap_or_default()
-                .iter()
-                .map(LiveProcess::to_row)
-                .collect(),
-        }
+            alive: alive.iter().map(LiveProcess::to_row).collect(),
+        };
+        self.users().into_iter().map(to_row).collect()
     }
 
-    /// A row for each session that has used it.
-    #[must_use]
-    pub fn to_rows(&self) -> Vec<ProcessRow> {
-        self.users().iter().map(|(session, _)| self.to_row(session)).collect()
-    }
-
-    /// The sessions that have used it, each with its last run; while it starts, the one that it was started for.
+    /// The session that it belongs to, with the run that started it; of a shared one, all that have used it, each with its
+    /// last run.
     fn users(&self) -> Vec<(SessionKey, ServerUser)> {
         let owner = &self.instance.owner;
-        let mut users: Vec<_> = self.instance.sessions().into_iter().collect();
-        let is_listed = |session: &SessionKey| users.iter().any(|(key, _)| key == session);
-        if let Some(session) = owner.session.as_ref().filter(|session| !is_listed(session)) {
-            users.push((session.clone(), ServerUser { run: owner.run.clone(), principal: owner.principal.clone() }));
+        let started_by = || ServerUser { run: owner.run.clone(), principal: owner.principal.clone() };
+        match &owner.session {
+            Some(session) => vec![(session.clone(), started_by())],
+            None => self.instance.sessions().into_iter().collect(),
         }
-        users
     }
 
     fn end(&self) -> Option<Arc<InstanceEnd>> {

@@ -2,7 +2,9 @@
 //!
 //! A program belongs to its session, or to all sessions. So it goes on when a run ends by itself, and after a gentle
 //! stop if it is clean: nothing that it has started since the run began to use it is alive. Otherwise the stop of the
-//! run ends it with all its processes. A forced stop ends it in any case, unless another run uses it.
+//! run ends it with all its processes. While others are calling a shared one, nobody can tell whose a process is: then
+//! the next run that leaves it to nobody ends it. A forced stop ends it in any case, unless a run uses it that is not
+//! stopped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::call::{release_with_leftovers, wait_ended_or_kill};
 use super::client::McpClientOptions;
-use super::instance::{InstanceProgram, InstanceShutdown, ServerInstance, ServerUser};
+use super::instance::{InstanceEnd, InstanceProgram, InstanceShutdown, ServerInstance, ServerUser};
 
 /// How long after the end of its last call a program may take to end what the call had started.
 const CLEANUP_TIME: Duration = Duration::from_millis(100);
@@ -60,63 +62,90 @@ struct ServerUse {
 impl ServerUse {
     async fn end_with_run(self, mut stops: watch::Receiver<Option<StopLevel>>) {
         // waits: until the program has ended, or the run is stopped or over: the sender lives in the row of the ledger.
-        tokio::select! {
+        let is_stopped = tokio::select! {
             biased;
             over = self.instance.wait_ended() => {
                 self.instance.note_user_gone();
-                return release_with_leftovers(self.held, &over, over.how);
+                return self.release_ended(&over);
             }
-            stopped = stops.wait_for(Option::is_some) => if stopped.is_err() {
-                // The row was handed over to the session.
-                return self.instance.note_user_gone();
-            },
+            stopped = stops.wait_for(Option::is_some) => stopped.is_ok(),
+        };
+        self.instance.note_user_gone();
+        if !is_stopped {
+            // The row was handed over to the session.
+            return self.clean_up_for_earlier_run();
         }
         // waits: for the calls of the run, which the stop cancels, and then at most `CLEANUP_TIME`.
         let request = tokio::select! {
             biased;
-            _ = self.instance.wait_ended() => InstanceShutdown::Kill,
-            () = self.scope.forced(), if self.instance.has_one_user() => InstanceShutdown::Kill,
-            born = self.wait_clean() => match born {
-                // One that is being ended, and that others still use, goes on without the run, too.
-                None if self.instance.accepts_leases() || self.instance.leases() > 0 => {
-                    self.instance.note_user_gone();
-                    return self.held.release(Release::Kept);
-                }
-                // It is being ended already.
-                None => InstanceShutdown::Drain,
-                Some(born) => {
-                    let cause = format!("its process {} ({}), begun in the run, outlived the stop", born.pid, born.name);
-                    tracing::warn!(server = %self.instance.server.name, run = %self.run, why = cause, "MCP server is ended");
-                    self.held.add_to_label(" (a process that it had started outlived the stop)");
-                    InstanceShutdown::EndNow(cause.into())
-                }
-            },
+            over = self.instance.wait_ended() => return self.release_ended(&over),
+            () = self.wait_forced_alone() => Some(InstanceShutdown::Kill),
+            request = self.wait_left() => request,
         };
-        self.instance.request_shutdown(request);
+        match request {
+            Some(request) => drop(self.instance.request_shutdown(request)),
+            None if self.instance.is_stopped() => {}
+            None => return self.held.release(Release::Kept),
+        }
         let over = wait_ended_or_kill(&self.instance, &self.scope).await;
-        self.instance.note_user_gone();
-        release_with_leftovers(self.held, &over, over.how);
+        self.release_ended(&over);
     }
 
-    /// Waits until nothing is alive that the program has started since the run began to use it. Returns a process that
-    /// is left after [`CLEANUP_TIME`].
-    async fn wait_clean(&self) -> Option<LiveProcess> {
+    fn release_ended(self, over: &InstanceEnd) {
+        if let Some(facts) = self.instance.program.get().and_then(InstanceProgram::facts) {
+            self.held.note_process(facts);
+        }
+        release_with_leftovers(self.held, over, over.how);
+    }
+
+    /// Waits until the run is stopped by force and no run uses the program that is not stopped.
+    async fn wait_forced_alone(&self) {
+        // waits: as one arm of several, in `end_with_run`.
+        self.scope.forced().await;
+        // waits: for other runs, beside the end of this run's own calls.
+        self.instance.wait_unused_by_active_runs().await;
+    }
+
+    /// Waits until the run has left the program clean. Returns how to end it otherwise.
+    async fn wait_left(&self) -> Option<InstanceShutdown> {
         // waits: for the calls of the run; the caller races the end of the program and a forced stop.
         self.instance.wait_left_by(&self.run).await;
+        if self.instance.shutdown_level().is_immediate() {
+            return Some(InstanceShutdown::Drain);
+        }
+        if self.instance.leases() > 0 {
+            self.instance.defer_cleanup(self.before.clone());
+            return None;
+        }
+        let older = self.instance.deferred_cleanup().unwrap_or_else(|| self.before.clone());
         let deadline = Instant::now() + CLEANUP_TIME;
         loop {
-            let born = self.first_born_since();
-            if born.is_none() || Instant::now() >= deadline {
-                return born;
+            let born = self.first_born_since(&older)?;
+            if Instant::now() >= deadline {
+                let cause = format!("its process {} ({}), begun in a run, outlived its stop", born.pid, born.name);
+                tracing::warn!(server = %self.instance.server.name, run = %self.run, why = cause, "MCP server is ended");
+                self.held.add_to_label(" (a process that it had started outlived the stop)");
+                return Some(InstanceShutdown::EndNow(cause.into()));
             }
             // waits: at most `CLEANUP_TIME` in all; the kernel does not tell of the ends of another process's children.
             sleep(CLEANUP_INTERVAL).await;
         }
     }
 
-    fn first_born_since(&self) -> Option<LiveProcess> {
-        let is_known = |process: &LiveProcess| self.before.iter().any(|known| known.is_same(process));
-        living_processes(&self.instance).into_iter().find(|process| !is_known(process))
+    /// The row was handed over. Ends what an earlier run has left that was stopped while others were calling.
+    fn clean_up_for_earlier_run(self) {
+        let Some(older) = self.instance.deferred_cleanup() else { return };
+        if self.instance.leases() == 0 && self.first_born_since(&older).is_some() {
+            let cause = "a process of a stopped run was left in it";
+            self.instance.request_shutdown(InstanceShutdown::EndNow(cause.into()));
+        }
+    }
+
+    fn first_born_since(&self, older: &[LiveProcess]) -> Option<LiveProcess> {
+        let is_known = |process: &LiveProcess| older.iter().any(|known| known.is_same(process));
+        let look = || living_processes(&self.instance).into_iter().find(|process| !is_known(process));
+        // A process that changes its parent meanwhile can be missed by one look.
+        look().or_else(look)
     }
 }
 

@@ -17,7 +17,7 @@ pub struct ProcessRow {
     pub session_key: SessionKey,
     /// The run that started the command; of a shared server, the last run of the session that has used it.
     pub started_by_run: RunId,
-    /// The principal of that run. This principal or an admin may end the command; a shared server, an admin only.
+    /// The principal of that run. This principal or an admin may end the command; a shared server, an admin alone.
     pub principal: Principal,
     /// The command as given; of a server, its name.
     pub command: String,

@@ -3,7 +3,7 @@
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_kernel::hold_order::HoldOrder;
+use quell_kernel::hold_order::{HoldOrder, UnstoredWrite};
 use quell_kernel::registry::AdmissionGate;
 use quell_protocol::api::Hold;
 use quell_protocol::audit::Action;
@@ -61,7 +61,7 @@ impl Engine {
             // The hold is in force from now on, stored or not.
             self.audit(caller, audit_action.clone());
         }
-        let (engine, requester) = (self.clone(), caller.clone());
+        let (engine, requester, holds) = (self.clone(), caller.clone(), self.lock_hold_order().holds());
         let outcome = self.run_detached(async move {
             // Locked during the write, so that no older hold is written after this one.
             let mut unwritten = engine.inner().unwritten_hold.lock().await;
@@ -69,9 +69,8 @@ impl Engine {
             if let Err(error) = stored {
                 if held {
                     tracing::error!(%error, "the hold could not be stored: a restart would lift it");
-                    if let Ok(older) = engine.inner().store.runs().hold().await {
-                        engine.lock_hold_order().refused_at(older.revision);
-                    }
+                    let older = engine.inner().store.runs().hold().await.ok().map(|older| older.revision);
+                    engine.lock_hold_order().refused_at(older);
                     if unwritten.replace(hold).is_none() {
                         engine.inner().runs.spawn(engine.clone().retry_hold_writes());
                     }
@@ -80,14 +79,21 @@ impl Engine {
                 return Err(error);
             }
             hold.revision = stored?.unwrap_or_default();
-            engine.lock_hold_order().stored(hold.revision);
             *unwritten = None;
-            if !held {
+            if held {
+                engine.lock_hold_order().stored_hold(hold.revision);
+                // A lift may have been written in between.
+                engine.hold_admission();
+            } else {
                 engine.audit(&requester, audit_action);
-                engine.resume_admission();
+                // Bound first: the lock is not held while runs are started.
+                let is_newest = engine.lock_hold_order().stored_lift(hold.revision, holds);
+                if is_newest {
+                    engine.resume_admission();
+                }
             }
             tracing::info!(principal = %requester.principal, held, "hold changed");
-            engine.inner().hub.publish(&EngineNotice::Hold { held });
+            engine.inner().hub.publish(&EngineNotice::Hold { held: engine.is_held() });
             Ok(hold)
         });
         outcome.await.ok_or(StoreError::Closed)?
@@ -114,13 +120,18 @@ impl Engine {
     /// Safe: it only reads.
     pub async fn hold(&self) -> Result<Hold, StoreError> {
         let unwritten = self.inner().unwritten_hold.lock().await.clone();
-        if let Some(unwritten) = unwritten.filter(|_| self.lock_hold_order().unstored_after().is_some()) {
+        if let Some(unwritten) = unwritten.filter(|_| self.lock_hold_order().is_unstored()) {
             return Ok(Hold { unstored: true, ..unwritten });
         }
         let stored = self.inner().store.runs().hold().await?;
-        // Another node holds everything and has not stored that yet.
-        let is_ahead = self.is_held() && !stored.held;
-        Ok(if is_ahead { Hold { held: true, unstored: true, ..Hold::default() } } else { stored })
+        Ok(match self.inner().runs.gate() {
+            // Another node holds everything and has not stored that yet.
+            AdmissionGate::Held if !stored.held => {
+                Hold { held: true, unstored: true, revision: stored.revision, ..Hold::default() }
+            }
+            AdmissionGate::Open if stored.held => Hold { held: false, ..stored },
+            AdmissionGate::Held | AdmissionGate::Open | AdmissionGate::Closing => stored,
+        })
     }
 
     /// Stores a hold that the database refused, unless somebody has changed the hold since. Dropped, it tries once more
@@ -128,15 +139,14 @@ impl Engine {
     async fn retry_hold_write(&self) -> Result<(), StoreError> {
         let mut unwritten = self.inner().unwritten_hold.lock().await;
         let Some(hold) = &*unwritten else { return Ok(()) };
-        // None if a newer word of another node was read meanwhile.
-        let after = self.lock_hold_order().unstored_after();
-        let stored = match after {
-            Some(_) => self.inner().store.runs().set_hold(hold, after).await?,
-            None => None,
+        let write = self.lock_hold_order().unstored_write();
+        let stored = match write {
+            UnstoredWrite::Over(after) => self.inner().store.runs().set_hold(hold, after).await?,
+            UnstoredWrite::Superseded => None,
         };
         if let Some(revision) = stored {
             tracing::info!("the hold is stored now");
-            self.lock_hold_order().stored(revision);
+            self.lock_hold_order().stored_hold(revision);
         } else {
             tracing::info!("the hold was changed before it could be stored; the newer word is in force");
             self.reload_hold().await?;

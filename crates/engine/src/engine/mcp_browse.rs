@@ -146,6 +146,11 @@ impl Engine {
         mcp.end_programs(None, principal_of(requester), level)
     }
 
+    /// The beginning of the keys of the sessions whose servers people ask. No message reaches them.
+    pub(super) fn people_session_prefix(&self) -> String {
+        format!("people-{}", self.inner().people_key)
+    }
+
     fn mcp_client_of_people(&self, caller: &Caller, agent: Option<&AgentId>) -> Result<McpClient, McpRequestError> {
         let services = &self.inner().services;
         let id = agent.cloned().unwrap_or_else(|| services.agents.default_agent());
@@ -154,7 +159,7 @@ impl Engine {
         let agent = services.agents.get(&id).ok_or_else(|| McpRequestError::UnknownAgent(id.clone()))?;
         let unavailable = |problem: String| McpBrowseError::Unavailable { server: id.to_string(), problem };
         let key = |text: String| SessionKey::parse(text).map_err(|bad| unavailable(bad.to_string()));
-        let base = format!("people-{}", self.inner().people_key);
+        let base = self.people_session_prefix();
         let session = key(format!("{base}-{}", short_digest(id.as_str())))?;
         let sandbox = services.mcp.starts_programs().then(|| services.sandbox(&agent, &session));
         // After a reload that changes its rights, an agent gets other instances.

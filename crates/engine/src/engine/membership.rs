@@ -273,6 +273,8 @@ impl Engine {
                 let ids = runs.active_runs().iter().map(|live_run| live_run.run.id.clone()).collect();
                 drop(runs.abort_runs(ids, StopLevel::Forced, &StopReason::from_text("a stop of another version")));
                 self.inner().services.background.stop(StopLevel::Forced, |_| true);
+                self.inner().services.mcp.stop_browsing();
+                self.inner().services.mcp.end_programs(None, None, StopLevel::Forced);
             }
         }
     }

@@ -67,13 +67,21 @@ impl SessionProcess {
 
     /// Its row as this session sees it; none if the session does not have it.
     pub fn row_of(&self, session: &SessionKey) -> Option<ProcessRow> {
-        self.to_rows().into_iter().find(|row| row.session_key == *session)
+        let is_listed = self.is_listed_in(session);
+        is_listed.then(|| self.to_rows().into_iter().find(|row| row.session_key == *session)).flatten()
+    }
+
+    fn is_listed_in(&self, session: &SessionKey) -> bool {
+        match self {
+            Self::Command(process) => process.owner.session == *session,
+            Self::Server(program) => program.is_listed_in(session),
+        }
     }
 }
 
 impl Engine {
-    /// The processes of all sessions, those of sub-agents too: first the background commands with the recently ended ones,
-    /// then the running servers, each oldest first.
+    /// The processes of all sessions, those of sub-agents too: first the background commands,
+    /// then the servers, each oldest first, with those that have ended recently.
     pub fn all_processes(&self) -> Vec<SessionProcess> {
         let services = &self.inner().services;
         let commands = services.background.all_processes().into_iter().map(SessionProcess::Command);
@@ -82,7 +90,7 @@ impl Engine {
 
     pub fn session_processes(&self, key: &SessionKey) -> Vec<SessionProcess> {
         let mut processes = self.all_processes();
-        processes.retain(|process| process.row_of(key).is_some());
+        processes.retain(|process| process.is_listed_in(key));
         processes
     }
 
@@ -105,6 +113,12 @@ impl Engine {
         if !requester.admin && !process.is_of(&requester.principal) {
             return false;
         }
+        let is_for_others = match process {
+            SessionProcess::Command(_) => false,
+            SessionProcess::Server(program) => program.is_at_work_for_others(&requester.principal),
+        };
+        // As a stop of everything by somebody who may not stop others.
+        let level = if !requester.admin && is_for_others { StopLevel::Gentle } else { level };
         let id = process.id();
         tracing::info!(principal = %caller.principal, process = id, "process of a session is ended");
         if process.send_end(level) {

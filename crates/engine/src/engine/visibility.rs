@@ -141,7 +141,8 @@ impl Engine {
     /// [`SessionError::Private`]: the session belongs to somebody else. [`SessionError::Reserved`]: it lists plain model
     /// calls.
     pub(super) fn claim_session(&self, caller: &Caller, key: &SessionKey) -> Result<SessionClaim, SessionError> {
-        if is_model_call_session(key) {
+        // The servers of people work with the rights of their agents.
+        if is_model_call_session(key) || key.as_str().starts_with(&self.people_session_prefix()) {
             return Err(SessionError::Reserved(key.clone()));
         }
         let claim = self.inner().sessions.owners().claim(key, &caller.principal);

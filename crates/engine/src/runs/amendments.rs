@@ -30,9 +30,10 @@ impl RunTable {
             let runs = self.clone();
             self.spawn(async move {
                 let (run_id, session_key) = (live_run.run.id.clone(), live_run.run.session.clone());
-                // Told when it is stored: the run may leave the memory meanwhile, and who is told must find it.
-                recording::store_end_and_forget(runs.clone(), live_run).await;
-                runs.hub().publish(&EngineNotice::Amended { run_id, session_key, amendment });
+                // The run may leave the memory meanwhile, and who is told must find it.
+                if recording::store_end_and_forget(runs.clone(), live_run).await {
+                    runs.hub().publish(&EngineNotice::Amended { run_id, session_key, amendment });
+                }
             });
         }
     }

@@ -118,25 +118,29 @@ impl RunTable {
 }
 
 /// Stores the end of a run, or its amended receipt, with its turn if the database refused that, and then forgets the
-/// run. While the database refuses, the run stays in memory, so that its receipt can be read. Its journal stays in the
-/// database, so that a later daemon can recover it.
-pub(super) async fn store_end_and_forget(runs: RunTable, live_run: Arc<LiveRun>) {
+/// run. Returns whether it is stored. While the database refuses, the run stays in memory, so that its receipt can be
+/// read. Its journal stays in the database, so that a later daemon can recover it.
+pub(super) async fn store_end_and_forget(runs: RunTable, live_run: Arc<LiveRun>) -> bool {
     let (started_at, mut delays) = (Instant::now(), RetryDelays::default());
-    if live_run.wait_for_acceptance().await == Acceptance::Durable {
-        while let Err(error) = runs.store_run_end(&live_run).await {
-            // Its session was deleted with all its runs: a retry cannot succeed.
-            if matches!(error, StoreError::NoSuchRun(_)) {
-                break;
-            }
-            tracing::error!(run = %live_run.id(), %error, "the end of a run could not be stored");
-            if started_at.elapsed() > MAX_RETRY_TIME {
-                break;
-            }
-            tokio::time::sleep(delays.next_delay()).await;
+    let mut is_stored = false;
+    while !is_stored && live_run.wait_for_acceptance().await == Acceptance::Durable {
+        let Err(error) = runs.store_run_end(&live_run).await else {
+            is_stored = true;
+            continue;
+        };
+        // Its session was deleted with all its runs: a retry cannot succeed.
+        if matches!(error, StoreError::NoSuchRun(_)) {
+            break;
         }
+        tracing::error!(run = %live_run.id(), %error, "the end of a run could not be stored");
+        if started_at.elapsed() > MAX_RETRY_TIME {
+            break;
+        }
+        tokio::time::sleep(delays.next_delay()).await;
     }
     runs.give_up_recording(&live_run);
     runs.forget_run(live_run.id());
+    is_stored
 }
 
 /// Stores that another run took a message, after that run's journal has it: a crash cannot lose the message between the

@@ -52,7 +52,10 @@ impl StopResult {
     /// The covered background commands and MCP servers, as they are now.
     pub fn process_rows(&self) -> Vec<ProcessRow> {
         let commands = self.background.processes.iter().map(|process| process.to_row());
-        commands.chain(self.servers.programs.iter().flat_map(ServerProgram::to_rows)).collect()
+        // A shared server is named once.
+        commands
+            .chain(self.servers.programs.iter().filter_map(|program| program.to_rows().into_iter().next()))
+            .collect()
     }
 
     /// The ids of those background commands and MCP servers that have not ended cleanly.

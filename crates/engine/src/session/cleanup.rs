@@ -346,6 +346,7 @@ async fn clean_up_session(
         sessions.run_cleanup_step(PendingCleanup { key: key.clone(), item: files, tries: 0 }).await;
     }
     sessions.0.runs.services().background.forget_session(&key);
+    sessions.0.runs.services().mcp.forget_session(&key);
     sessions.0.runs.services().approvals.forget_session(&key);
     drop(resources);
     drop(permit);

@@ -9,6 +9,8 @@ use crate::verdict::{StopReason, Verdict};
 const MAX_NAME_CHARS: usize = 200;
 /// Value of [`Resource::how`] for an MCP call whose server did not confirm the cancellation.
 const HOW_UNCONFIRMED: &str = "unconfirmed";
+/// Value of [`Resource::how`] for what goes on without the run.
+const HOW_KEPT: &str = "kept";
 
 /// A part of a receipt's line, in the order of the line. Names in it are cleaned for display.
 #[derive(Debug, Clone, PartialEq)]
@@ -180,7 +182,9 @@ fn released_at_end(receipt: &Receipt, kind: ResourceKind) -> impl Iterator<Item 
     receipt.resources.iter().filter(move |resource| {
         let late = resource.released_at.as_ref().and_then(|released| released.ms).is_some_and(|ms| ms >= 0.0);
         let pushed = matches!(resource.how.as_str(), "closed" | "cancelled" | HOW_UNCONFIRMED | "term" | "kill");
-        resource.kind == kind && resource.released_at.is_some() && if asked { late } else { pushed }
+        // What is kept goes on.
+        let ended = resource.released_at.is_some() && resource.how != HOW_KEPT;
+        resource.kind == kind && ended && if asked { late } else { pushed }
     })
 }
 

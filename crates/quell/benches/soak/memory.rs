@@ -8,9 +8,11 @@ use quell_testkit::leaks;
 
 /// Seconds in which a daemon has probably met every scene.
 const WARM_UP_SAMPLES: usize = 20;
-/// From this length on, the minute after a third of the time is compared with the last one: the caches of all sessions
-/// take three minutes to fill, and a leak goes on after that.
-const LONG_SOAK_SAMPLES: usize = 240;
+/// From this length on, the minute after a third of the time is compared with the last one, at the earliest after
+/// [`LONG_WARM_UP_SAMPLES`].
+const LONG_SOAK_SAMPLES: usize = 300;
+/// Seconds after which the caches of all sessions are full. A leak goes on after that.
+const LONG_WARM_UP_SAMPLES: usize = 180;
 
 /// Largest allowed ratio of memory in the last part to memory in the first.
 const MAX_GROWTH: f64 = 1.10;
@@ -48,7 +50,7 @@ impl MemorySamples {
     pub(crate) fn compare(&self) -> (String, bool) {
         let all = self.samples().clone();
         let is_long = all.len() >= LONG_SOAK_SAMPLES;
-        let warm_up = if is_long { all.len() / 3 } else { WARM_UP_SAMPLES };
+        let warm_up = if is_long { (all.len() / 3).max(LONG_WARM_UP_SAMPLES) } else { WARM_UP_SAMPLES };
         let warm = all.get(warm_up..).unwrap_or_default();
         let (part, name) = if is_long { (60, "minute") } else { (warm.len() / 4, "quarter") };
         if part == 0 {

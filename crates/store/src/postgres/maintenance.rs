@@ -45,12 +45,12 @@ impl MaintenanceStore for PostgresStore {
         self.write_relaxed(|db| db.execute("UPDATE boot SET number = number", &[]).map(drop))
     }
 
-    /// Needs a new page, as a message does, and gives it back: an update alone finds room in its own page when the disk of
+    /// Needs a new file with a new page, and gives both back: an update alone finds room in its own page when the disk of
     /// the server is full.
     fn check_health(&self) -> StoreFuture<'_, ()> {
         self.write_relaxed(|db| {
             db.run("SAVEPOINT probe")?;
-            let inserted = db.execute("INSERT INTO room_probe VALUES (repeat('x', 7000))", &[]).map(drop);
+            let inserted = db.run("TRUNCATE room_probe; INSERT INTO room_probe VALUES (repeat('x', 7000))");
             db.run("ROLLBACK TO SAVEPOINT probe")?;
             inserted?;
             db.execute("UPDATE boot SET number = number", &[]).map(drop)

@@ -145,3 +145,63 @@ async fn a_stop_of_a_run_ends_it_for_what_the_run_has_left(
     assert_eq!(fixture.call_and_answer("one", "pid").await != before, is_ended);
     fixture.close().await;
 }
+
+impl McpFixture {
+    /// Starts a run that calls a tool and then waits for its model.
+    async fn start_idle_user(&self, session: &str, tool: &str) -> RunId {
+        let call =
+            ScriptedResponse::tool_call(format!("u-{session}"), format!("test__{tool}"), &json!({"text": "hello"}));
+        self.model.script(call).script(ScriptedResponse::silent_mid_stream("thinking"));
+        let run = self.send(submission(session, "do it")).await;
+        self.wait_text(&run).await;
+        run
+    }
+}
+
+/// Each of two users counts the other, until both are stopped.
+#[rstest]
+#[case::by_force(StopScope::Everything, StopLevel::Forced)]
+#[case::gently(StopScope::Everything, StopLevel::Gentle)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_of_all_its_users_ends_it_before_their_receipts(#[case] scope: StopScope, #[case] level: StopLevel) {
+    let fixture = McpFixture::start_with(|server| server.shared = true).await;
+    let one = fixture.start_idle_user("one", "echo").await;
+    let two = fixture.start_held_call("two", "wait", json!({}), 2).await;
+    let stop = fixture.engine.stop(&root(), &scope, &stop_ask(level));
+    for run in [&one, &two] {
+        let row = server_row(&fixture.wait_ended(run).await).clone();
+        assert_ne!(row.how, "kept", "{row:#?}");
+    }
+    stop.wait_settled().await;
+    assert_eq!(fixture.marker.marked_processes(), []);
+    fixture.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forced_stops_of_its_users_end_it_with_the_last_one() {
+    let fixture = McpFixture::start_with(|server| server.shared = true).await;
+    let (one, two) = (fixture.start_idle_user("one", "echo").await, fixture.start_idle_user("two", "echo").await);
+    let force = |run: &RunId| drop(fixture.engine.stop(&alice(), &run_stop_scope(run), &stop_ask(StopLevel::Forced)));
+    force(&one);
+    assert_eq!(server_row(&fixture.wait_ended(&one).await).how, "kept");
+    force(&two);
+    assert_ne!(server_row(&fixture.wait_ended(&two).await).how, "kept");
+    assert_eq!(fixture.marker.marked_processes(), []);
+    fixture.close().await;
+}
+
+/// Nobody can tell whose a process is while another run is calling: the call goes on, and the last one who leaves cleans
+/// up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_does_not_cost_the_call_of_another_and_nothing_is_left_after_it() {
+    let fixture = McpFixture::start_with(|server| server.shared = true).await;
+    let stopped = fixture.start_idle_user("one", "spawn").await;
+    let other = fixture.start_held_call("two", "wait", json!({}), 2).await;
+    let view = fixture.stop_to_end(&stopped).await;
+    assert_eq!(server_row(&view).how, "kept");
+    assert!(fixture.holds_call(&other));
+    fixture.stop_and_wait(&other).await;
+    fixture.wait_servers(0).await;
+    assert_eq!(fixture.marker.marked_processes(), []);
+    fixture.close().await;
+}

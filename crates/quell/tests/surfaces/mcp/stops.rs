@@ -1,6 +1,8 @@
 //! Stop a run in the middle of a call: cancel, keep or restart the server, and how fast the cancel is there.
 
+use quell_engine::engine::SubmitOutcome;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy};
+use quell_protocol::receipt::summary_line::receipt_line;
 
 use super::*;
 use crate::test_engine::skip_time;
@@ -240,6 +242,7 @@ async fn a_gentle_stop_ends_a_server_with_what_was_born_in_the_run(#[case] call:
     let view = fixture.stop_to_end(&run).await;
     assert_eq!(fixture.marker.marked_processes(), [], "the stop was over before what the server had started");
     let row = server_row(&view);
+    assert!(row.process.as_ref().is_some_and(|facts| facts.swept > 0), "{row:#?}");
     assert_eq!(row.how, "term", "{row:#?}");
     assert!(row.label.contains("a process that it had started outlived the stop"), "{row:#?}");
     assert!(row.process.as_ref().is_some_and(|facts| facts.pid > 0), "{row:#?}");
@@ -257,6 +260,8 @@ async fn a_gentle_stop_keeps_a_server_that_has_started_nothing_in_the_run() {
     let run = fixture.start_held_call("s", "wait", json!({}), 3).await;
     let view = fixture.stop_to_end(&run).await;
     assert_eq!((server_row(&view).how.as_str(), receipt_of(&view).rung), ("kept", Rung::Cancel), "{view:#?}");
+    let line = receipt_line(receipt_of(&view));
+    assert!(!line.contains("process"), "a server that goes on is counted: {line}");
     assert_eq!(fixture.call_and_answer("s", "pid").await, before);
     assert_alive_as_the_system_shows(&fixture, &fixture.session_servers("s")[0]);
     fixture.close().await;
@@ -287,6 +292,38 @@ async fn a_person_ends_the_server_of_a_session() {
     assert!(fixture.engine.end_process(&alice(), &process, StopLevel::Gentle));
     process.wait_ended().await;
     assert_eq!(fixture.marker.marked_processes(), []);
+    fixture.close().await;
+}
+
+/// Bob works in alice's session: her server is hers to end, but not while it works for him.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_of_a_session_is_its_starter_s_but_not_in_the_call_of_another() {
+    let fixture = McpFixture::start().await;
+    fixture.call_and_answer("s", "pid").await;
+    let key = parse_session_key("s");
+    fixture.engine.share_session(&alice(), &key, true).await.unwrap();
+    fixture.model.script(ScriptedResponse::tool_call("c", "test__wait", &json!({})));
+    let sent = fixture.engine.submit(&bob(), submission("s", "do it")).await.unwrap();
+    let SubmitOutcome::Accepted(answer) = sent else { panic!("{sent:?}") };
+    let run = answer.run_id;
+    fixture.wait_messages("tools/call", 2).await;
+    assert_eq!(fixture.session_servers("s")[0].principal.as_str(), "alice");
+    let process = fixture.engine.session_processes(&key).remove(0);
+    assert!(!fixture.engine.end_process(&bob(), &process, StopLevel::Gentle));
+    assert!(fixture.engine.end_process(&alice(), &process, StopLevel::Forced));
+    assert!(fixture.holds_call(&run), "his call was ended");
+    let _stopped = fixture.engine.stop(&root(), &run_stop_scope(&run), &stop_ask(StopLevel::Gentle));
+    fixture.wait_servers(0).await;
+    fixture.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_of_a_deleted_session_is_listed_no_more() {
+    let fixture = McpFixture::start().await;
+    fixture.call_and_answer("s", "pid").await;
+    assert!(fixture.delete_session("s").await);
+    fixture.wait_servers(0).await;
+    assert_eq!(fixture.session_servers("s"), []);
     fixture.close().await;
 }
 
