@@ -289,13 +289,12 @@ impl Mcp {
             // Others work with a shared one.
             let is_of_principal = principal.is_none_or(|principal| program.is_of(principal));
             if is_of_session && is_of_principal {
-                // Another principal is calling it in the same session: it ends after that, which this stop does not wait for.
-                if principal.is_some_and(|principal| program.is_at_work_for_others(principal)) {
-                    program.send_end(StopLevel::Gentle);
-                    continue;
+                let is_covered = principal.is_none_or(|principal| !program.is_at_work_for_others(principal));
+                let is_first = program.send_end(level, principal);
+                if is_covered {
+                    stop.newly_ended += usize::from(is_first);
+                    stop.programs.push(program);
                 }
-                stop.newly_ended += usize::from(program.send_end(level));
-                stop.programs.push(program);
             }
         }
         stop

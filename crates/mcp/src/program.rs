@@ -74,8 +74,7 @@ impl ServerProgram {
     }
 
     /// True while it may work on a call of somebody else.
-    #[must_use]
-    pub fn is_at_work_for_others(&self, principal: &Principal) -> bool {
+    pub(super) fn is_at_work_for_others(&self, principal: &Principal) -> bool {
         let users = self.instance.sessions();
         self.instance.leases() > 0 && users.values().any(|user| user.principal != *principal)
     }
@@ -86,8 +85,12 @@ impl ServerProgram {
         self.owner_session() == Some(session) || self.instance.sessions().contains_key(session)
     }
 
-    /// Tells it to end, without waiting: gently after the calls that it works on. Returns true for the first request.
-    pub fn send_end(&self, level: StopLevel) -> bool {
+    /// Tells it to end, without waiting: gently after the calls that it works on. Returns true for the first request. A
+    /// principal who may not stop others ends it after their calls, for which no stop waits.
+    pub fn send_end(&self, level: StopLevel, principal: Option<&Principal>) -> bool {
+        if principal.is_some_and(|principal| self.is_at_work_for_others(principal)) {
+            return self.instance.request_shutdown(InstanceShutdown::Drain);
+        }
         self.instance.mark_stopped();
         self.instance.request_shutdown(match level {
             StopLevel::Gentle => InstanceShutdown::Drain,

@@ -79,7 +79,7 @@ impl ServerUse {
         let request = tokio::select! {
             biased;
             over = self.instance.wait_ended() => return self.release_ended(&over),
-            () = self.wait_forced_alone() => Some(InstanceShutdown::Kill),
+            () = self.wait_forced_alone(&mut stops) => Some(InstanceShutdown::Kill),
             request = self.wait_left() => request,
         };
         match request {
@@ -99,9 +99,10 @@ impl ServerUse {
     }
 
     /// Waits until the run is stopped by force and no run uses the program that is not stopped.
-    async fn wait_forced_alone(&self) {
+    async fn wait_forced_alone(&self, stops: &mut watch::Receiver<Option<StopLevel>>) {
+        // The row is held, so the sender lives.
         // waits: as one arm of several, in `end_with_run`.
-        self.scope.forced().await;
+        let _ = stops.wait_for(|level| *level == Some(StopLevel::Forced)).await;
         // waits: for other runs, beside the end of this run's own calls.
         self.instance.wait_unused_by_active_runs().await;
     }

@@ -22,13 +22,20 @@ const HOLD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 impl Engine {
     /// Holds new runs from this moment, not durably: for a caller that stops everything first and stores the hold then.
     pub fn hold_now(&self) {
-        self.lock_hold_order().hold_unstored();
-        self.hold_admission();
+        self.change_hold_order(|order| {
+            order.hold_unstored();
+            Some(true)
+        });
     }
 
-    fn hold_admission(&self) {
-        if self.is_open() {
-            self.inner().runs.set_gate(AdmissionGate::Held);
+    /// Notes what `change` says, and holds or admits new runs if it returns that. Both under one lock, so that of two changes
+    /// the later one is in force.
+    fn change_hold_order(&self, change: impl FnOnce(&mut HoldOrder) -> Option<bool>) {
+        let mut order = self.lock_hold_order();
+        match change(&mut order) {
+            Some(true) if self.is_open() => self.inner().runs.set_gate(AdmissionGate::Held),
+            Some(false) => self.resume_admission(),
+            Some(true) | None => {}
         }
     }
 
@@ -81,16 +88,14 @@ impl Engine {
             hold.revision = stored?.unwrap_or_default();
             *unwritten = None;
             if held {
-                engine.lock_hold_order().stored_hold(hold.revision);
                 // A lift may have been written in between.
-                engine.hold_admission();
+                engine.change_hold_order(|order| {
+                    order.stored_hold(hold.revision);
+                    Some(true)
+                });
             } else {
                 engine.audit(&requester, audit_action);
-                // Bound first: the lock is not held while runs are started.
-                let is_newest = engine.lock_hold_order().stored_lift(hold.revision, holds);
-                if is_newest {
-                    engine.resume_admission();
-                }
+                engine.change_hold_order(|order| order.stored_lift(hold.revision, holds).then_some(false));
             }
             tracing::info!(principal = %requester.principal, held, "hold changed");
             engine.inner().hub.publish(&EngineNotice::Hold { held: engine.is_held() });
@@ -102,13 +107,10 @@ impl Engine {
     /// Takes over a hold that another node has set or lifted.
     pub(super) async fn reload_hold(&self) -> Result<(), StoreError> {
         let stored = self.inner().store.runs().hold().await?;
-        let Some(held) = self.lock_hold_order().read(stored.revision, stored.held) else { return Ok(()) };
-        if held != self.is_held() {
-            if held {
-                self.hold_admission();
-            } else {
-                self.resume_admission();
-            }
+        let before = self.is_held();
+        self.change_hold_order(|order| order.read(stored.revision, stored.held));
+        let held = self.is_held();
+        if held != before {
             self.inner().hub.publish(&EngineNotice::Hold { held });
         }
         Ok(())

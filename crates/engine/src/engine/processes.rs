@@ -37,10 +37,10 @@ impl SessionProcess {
         }
     }
 
-    fn send_end(&self, level: StopLevel) -> bool {
+    fn send_end(&self, level: StopLevel, principal: Option<&Principal>) -> bool {
         match self {
             Self::Command(process) => process.send_end(level),
-            Self::Server(program) => program.send_end(level),
+            Self::Server(program) => program.send_end(level, principal),
         }
     }
 
@@ -113,15 +113,9 @@ impl Engine {
         if !requester.admin && !process.is_of(&requester.principal) {
             return false;
         }
-        let is_for_others = match process {
-            SessionProcess::Command(_) => false,
-            SessionProcess::Server(program) => program.is_at_work_for_others(&requester.principal),
-        };
-        // As a stop of everything by somebody who may not stop others.
-        let level = if !requester.admin && is_for_others { StopLevel::Gentle } else { level };
         let id = process.id();
         tracing::info!(principal = %caller.principal, process = id, "process of a session is ended");
-        if process.send_end(level) {
+        if process.send_end(level, (!requester.admin).then_some(&requester.principal)) {
             let audit_action = AuditAction::on_target(Action::EndProcess, "process", &id);
             self.audit(caller, audit_action.with_detail(process.origin()));
         }
