@@ -35,10 +35,6 @@ fn script_spawn_and_silence<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a>
     script_model(case_run, [spawn, ScriptedResponse::silent_mid_stream("I wait")])
 }
 
-async fn wait_text(case_run: &CaseRun<'_>) {
-    case_run.sweep.test_engine.wait_text(&case_run.run).await;
-}
-
 /// Waits until the call itself was sent; its server is running by then.
 async fn wait_called(case_run: &CaseRun<'_>, label: &'static str) {
     let (engine, run) = (case_run.sweep.test_engine.engine.clone(), case_run.run.clone());
