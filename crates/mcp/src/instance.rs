@@ -348,9 +348,9 @@ impl ServerInstance {
         self.lock_users().older_processes.get_or_insert(older);
     }
 
-    /// The processes that are older than what an earlier stopped run may have left.
-    pub(super) fn deferred_cleanup(&self) -> Option<Vec<LiveProcess>> {
-        self.lock_users().older_processes.clone()
+    /// Takes over the cleanup that a stopped run has left: the processes that are older than what it may have left.
+    pub(super) fn take_deferred_cleanup(&self) -> Option<Vec<LiveProcess>> {
+        self.lock_users().older_processes.take()
     }
 
     pub(super) fn mark_stopped(&self) {

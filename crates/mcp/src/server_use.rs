@@ -118,7 +118,7 @@ impl ServerUse {
             self.instance.defer_cleanup(self.before.clone());
             return None;
         }
-        let older = self.instance.deferred_cleanup().unwrap_or_else(|| self.before.clone());
+        let older = self.instance.take_deferred_cleanup().unwrap_or_else(|| self.before.clone());
         let deadline = Instant::now() + CLEANUP_TIME;
         loop {
             let born = self.first_born_since(&older)?;
@@ -135,8 +135,11 @@ impl ServerUse {
 
     /// The row was handed over. Ends what an earlier run has left that was stopped while others were calling.
     fn clean_up_for_earlier_run(self) {
-        let Some(older) = self.instance.deferred_cleanup() else { return };
-        if self.instance.leases() == 0 && self.first_born_since(&older).is_some() {
+        if self.instance.leases() > 0 {
+            return;
+        }
+        let Some(older) = self.instance.take_deferred_cleanup() else { return };
+        if self.first_born_since(&older).is_some() {
             let cause = "a process of a stopped run was left in it";
             self.instance.request_shutdown(InstanceShutdown::EndNow(cause.into()));
         }

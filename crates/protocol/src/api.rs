@@ -238,7 +238,7 @@ pub struct Hold {
     pub since: Option<String>,
     /// The principal who set the hold.
     pub by: Option<Principal>,
-    /// Rises with each stored change. An older hold or lift never replaces a newer one.
+    /// Rises with each stored change. A hold that is stored late does not replace a newer word.
     #[serde(default)]
     pub revision: u64,
     /// True if the hold is in force and the database has not stored it; it is stored as soon as possible. Absent if false.

@@ -70,7 +70,7 @@ pub(super) async fn end(
     if !call.engine().end_process(caller, &process, level) {
         let who = match process {
             SessionProcess::Command(_) => "whoever sent its message or an admin",
-            SessionProcess::Server(_) => "whoever it works for alone or an admin",
+            SessionProcess::Server(_) => "whoever started it with a run, or an admin, who alone ends a shared server,",
         };
         let detail = format!("the process {id:?} is not yours; {who} can end it");
         return Err(problem_response(ErrorCode::Forbidden, detail));

@@ -205,3 +205,17 @@ async fn a_stop_does_not_cost_the_call_of_another_and_nothing_is_left_after_it()
     assert_eq!(fixture.marker.marked_processes(), []);
     fixture.close().await;
 }
+
+/// A cleanup that was left to the next run is done once: what later runs start and leave is theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cleanup_that_was_left_to_another_run_is_done_once() {
+    let fixture = McpFixture::start_with(|server| server.shared = true).await;
+    let stopped = fixture.start_idle_user("one", "echo").await;
+    let other = fixture.start_held_call("two", "wait", json!({}), 2).await;
+    fixture.stop_to_end(&stopped).await;
+    fixture.stop_to_end(&other).await;
+    let before = fixture.call_and_answer("one", "pid").await;
+    assert_eq!(fixture.call_and_answer("one", "spawn").await, "spawned");
+    assert_eq!(fixture.call_and_answer("two", "pid").await, before, "a finished run has ended the server");
+    fixture.close().await;
+}
